@@ -1,0 +1,55 @@
+# The two commands a newcomer needs are `make run` and `make test`.
+# Each makes the virtual environment on first use; later calls do not install again.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+
+.PHONY: help run test test-all lint format bench docs clean
+
+help: ## Show this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+
+run: $(VENV)/run.stamp ## Print the Gaussian moments, tau* and conditions of a ReLU DEQ
+	$(BIN)/notsodeep moments --activation relu --sigma-a2 0.2
+
+test: $(VENV)/dev.stamp ## Run the tests, without the slow ones
+	$(BIN)/pytest -m "not slow"
+
+test-all: $(VENV)/dev.stamp ## Run every test
+	$(BIN)/pytest
+
+lint: $(VENV)/dev.stamp ## Check style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/dev.stamp ## Put the code into the standard format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(VENV)/dev.stamp ## Measure speed; results go to benchmarks/results
+	for benchmark in benchmarks/bench_*.py; do $(BIN)/python $$benchmark || exit 1; done
+
+docs: $(VENV)/docs.stamp ## Build the documentation into docs/_build/html
+	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
+	@echo "open docs/_build/html/index.html"
+
+clean: ## Remove the virtual environment and everything built
+	rm -rf $(VENV) docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/run.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP) --editable .
+	touch $@
+
+$(VENV)/dev.stamp: $(VENV)/run.stamp
+	$(PIP) --editable '.[dev]'
+	touch $@
+
+$(VENV)/docs.stamp: $(VENV)/run.stamp
+	$(PIP) --editable '.[docs]'
+	touch $@

@@ -1,0 +1,123 @@
+"""What every activation is: a scalar function with the facts that the theory asks about it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from notsodeep import checks
+from notsodeep.activations.moments import Moments, gaussian_moments
+from notsodeep.numerics.hermite import hermite_coefficients
+
+FloatArray = NDArray[np.float64]
+Parity = Literal["odd", "even"]
+
+
+@dataclass(frozen=True, repr=False)
+class Activation(ABC):
+    """A scalar activation function φ.  Frozen, comparable, hashable.
+
+    Attributes
+    ----------
+    name : str
+    parameters : tuple of (str, value)
+        With the name, all that is needed to make the activation again.
+    kinks : tuple of float
+        Points where φ or one of its derivatives jumps.  φ is smooth between them.
+    parity : {"odd", "even"} or None
+    lipschitz : float
+        sup |φ′|; infinite for polynomials of degree two and more.
+    homogeneous : bool
+        Whether φ(cx) = c φ(x) for every c > 0.
+    detected : bool
+        Whether parity, Lipschitz constant and homogeneity were found numerically, and so are
+        evidence rather than proof.  False for the named activations.
+    """
+
+    name: str
+    parameters: tuple[tuple[str, Any], ...]
+    kinks: tuple[float, ...]
+    parity: Parity | None
+    lipschitz: float
+    homogeneous: bool
+    detected: bool
+
+    @abstractmethod
+    def value(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ(x), elementwise, in float64."""
+
+    @abstractmethod
+    def derivative(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ′(x), elementwise; at a kink, the slope on one of its sides."""
+
+    def closed_form_pairs(
+        self, var1: FloatArray, var2: FloatArray, cov: FloatArray
+    ) -> tuple[FloatArray, FloatArray] | None:
+        """Return E[φ(u)φ(v)] and E[φ′(u)φ′(v)] in closed form, or None where there is none.
+
+        (u, v) is centred Gaussian with the given positive variances and covariance.
+        """
+        return None
+
+    def closed_form_moments(self, scales: FloatArray) -> FloatArray | None:
+        """Return the moments in the order of `Moments`, shape (6, n_scales), if known exactly."""
+        return None
+
+    def hermite_coefficients(self, scales: ArrayLike, terms: int) -> FloatArray:
+        """Coefficients a_k(τ) = E[φ(τξ) h_k(ξ)], k < terms; shape (n_scales, terms).
+
+        h_k are the orthonormal Hermite polynomials.  See `notsodeep.numerics.hermite`.
+        """
+        owner = f"hermite_coefficients of {self}"
+        tau = np.atleast_1d(checks.scales(scales, "scales", owner))
+        coefficients = self._hermite_coefficients(
+            tau, checks.positive_integer(terms, "terms", owner)
+        )
+        if self.parity is not None:
+            coefficients[:, (0 if self.parity == "odd" else 1) :: 2] = 0.0
+        return coefficients
+
+    def _hermite_coefficients(self, scales: FloatArray, terms: int) -> FloatArray:
+        return hermite_coefficients(self.value, scales, terms, self.kinks, name=str(self))
+
+    def moments(self, scale: ArrayLike) -> Moments:
+        """Gaussian moments at scale τ; see `Moments`.  One scale, or an array of them."""
+        return gaussian_moments(self, scale)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON form; `notsodeep.activations.from_dict` turns it back."""
+        return {"name": self.name, "parameters": {k: _plain(v) for k, v in self.parameters}}
+
+    def __call__(self, x: ArrayLike) -> FloatArray:
+        """Evaluate φ(x)."""
+        return self.value(np.asarray(x, dtype=np.float64))
+
+    def __str__(self) -> str:
+        arguments = ", ".join(f"{key}={_short(value)}" for key, value in self.parameters)
+        return f"{self.name}({arguments})" if arguments else self.name
+
+    def __repr__(self) -> str:
+        return f"<activation {self}>"
+
+
+def _plain(value: Any) -> Any:
+    """Turn a parameter into JSON."""
+    if isinstance(value, tuple):
+        return [_plain(v) for v in value]
+    return value.to_dict() if isinstance(value, Activation) else value
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, tuple):
+        return "(" + ", ".join(_short(v) for v in value) + ("," if len(value) == 1 else "") + ")"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def frozen_parameters(parameters: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Turn keyword parameters into the hashable form that `Activation` keeps."""
+    return tuple(parameters.items())

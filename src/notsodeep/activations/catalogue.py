@@ -1,0 +1,98 @@
+"""The activations known by name, and their JSON form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from notsodeep import checks
+from notsodeep.activations import piecewise_linear, polynomial, smooth
+from notsodeep.activations.activation import Activation
+from notsodeep.activations.centred import centred_by
+from notsodeep.activations.custom import from_formula
+from notsodeep.errors import InvalidInput
+
+
+def _centred(activation: Mapping[str, Any], scale: float, constant: float) -> Activation:
+    return centred_by(from_dict(activation), scale, constant)
+
+
+_NAMED: dict[str, Callable[..., Activation]] = {
+    "abs": piecewise_linear.absolute,
+    "elu": smooth.elu,
+    "hard_tanh": piecewise_linear.hard_tanh,
+    "hermite": polynomial.hermite,
+    "identity": piecewise_linear.identity,
+    "leaky_relu": piecewise_linear.leaky_relu,
+    "normalized_relu": piecewise_linear.normalized_relu,
+    "piecewise_linear": piecewise_linear.piecewise_linear,
+    "polynomial": polynomial.polynomial,
+    "relu": piecewise_linear.relu,
+    "cos": partial(smooth.wave, "cos"),
+    "sin": partial(smooth.wave, "sin"),
+    **{name: partial(smooth.elementary, name) for name in smooth.ELEMENTARY},
+}
+_STORED: dict[str, Callable[..., Activation]] = {"formula": from_formula, "centred": _centred}
+
+
+def names() -> list[str]:
+    """List the names that `named` understands.
+
+    Examples
+    --------
+    >>> names()[:4]
+    ['abs', 'arctan', 'cos', 'elu']
+    """
+    return sorted(_NAMED)
+
+
+def named(name: str, **parameters: Any) -> Activation:
+    """Return the activation of that name.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`.
+    **parameters
+        Those of the function of the same name, such as ``positive_slope`` for ``leaky_relu``.
+
+    Examples
+    --------
+    >>> str(named("hard_tanh", clip=2.0))
+    'hard_tanh(scale=1, clip=2)'
+    """
+    return _make(_NAMED, name, parameters)
+
+
+def from_dict(data: Mapping[str, Any]) -> Activation:
+    """Turn the JSON form made by `Activation.to_dict` back into an activation."""
+    if not isinstance(data, Mapping) or not {"name"} <= set(data) <= {"name", "parameters"}:
+        raise InvalidInput(
+            f"An activation is stored as {{'name': …, 'parameters': {{…}}}}. Got {data!r}."
+        )
+    return _make(_NAMED | _STORED, data["name"], data.get("parameters", {}))
+
+
+def as_activation(value: str | Activation) -> Activation:
+    """Accept a name or an activation."""
+    if isinstance(value, Activation):
+        return value
+    if isinstance(value, str):
+        return named(value)
+    raise checks.refusal(
+        "activation", "a model", "be a name or an Activation", repr(value),
+        "For a Python function use notsodeep.activations.from_function.",
+    )  # fmt: skip
+
+
+def _make(
+    table: Mapping[str, Callable[..., Activation]], name: str, parameters: Mapping[str, Any]
+) -> Activation:
+    factory = table[checks.known_name(name, table, "activation")]
+    try:
+        return factory(**parameters)
+    except TypeError as error:
+        # A missing or unknown parameter; the factory's own words name it.
+        reason = str(error).split("() ", 1)[-1]
+        raise InvalidInput(f"Activation {name!r}: {reason}.") from None

@@ -1,0 +1,94 @@
+"""Activations with their Gaussian mean taken off, as the mixture theory requires."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from notsodeep import checks
+from notsodeep.activations.activation import Activation, frozen_parameters
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, repr=False)
+class Centred(Activation):
+    """φ(x) − constant, where constant = E φ(scale·ξ).
+
+    Attributes
+    ----------
+    base : Activation
+        φ; never itself centred.
+    scale : float
+        The scale at which the mean vanishes (τ* for a DEQ).
+    constant : float
+    """
+
+    base: Activation
+    scale: float
+    constant: float
+
+    def value(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ(x) − constant."""
+        return self.base.value(x) - self.constant
+
+    def derivative(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ′(x)."""
+        return self.base.derivative(x)
+
+    def closed_form_pairs(
+        self, var1: FloatArray, var2: FloatArray, cov: FloatArray
+    ) -> tuple[FloatArray, FloatArray] | None:
+        """Those of the base, minus c(E φ(u) + E φ(v)) − c²."""
+        pairs = self.base.closed_form_pairs(var1, var2, cov)
+        if pairs is None or self.constant == 0.0:
+            return pairs
+        # Many pairs share few scales: means are worked out once per scale.
+        scales, place = np.unique(
+            np.sqrt(np.stack(np.broadcast_arrays(var1, var2))), return_inverse=True
+        )
+        means = self.base.hermite_coefficients(scales, 1)[:, 0][
+            place.reshape(2, *np.shape(pairs[0]))
+        ]
+        return pairs[0] - self.constant * (means[0] + means[1] - self.constant), pairs[1]
+
+    def _hermite_coefficients(self, scales: FloatArray, terms: int) -> FloatArray:
+        coefficients = self.base.hermite_coefficients(scales, terms)
+        coefficients[:, 0] -= self.constant
+        return coefficients
+
+    def __str__(self) -> str:
+        return str(self.base) if self.constant == 0.0 else f"{self.base} − {self.constant:.6g}"
+
+
+def centre(activation: Activation, scale: float) -> Centred:
+    """Subtract E φ(scale·ξ) from φ.
+
+    Examples
+    --------
+    >>> from notsodeep.activations import named
+    >>> round(centre(named("relu"), 2.0).constant, 6)
+    0.797885
+    """
+    tau = checks.positive_number(scale, "scale", "centre")
+    base = activation.base if isinstance(activation, Centred) else activation
+    return centred_by(base, tau, base.moments(tau).mean)
+
+
+def centred_by(base: Activation, scale: float, constant: float) -> Centred:
+    """Build the centred activation from a constant that is already known."""
+    unchanged = constant == 0.0
+    return Centred(
+        name="centred",
+        parameters=frozen_parameters({"activation": base, "scale": scale, "constant": constant}),
+        kinks=base.kinks,
+        parity=base.parity if unchanged or base.parity == "even" else None,
+        lipschitz=base.lipschitz,
+        homogeneous=base.homogeneous and unchanged,
+        detected=base.detected,
+        base=base,
+        scale=scale,
+        constant=constant,
+    )

@@ -1,0 +1,166 @@
+"""Closed forms of E[φ(u)φ(v)] and E[φ′(u)φ′(v)] for a centred Gaussian pair (u, v).
+
+Arguments are the positive variances and the covariance, as arrays that broadcast; |cov| may exceed
+√(var1·var2) by rounding only.  Near correlation ±1 every function works with the small number
+1 − |ρ| instead of subtracting from one.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, owens_t
+
+FloatArray = NDArray[np.float64]
+Pairs = tuple[FloatArray, FloatArray]
+
+_TINY = 1e-300  # stands in for √(1 − ρ²) = 0, so that 0/0 is 0 and 1/0 is huge
+
+
+def correlation(
+    var1: FloatArray, var2: FloatArray, cov: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return √(var1·var2), ρ in [−1, 1], and √(1 − ρ²).
+
+    A ρ within a few units in the last place of ±1 is taken as ±1: the rounding of cov alone can put
+    it there, and √(1 − ρ²) would blow 1e-16 up to 1e-8.
+    """
+    size = np.sqrt(var1) * np.sqrt(var2)
+    rho = cov / size
+    rho = np.where(1.0 - np.abs(rho) < 1e-15, np.sign(rho), rho)
+    return size, rho, np.sqrt((1.0 - rho) * (1.0 + rho))
+
+
+def hinge_at_zero(
+    var1: FloatArray, var2: FloatArray, cov: FloatArray, right: float, left: float
+) -> Pairs:
+    """Pairs for φ(x) = right·x for x > 0, left·x for x < 0: the arc-cosine kernels.
+
+    With δ the angle of −ρ, J(ρ) = E[ξ₊η₊] = (sin δ − δ cos δ)/2π and P(ρ) = P(ξ, η > 0) = δ/2π:
+    E[φφ] = √(q₁q₂)·((right² + left²) J(ρ) − 2·right·left·J(−ρ)) and
+    E[φ′φ′] = (right² + left²) P(ρ) + 2·right·left·P(−ρ).
+    Source: Cho and Saul, Kernel methods for deep learning (2009).
+    """
+    size, rho, root = correlation(var1, var2, cov)
+    toward = np.arctan2(root, -rho)
+    away = np.arctan2(root, rho)
+    both, cross = right**2 + left**2, 2.0 * right * left
+    value = size * (both * _sine_minus_chord(toward) - cross * _sine_minus_chord(away))
+    slope = both * toward + cross * away
+    return value / (2.0 * math.pi), slope / (2.0 * math.pi)
+
+
+def _sine_minus_chord(angle: FloatArray) -> FloatArray:
+    """Evaluate sin δ − δ cos δ without cancellation at small δ (by its series there)."""
+    small = np.where(angle < 0.5, angle, 0.0)
+    square = small**2
+    series = np.zeros_like(small)
+    for k in range(9, 0, -1):
+        # sin δ − δ cos δ = Σ_{k≥1} (−1)^{k+1} · 2k/(2k+1)! · δ^{2k+1}
+        series = series * square + (-1) ** (k + 1) * 2 * k / math.factorial(2 * k + 1)
+    series *= small * square
+    return np.where(angle < 0.5, series, np.sin(angle) - angle * np.cos(angle))
+
+
+def piecewise_linear(
+    var1: FloatArray,
+    var2: FloatArray,
+    cov: FloatArray,
+    intercept: float,
+    slope: float,
+    hinges: tuple[tuple[float, float], ...],
+) -> Pairs:
+    """Pairs for φ(x) = intercept + slope·x + Σ_j Δ_j (x − k_j)₊, hinges = ((k_j, Δ_j), …).
+
+    Each pair of hinges needs the bivariate normal probability (Owen's T function) and density;
+    derived from E[(ξ−h)₊(η−k)₊] = (ρ + hk) L − k A − h B + (1 − ρ²) ϕ₂(h, k), where
+    L = P(ξ > h, η > k), A = ϕ(h) P(η > k | ξ = h), B = ϕ(k) P(ξ > h | η = k).
+    """
+    size, rho, root = correlation(var1, var2, cov)
+    root = np.maximum(root, _TINY)
+    scale1, scale2 = np.sqrt(var1), np.sqrt(var2)
+    value = intercept**2 + slope**2 * rho * size
+    derivative = np.full_like(value, slope**2)
+    for knot, change in hinges:
+        for scale in (scale1, scale2):
+            h = knot / scale
+            beyond = ndtr(-h)
+            value = value + change * (
+                intercept * scale * (_density(h) - h * beyond) + slope * rho * size * beyond
+            )
+            derivative = derivative + change * slope * beyond
+    for knot1, change1 in hinges:
+        for knot2, change2 in hinges:
+            h, k = knot1 / scale1, knot2 / scale2
+            product, orthant = _hinge_pair(h, k, rho, root)
+            value = value + change1 * change2 * size * product
+            derivative = derivative + change1 * change2 * orthant
+    return value, derivative
+
+
+def _density(h: FloatArray) -> FloatArray:
+    density: FloatArray = np.exp(-0.5 * h**2) / math.sqrt(2.0 * math.pi)
+    return density
+
+
+def _hinge_pair(h: FloatArray, k: FloatArray, rho: FloatArray, root: FloatArray) -> Pairs:
+    """E[(ξ−h)₊(η−k)₊] and P(ξ > h, η > k) for correlation ρ, root = √(1 − ρ²) > 0."""
+    # k − ρh and h − ρk, arranged so that nothing cancels near ρ = ±1.
+    sign = np.where(rho < 0.0, -1.0, 1.0)
+    rest = 1.0 - np.abs(rho)
+    with np.errstate(over="ignore"):
+        k_given_h = ((k - sign * h) + sign * h * rest) / root
+        h_given_k = ((h - sign * k) + sign * k * rest) / root
+        exponent = 0.5 * ((h - sign * k) / root) ** 2 + sign * h * k / (1.0 + np.abs(rho))
+    orthant = _orthant(h, k, k_given_h, h_given_k, rho)
+    edges = k * _density(h) * ndtr(-k_given_h) + h * _density(k) * ndtr(-h_given_k)
+    corner = root * np.exp(-exponent) / (2.0 * math.pi)
+    return (rho + h * k) * orthant - edges + corner, orthant
+
+
+def _orthant(
+    h: FloatArray, k: FloatArray, k_given_h: FloatArray, h_given_k: FloatArray, rho: FloatArray
+) -> FloatArray:
+    """P(ξ > h, η > k) by Owen's T: ½[Φ(−h) + Φ(−k)] − T(h, a_h) − T(k, a_k) − ½[h, k apart]."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        slope_h, slope_k = k_given_h / h, h_given_k / k
+    # h = 0 is taken as the limit from below, where the slope is ∓∞ (and likewise for k); at
+    # h = k = 0 the two terms together are the arc of the correlation.
+    slope_h = np.where(h == 0.0, np.copysign(np.inf, -k), slope_h)
+    slope_k = np.where(k == 0.0, np.copysign(np.inf, -h), slope_k)
+    apart = (h * k < 0.0) | ((h * k == 0.0) & (h + k > 0.0))
+    general = (
+        0.5 * (ndtr(-h) + ndtr(-k))
+        - owens_t(h, slope_h)
+        - owens_t(k, slope_k)
+        - np.where(apart, 0.5, 0.0)
+    )
+    corner = 0.25 + np.arctan2(rho, np.sqrt((1.0 - rho) * (1.0 + rho))) / (2.0 * math.pi)
+    probability: FloatArray = np.where((h == 0.0) & (k == 0.0), corner, general)
+    return np.clip(probability, 0.0, 1.0)
+
+
+def erf_pairs(var1: FloatArray, var2: FloatArray, cov: FloatArray) -> Pairs:
+    """Pairs for φ = erf: (2/π) arcsin(2c/√((1+2q₁)(1+2q₂))).
+
+    Source: Williams, Computing with infinite networks (1997).  The denominator of the derivative,
+    (1+2q₁)(1+2q₂) − 4c², is written as 1 + 2q₁ + 2q₂ + 4(q₁q₂ − c²).
+    """
+    size, rho, _ = correlation(var1, var2, cov)
+    rest = np.sqrt(1.0 + 2.0 * var1 + 2.0 * var2 + 4.0 * size**2 * (1.0 - rho) * (1.0 + rho))
+    return (2.0 / math.pi) * np.arctan2(2.0 * rho * size, rest), (4.0 / math.pi) / rest
+
+
+def sin_pairs(var1: FloatArray, var2: FloatArray, cov: FloatArray) -> Pairs:
+    """Pairs for φ = sin: exp(−(q₁+q₂)/2) sinh c, and with cosh for the derivative."""
+    size = np.abs(cov)
+    grown = 0.5 * np.exp(size - 0.5 * (var1 + var2))
+    return -np.sign(cov) * grown * np.expm1(-2.0 * size), grown * (1.0 + np.exp(-2.0 * size))
+
+
+def cos_pairs(var1: FloatArray, var2: FloatArray, cov: FloatArray) -> Pairs:
+    """Pairs for φ = cos: those of sin with value and derivative exchanged."""
+    value, derivative = sin_pairs(var1, var2, cov)
+    return derivative, value

@@ -1,0 +1,184 @@
+"""A user's own activation: from a formula, or from any vectorised NumPy function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from notsodeep import checks
+from notsodeep.activations import expressions
+from notsodeep.activations.activation import Activation, frozen_parameters
+from notsodeep.activations.detection import REACH, detect_facts, require_usable
+from notsodeep.errors import NotSerialisable
+from notsodeep.numerics.differentiation import piecewise_derivative, resolving_radius
+
+FloatArray = NDArray[np.float64]
+ArrayFunction = Callable[[FloatArray], FloatArray]
+
+
+@dataclass(frozen=True, repr=False)
+class Formula(Activation):
+    """An activation given by a formula in x."""
+
+    expression: expressions.Expression
+
+    def value(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ(x)."""
+        return expressions.value(self.expression, x)
+
+    def derivative(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ′(x), exactly, by the chain rule."""
+        return expressions.derivative(self.expression, x)
+
+    def __str__(self) -> str:
+        return str(dict(self.parameters)["formula"])
+
+
+def from_formula(formula: str, *, kinks: Iterable[float] = ()) -> Formula:
+    """Make an activation from a formula in x, such as ``"x / (1 + abs(x))"``.
+
+    The formula is parsed by a small grammar and never run as code; see
+    `notsodeep.activations.expressions` for what it may contain.  The result has an exact
+    derivative, can be saved, and can be built into a torch network.
+
+    Parameters
+    ----------
+    formula : str
+    kinks : iterable of float
+        Points where the function or one of its derivatives jumps.  Undeclared ones are found
+        and refused with their position.
+
+    Examples
+    --------
+    >>> softsign = from_formula("x / (1 + abs(x))", kinks=(0.0,))
+    >>> float(softsign(1.0)), softsign.parity, round(softsign.lipschitz, 9)
+    (0.5, 'odd', 1.0)
+    """
+    expression = expressions.parse(formula)
+    declared = checks.increasing_points(kinks, "kinks", "from_formula")
+    value = partial(expressions.value, expression)
+    derivative = partial(expressions.derivative, expression)
+    require_usable(value, derivative, declared, f"formula {formula!r}")
+    return Formula(
+        name="formula",
+        parameters=frozen_parameters({"formula": formula.strip(), "kinks": declared}),
+        kinks=declared,
+        **detect_facts(value, derivative),
+        expression=expression,
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class Function(Activation):
+    """An activation given by a NumPy function.  It cannot be saved: a function is not data.
+
+    Attributes
+    ----------
+    function : callable
+    slope : callable or None
+        The derivative, if the user gave one.
+    torch : callable or None
+        The same function on torch tensors, if the user gave one.
+    radius : float
+        Half the interval on which φ is interpolated where its derivative was not given.
+    """
+
+    function: ArrayFunction
+    slope: ArrayFunction | None
+    torch: Callable[[Any], Any] | None
+    radius: float
+
+    def value(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ(x)."""
+        return _quietly(self.function, x)
+
+    def derivative(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ′(x): as given, or from local polynomials that do not reach across a kink."""
+        if self.slope is not None:
+            return _quietly(self.slope, x)
+        return piecewise_derivative(self.value, x, self.kinks, self.radius)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Refuse: a Python function has no faithful JSON form."""
+        raise NotSerialisable(
+            f"{self.name} was made from a Python function, which cannot be saved. "
+            "Write it as a formula (from_formula), or keep the code that makes it."
+        )
+
+
+def from_function(
+    function: ArrayFunction,
+    *,
+    name: str,
+    kinks: Iterable[float] = (),
+    derivative: ArrayFunction | None = None,
+    torch: Callable[[Any], Any] | None = None,
+) -> Function:
+    """Make an activation from any vectorised NumPy function.
+
+    Everything the theory needs is tested here, before any work: that the function is elementwise
+    and finite, has a Gaussian second moment at scale 1, and is smooth away from the declared kinks.
+    Parity, Lipschitz constant and homogeneity are detected numerically (``detected`` is True).
+
+    Parameters
+    ----------
+    function : callable
+        Maps a float64 array to a float64 array of the same shape, entry by entry.
+    name : str
+    kinks : iterable of float
+        Points where the function or one of its derivatives jumps.
+    derivative : callable, optional
+        Exact derivative; without it, φ is differentiated numerically (to about 1e-12).
+    torch : callable, optional
+        The same function on torch tensors; needed only to build finite networks.
+
+    Examples
+    --------
+    >>> mine = from_function(lambda x: np.log(np.cosh(x)), name="log_cosh")
+    >>> mine.parity, round(mine.lipschitz, 9), mine.detected
+    ('even', 1.0, True)
+    """
+    owner = "from_function"
+    label = _label(name, owner)
+    for parameter, given in (("function", function), ("derivative", derivative), ("torch", torch)):
+        if not callable(given) and (parameter == "function" or given is not None):
+            raise checks.refusal(parameter, owner, "be callable", repr(given))
+    declared = checks.increasing_points(kinks, "kinks", owner)
+    checks.elementwise(function, f"function {label!r}")
+    if derivative is not None:
+        checks.elementwise(derivative, f"derivative of {label!r}")
+    value = partial(_quietly, function)
+    radius = resolving_radius(value, REACH, declared) if derivative is None else 0.0
+    slope = (
+        partial(piecewise_derivative, value, kinks=declared, radius=radius)
+        if derivative is None
+        else partial(_quietly, derivative)
+    )
+    require_usable(value, slope, declared, f"function {label!r}")
+    return Function(
+        name=label,
+        parameters=(),
+        kinks=declared,
+        **detect_facts(value, slope),
+        function=function,
+        slope=derivative,
+        torch=torch,
+        radius=radius,
+    )
+
+
+def _quietly(function: ArrayFunction, x: FloatArray) -> FloatArray:
+    """Evaluate without floating-point warnings; what is not finite is reported by the checks."""
+    with np.errstate(all="ignore"):
+        return np.asarray(function(x), dtype=np.float64)
+
+
+def _label(name: object, owner: str) -> str:
+    if not isinstance(name, str) or not name.strip():
+        raise checks.refusal("name", owner, "be a non-empty string", repr(name))
+    return name.strip()

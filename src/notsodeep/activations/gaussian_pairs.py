@@ -1,0 +1,158 @@
+"""Expectations of an activation over a correlated Gaussian pair, each by its best route."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from notsodeep import checks
+from notsodeep.activations.activation import Activation
+from notsodeep.activations.closed_forms import correlation
+from notsodeep.errors import InvalidInput
+from notsodeep.numerics.pair_quadrature import pair_quadrature
+
+FloatArray = NDArray[np.float64]
+Method = Literal["auto", "closed_form", "series", "quadrature"]
+
+TOLERANCE = 1e-13
+"""Largest accepted bound on the remainder of a series, relative to the size of the kernel."""
+
+MAX_TERMS = 256
+_LEAST_SCALE = 1e-30  # stands in for a variance of zero: φ(1e-30·ξ) is φ(0) to rounding
+
+
+@dataclass(frozen=True)
+class PairExpectations:
+    """E[φ(u)φ(v)] and E[φ′(u)φ′(v)] for centred Gaussian pairs (u, v).
+
+    Attributes
+    ----------
+    value : ndarray
+    derivative : ndarray
+        Also ∂value/∂cov, by Price's theorem.
+    methods : tuple of str
+        The routes that were used for at least one pair.
+    """
+
+    value: FloatArray
+    derivative: FloatArray
+    methods: tuple[str, ...]
+
+
+def pair_expectations(
+    activation: Activation,
+    var1: ArrayLike,
+    var2: ArrayLike,
+    cov: ArrayLike,
+    *,
+    method: Method = "auto",
+) -> PairExpectations:
+    """Compute E[φ(u)φ(v)] and E[φ′(u)φ′(v)], (u, v) ~ N(0, [[var1, cov], [cov, var2]]).
+
+    Routes: a closed form where the activation has one; otherwise Mehler's series
+    Σ_k a_k(√var1) a_k(√var2) ρ^k for the pairs whose remainder is provably negligible; otherwise
+    two-dimensional quadrature split at the kinks.  The remainder after K terms is at most
+    |ρ|^K √(r₁ r₂) with r = E φ² − Σ_{k<K} a_k² by Parseval, and likewise for the derivative.
+
+    Parameters
+    ----------
+    activation : Activation
+    var1, var2 : array_like
+        Variances, at least 0.
+    cov : array_like
+        Covariance, |cov| ≤ √(var1·var2).  The three broadcast together.
+    method : {"auto", "closed_form", "series", "quadrature"}
+        Force one route.  A forced series that cannot meet the tolerance is an error.
+
+    Examples
+    --------
+    >>> from notsodeep.activations import named
+    >>> pair = pair_expectations(named("relu"), 1.0, 1.0, [0.0, 1.0])
+    >>> pair.value * 2 * np.pi, pair.derivative
+    (array([1.        , 3.14159265]), array([0.25, 0.5 ]))
+    """
+    checks.known_name(method, get_args(Method), "method of pair_expectations")
+    scale1, scale2, rho, root, shape = _standardised(var1, var2, cov)
+    n = rho.size
+    value, derivative = np.empty(n), np.empty(n)
+    methods: list[str] = []
+    todo = np.arange(n)
+    if method in ("auto", "closed_form"):
+        pairs = activation.closed_form_pairs(scale1**2, scale2**2, rho * scale1 * scale2)
+        if pairs is not None:
+            value, derivative = pairs
+            methods.append("closed_form")
+            todo = todo[:0]
+        elif method == "closed_form":
+            raise InvalidInput(f"{activation} has no closed form for pairs. Use method='auto'.")
+    if method in ("auto", "series") and todo.size:
+        done = _series(activation, scale1, scale2, rho, value, derivative)
+        methods += ["series"] if done.any() else []
+        todo = np.flatnonzero(~done)
+        if method == "series" and todo.size:
+            raise InvalidInput(
+                f"A series of {MAX_TERMS} terms cannot reach the tolerance for {activation} at "
+                f"ρ = {rho[todo[0]]:.6g}. Use method='auto'."
+            )
+    if todo.size:
+        value[todo], derivative[todo] = pair_quadrature(
+            lambda x: np.stack([activation.value(x), activation.derivative(x)]),
+            scale1[todo], scale2[todo], rho[todo], root[todo], activation.kinks,
+        )  # fmt: skip
+        methods.append("quadrature")
+    return PairExpectations(value.reshape(shape), derivative.reshape(shape), tuple(methods))
+
+
+def _standardised(
+    var1: ArrayLike, var2: ArrayLike, cov: ArrayLike
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, tuple[int, ...]]:
+    """Check the covariance matrices; return flat standard deviations, ρ, √(1−ρ²) and the shape."""
+    owner = "pair_expectations"
+    v1, v2 = (checks.variances(v, name, owner) for v, name in ((var1, "var1"), (var2, "var2")))
+    c = checks.real_array(cov, "cov", owner)
+    try:
+        v1, v2, c = np.broadcast_arrays(v1, v2, c)
+    except ValueError as error:
+        got = f"shapes {v1.shape}, {v2.shape} and {c.shape}"
+        raise checks.refusal("var1, var2 and cov", owner, "broadcast together", got) from error
+    checks.covariances(v1, v2, c, owner)
+    scale1, scale2 = (np.maximum(np.sqrt(v).reshape(-1), _LEAST_SCALE) for v in (v1, v2))
+    _, rho, root = correlation(scale1**2, scale2**2, c.reshape(-1))
+    return scale1, scale2, rho, root, c.shape
+
+
+def _series(
+    activation: Activation,
+    scale1: FloatArray,
+    scale2: FloatArray,
+    rho: FloatArray,
+    value: FloatArray,
+    derivative: FloatArray,
+) -> NDArray[np.bool_]:
+    """Fill in the pairs for which Mehler's series is certain; say which."""
+    scales, place = np.unique(np.stack([scale1, scale2]), return_inverse=True)
+    first, second = place.reshape(2, -1)
+    moments = activation.moments(scales)
+    coefficients = activation.hermite_coefficients(scales, MAX_TERMS + 1)
+    done = np.zeros(rho.size, dtype=bool)
+    terms = 16
+    while terms <= MAX_TERMS:
+        a = coefficients[:, :terms]
+        # Coefficients of φ′ at the same scale: E[φ′(τξ) h_k] = √(k+1) a_{k+1}/τ.
+        b = coefficients[:, 1 : terms + 1] * np.sqrt(np.arange(1, terms + 1)) / scales[:, None]
+        todo = np.flatnonzero(~done)
+        i, j, r = first[todo], second[todo], rho[todo]
+        ok = np.ones(todo.size, dtype=bool)
+        for series, total in ((a, moments.square), (b, moments.slope_square)):
+            left_over = np.sqrt(np.maximum(total - (series**2).sum(axis=1), 1e-16 * total))
+            bound = np.abs(r) ** terms * left_over[i] * left_over[j]
+            ok &= bound <= TOLERANCE * np.sqrt(total[i] * total[j])
+        todo, i, j, r = todo[ok], i[ok], j[ok], r[ok]
+        value[todo] = np.polynomial.polynomial.polyval(r, (a[i] * a[j]).T, tensor=False)
+        derivative[todo] = np.polynomial.polynomial.polyval(r, (b[i] * b[j]).T, tensor=False)
+        done[todo] = True
+        terms *= 2
+    return done

@@ -1,0 +1,101 @@
+"""Gaussian moments of an activation at one scale or many."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from notsodeep import checks
+from notsodeep.numerics.quadrature import resolved_samples
+
+if TYPE_CHECKING:
+    from notsodeep.activations.activation import Activation
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Moments of φ at scale τ, ξ ~ N(0, 1); derivatives are weak (Gaussian integration by parts).
+
+    Attributes
+    ----------
+    scale : float or ndarray
+        τ.  The other attributes have its shape.
+    mean : float or ndarray
+        E φ(τξ).
+    slope : float or ndarray
+        E φ′(τξ) = E[ξ φ(τξ)]/τ.
+    curvature : float or ndarray
+        E φ″(τξ) = E[(ξ² − 1) φ(τξ)]/τ²; for ReLU 1/(τ√(2π)), not zero.
+    square : float or ndarray
+        E φ²(τξ).
+    slope_square : float or ndarray
+        E φ′(τξ)².
+    square_curvature : float or ndarray
+        E (φ²)″(τξ); half of it is the slope of q ↦ E φ²(√q ξ).
+    """
+
+    scale: Any
+    mean: Any
+    slope: Any
+    curvature: Any
+    square: Any
+    slope_square: Any
+    square_curvature: Any
+
+    @property
+    def variance(self) -> Any:
+        """Var φ(τξ)."""
+        return self.square - self.mean**2
+
+
+def gaussian_moments(activation: Activation, scale: ArrayLike) -> Moments:
+    """Compute the six moments, in closed form or by quadrature split at the kinks.
+
+    By quadrature, second derivatives are reduced to first ones, E φ″ = E[ξ φ′]/τ, which loses the
+    fewest digits at small scales.
+
+    Examples
+    --------
+    >>> from notsodeep.activations import named
+    >>> moments = named("relu").moments(2.0)
+    >>> round(moments.mean, 6), round(moments.slope, 6), round(moments.square, 6)
+    (0.797885, 0.5, 2.0)
+    """
+    tau = checks.scales(scale, "scale", f"the moments of {activation}")
+    out = activation.closed_form_moments(tau.reshape(-1))
+    if out is None:
+        out = _by_quadrature(activation, tau.reshape(-1))
+    if activation.parity == "odd":
+        out[[0, 2]] = 0.0
+    elif activation.parity == "even":
+        out[1] = 0.0
+    if tau.ndim == 0:
+        return Moments(float(tau), *(float(row[0]) for row in out))
+    return Moments(tau, *out.reshape(6, *tau.shape))
+
+
+def _by_quadrature(activation: Activation, scales: FloatArray) -> FloatArray:
+    """Return the six moments as rows, in the order of `Moments`."""
+    out = np.empty((6, scales.size))
+
+    def value_and_slope(x: FloatArray) -> FloatArray:
+        return np.stack([activation.value(x), activation.derivative(x)])
+
+    for part in resolved_samples(value_and_slope, scales, activation.kinks, name=str(activation)):
+        value, slope = part.values
+        weights = part.rule.weights
+        odd_weights = weights * part.rule.nodes / scales[part.index, None]
+        out[:, part.index] = [
+            (weights * value).sum(axis=-1),
+            (weights * slope).sum(axis=-1),
+            (odd_weights * slope).sum(axis=-1),
+            (weights * value**2).sum(axis=-1),
+            (weights * slope**2).sum(axis=-1),
+            2.0 * (odd_weights * value * slope).sum(axis=-1),
+        ]
+    return out

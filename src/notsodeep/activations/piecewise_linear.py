@@ -1,0 +1,207 @@
+"""Continuous piecewise-linear activations: the ReLU family, abs, hard tanh, and any other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr
+
+from notsodeep import checks
+from notsodeep.activations import closed_forms
+from notsodeep.activations.activation import Activation, Parity, frozen_parameters
+from notsodeep.numerics.hermite import hermite_polynomials
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, repr=False)
+class PiecewiseLinear(Activation):
+    """A continuous function, linear between its knots.
+
+    Attributes
+    ----------
+    knots : tuple of float
+        Increasing.
+    slopes : tuple of float
+        One more than knots, from left to right.
+    value_at_zero : float
+    """
+
+    knots: tuple[float, ...]
+    slopes: tuple[float, ...]
+    value_at_zero: float
+
+    @property
+    def _knot_values(self) -> tuple[float, ...]:
+        """φ at the knots, integrated from 0."""
+        return tuple(self.value_at_zero + self._integral(knot) for knot in self.knots)
+
+    def _integral(self, end: float) -> float:
+        """∫₀^end φ′."""
+        low, high = min(0.0, end), max(0.0, end)
+        inside = [k for k in self.knots if low < k < high]
+        points = [low, *inside, high]
+        total = sum(self._slope_right_of(a) * (b - a) for a, b in pairwise(points))
+        return total if end >= 0.0 else -total
+
+    def _slope_right_of(self, x: float) -> float:
+        return self.slopes[sum(k <= x for k in self.knots)]
+
+    @property
+    def _hinge_form(self) -> tuple[float, float, tuple[tuple[float, float], ...]]:
+        """(intercept, slope, ((knot, change of slope), …)): φ as a line plus hinges."""
+        intercept = self.value_at_zero
+        if self.knots:
+            intercept = self._knot_values[0] - self.slopes[0] * self.knots[0]
+        changes = (b - a for a, b in pairwise(self.slopes))
+        return intercept, self.slopes[0], tuple(zip(self.knots, changes, strict=True))
+
+    def value(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ(x)."""
+        if not self.knots:
+            return self.value_at_zero + self.slopes[0] * x
+        segment = np.searchsorted(self.knots, x)
+        anchors = np.array([self.knots[0], *self.knots])
+        heights = np.array([self._knot_values[0], *self._knot_values])
+        result: FloatArray = heights[segment] + np.array(self.slopes)[segment] * (
+            x - anchors[segment]
+        )
+        return result
+
+    def derivative(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ′(x); at a knot, the slope on its left."""
+        result: FloatArray = np.array(self.slopes)[np.searchsorted(self.knots, x)]
+        return result
+
+    def closed_form_pairs(
+        self, var1: FloatArray, var2: FloatArray, cov: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Arc-cosine forms for a single knot at 0, bivariate normal probabilities otherwise."""
+        if self.homogeneous:
+            return closed_forms.hinge_at_zero(var1, var2, cov, self.slopes[-1], self.slopes[0])
+        return closed_forms.piecewise_linear(var1, var2, cov, *self._hinge_form)
+
+    def _hermite_coefficients(self, scales: FloatArray, terms: int) -> FloatArray:
+        """Exact coefficients.
+
+        For a hinge (x − k)₊ at scale τ, with κ = k/τ:
+        a_0 = τ(ϕ(κ) − κ Φ(−κ)), a_1 = τ Φ(−κ), a_n = τ ϕ(κ) h_{n−2}(κ)/√(n(n−1)).
+        """
+        intercept, slope, hinges = self._hinge_form
+        coefficients = np.zeros((len(scales), max(terms, 2)))
+        coefficients[:, 0] = intercept
+        coefficients[:, 1] = slope * scales
+        order = np.arange(2, terms)
+        for knot, change in hinges:
+            kappa = knot / scales
+            density = np.exp(-0.5 * kappa**2) / math.sqrt(2.0 * math.pi)
+            beyond = ndtr(-kappa)
+            coefficients[:, 0] += change * scales * (density - kappa * beyond)
+            coefficients[:, 1] += change * scales * beyond
+            if terms > 2:
+                # Far out, ϕ(κ) is 0 and h_n(κ) overflows: the product is 0.
+                near = np.where(np.abs(kappa) < 37.0, kappa, 0.0)
+                higher = hermite_polynomials(near, terms - 2).T / np.sqrt(order * (order - 1))
+                coefficients[:, 2:] += change * (scales * density)[:, None] * higher
+        return coefficients[:, :terms]
+
+
+def make(
+    name: str,
+    parameters: Mapping[str, Any],
+    knots: tuple[float, ...],
+    slopes: tuple[float, ...],
+    value_at_zero: float = 0.0,
+) -> PiecewiseLinear:
+    """Build a `PiecewiseLinear` with its facts worked out."""
+    return PiecewiseLinear(
+        name=name,
+        parameters=frozen_parameters(parameters),
+        kinks=tuple(k for k, (a, b) in zip(knots, pairwise(slopes), strict=True) if a != b),
+        parity=_parity(knots, slopes, value_at_zero),
+        lipschitz=max(abs(s) for s in slopes),
+        homogeneous=set(knots) <= {0.0} and value_at_zero == 0.0,
+        detected=False,
+        knots=knots,
+        slopes=slopes,
+        value_at_zero=value_at_zero,
+    )
+
+
+def _parity(
+    knots: tuple[float, ...], slopes: tuple[float, ...], value_at_zero: float
+) -> Parity | None:
+    if knots != tuple(-k for k in reversed(knots)):
+        return None
+    mirrored = tuple(reversed(slopes))
+    if slopes == mirrored and value_at_zero == 0.0:
+        return "odd"
+    return "even" if slopes == tuple(-s for s in mirrored) else None
+
+
+def relu() -> PiecewiseLinear:
+    """max(x, 0)."""
+    return make("relu", {}, (0.0,), (0.0, 1.0))
+
+
+def normalized_relu() -> PiecewiseLinear:
+    """√2·max(x, 0): E φ²(ξ) = 1."""
+    return make("normalized_relu", {}, (0.0,), (0.0, math.sqrt(2.0)))
+
+
+def leaky_relu(positive_slope: float = 1.0, negative_slope: float = 0.01) -> PiecewiseLinear:
+    """positive_slope·x for x > 0, negative_slope·x for x < 0: max(ax, bx) if a ≥ b."""
+    a = checks.finite_number(positive_slope, "positive_slope", "leaky_relu")
+    b = checks.finite_number(negative_slope, "negative_slope", "leaky_relu")
+    parameters = {"positive_slope": a, "negative_slope": b}
+    return make("leaky_relu", parameters, (0.0,), (b, a))
+
+
+def hard_tanh(scale: float = 1.0, clip: float = 1.0) -> PiecewiseLinear:
+    """scale·min(max(x, −clip), clip)."""
+    a = checks.finite_number(scale, "scale", "hard_tanh")
+    c = checks.positive_number(clip, "clip", "hard_tanh")
+    return make("hard_tanh", {"scale": a, "clip": c}, (-c, c), (0.0, a, 0.0))
+
+
+def absolute() -> PiecewiseLinear:
+    """|x|."""
+    return make("abs", {}, (0.0,), (-1.0, 1.0))
+
+
+def identity() -> PiecewiseLinear:
+    """X."""
+    return make("identity", {}, (), (1.0,))
+
+
+def piecewise_linear(
+    knots: Sequence[float], slopes: Sequence[float], value_at_zero: float = 0.0
+) -> PiecewiseLinear:
+    """Build the continuous function with the given slopes between the given knots.
+
+    Parameters
+    ----------
+    knots : sequence of float
+        Strictly increasing.
+    slopes : sequence of float
+        One more than knots, from left to right.
+    value_at_zero : float, default 0
+        φ(0).
+    """
+    owner = "piecewise_linear"
+    places = checks.increasing_points(knots, "knots", owner)
+    if places != tuple(knots):
+        raise checks.refusal("knots", owner, "be strictly increasing", tuple(knots))
+    steepness = tuple(checks.finite_number(s, "each of the slopes", owner) for s in slopes)
+    if len(steepness) != len(places) + 1:
+        requirement = f"have one entry more than knots ({len(places) + 1})"
+        raise checks.refusal("slopes", owner, requirement, f"{len(steepness)} entries")
+    level = checks.finite_number(value_at_zero, "value_at_zero", owner)
+    parameters = {"knots": places, "slopes": steepness, "value_at_zero": level}
+    return make("piecewise_linear", parameters, places, steepness, level)

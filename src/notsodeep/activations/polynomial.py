@@ -1,0 +1,138 @@
+"""Polynomial activations, in powers of x or in Hermite polynomials."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from notsodeep import checks
+from notsodeep.activations.activation import Activation, Parity, frozen_parameters
+from notsodeep.numerics.hermite import hermite_polynomials, iterate_hermite
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, repr=False)
+class AbstractPolynomial(Activation):
+    """A polynomial.  Its Mehler series is finite, so pair expectations are exact."""
+
+    coefficients: tuple[float, ...]
+
+    @property
+    def degree(self) -> int:
+        """Largest k with a nonzero coefficient (0 for a constant)."""
+        return max((k for k, c in enumerate(self.coefficients) if c != 0.0), default=0)
+
+    def _hermite_coefficients(self, scales: FloatArray, terms: int) -> FloatArray:
+        """Exact coefficients by a Gauss–Hermite rule that integrates degree 2·degree + 1."""
+        kept = min(terms, self.degree + 1)
+        nodes, weights = np.polynomial.hermite_e.hermegauss(self.degree + 1)
+        weights = weights / math.sqrt(2.0 * math.pi)
+        values = self.value(scales[:, None] * nodes)
+        coefficients = np.zeros((len(scales), terms))
+        coefficients[:, :kept] = (weights * values) @ hermite_polynomials(nodes, kept).T
+        return coefficients
+
+    def closed_form_pairs(
+        self, var1: FloatArray, var2: FloatArray, cov: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Σ_k a_k(√q₁) a_k(√q₂) ρ^k, finite; the derivative kernel term by term."""
+        var1, var2, cov = np.broadcast_arrays(var1, var2, cov)
+        shape = cov.shape
+        scale1, scale2 = np.sqrt(var1).reshape(-1), np.sqrt(var2).reshape(-1)
+        size = scale1 * scale2
+        rho = np.clip(cov.reshape(-1) / size, -1.0, 1.0)
+        terms = self.degree + 1
+        products = (
+            self._hermite_coefficients(scale1, terms) * self._hermite_coefficients(scale2, terms)
+        ).T
+        value = np.polynomial.polynomial.polyval(rho, products, tensor=False)
+        slopes = products[1:] * np.arange(1, terms)[:, None] if terms > 1 else products * 0.0
+        derivative = np.polynomial.polynomial.polyval(rho, slopes, tensor=False) / size
+        return value.reshape(shape), derivative.reshape(shape)
+
+
+@dataclass(frozen=True, repr=False)
+class Polynomial(AbstractPolynomial):
+    """Σ_k c_k x^k."""
+
+    def value(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ(x) by Horner's rule."""
+        return np.asarray(np.polynomial.polynomial.polyval(x, self.coefficients), dtype=np.float64)
+
+    def derivative(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ′(x)."""
+        slopes = np.polynomial.polynomial.polyder(self.coefficients)
+        return np.asarray(np.polynomial.polynomial.polyval(x, slopes), dtype=np.float64)
+
+
+@dataclass(frozen=True, repr=False)
+class HermiteSeries(AbstractPolynomial):
+    """Σ_k c_k h_k(x/scale), h_k orthonormal for N(0, 1)."""
+
+    scale: float
+
+    def value(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ(x) by the three-term recurrence."""
+        terms = iterate_hermite(np.asarray(x) / self.scale, len(self.coefficients))
+        total = np.zeros_like(x, dtype=np.float64)
+        for coefficient, polynomial in zip(self.coefficients, terms, strict=True):
+            total += coefficient * polynomial
+        return total
+
+    def derivative(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ′(x), with h_k′ = √k h_{k−1}."""
+        terms = iterate_hermite(np.asarray(x) / self.scale, len(self.coefficients) - 1)
+        total = np.zeros_like(x, dtype=np.float64)
+        for k, polynomial in enumerate(terms, start=1):
+            total += self.coefficients[k] * math.sqrt(k) / self.scale * polynomial
+        return total
+
+
+def polynomial(coefficients: Sequence[float]) -> Polynomial:
+    """c_0 + c_1 x + c_2 x² + …, coefficients in increasing order of degree."""
+    c = _coefficients(coefficients, "polynomial")
+    return Polynomial(**_facts("polynomial", c, {"coefficients": c}), coefficients=c)
+
+
+def hermite(coefficients: Sequence[float], scale: float = 1.0) -> HermiteSeries:
+    """c_0 + c_1 h_1(x/scale) + …, h_k the Hermite polynomials with E[h_j(ξ)h_k(ξ)] = δ_jk."""
+    c = _coefficients(coefficients, "hermite")
+    s = checks.positive_number(scale, "scale", "hermite")
+    facts = _facts("hermite", c, {"coefficients": c, "scale": s}, slope_unit=1.0 / s)
+    return HermiteSeries(**facts, coefficients=c, scale=s)
+
+
+def _coefficients(values: Sequence[float], owner: str) -> tuple[float, ...]:
+    coefficients = checks.real_array(values, "coefficients", owner)
+    if coefficients.ndim != 1 or coefficients.size == 0:
+        requirement = "be a non-empty list of numbers"
+        raise checks.refusal("coefficients", owner, requirement, f"shape {coefficients.shape}")
+    return tuple(float(c) for c in coefficients)
+
+
+def _facts(
+    name: str, coefficients: tuple[float, ...], parameters: dict[str, Any], slope_unit: float = 1.0
+) -> dict[str, Any]:
+    used = [k for k, c in enumerate(coefficients) if c != 0.0]
+    parity: Parity | None = None
+    if all(k % 2 for k in used):
+        parity = "odd"
+    elif not any(k % 2 for k in used):
+        parity = "even"
+    linear = max(used, default=0) <= 1
+    slope = coefficients[1] * slope_unit if linear and len(coefficients) > 1 else 0.0
+    return {
+        "name": name,
+        "parameters": frozen_parameters(parameters),
+        "kinks": (),
+        "parity": parity,
+        "lipschitz": abs(slope) if linear else math.inf,
+        "homogeneous": linear and coefficients[0] == 0.0,
+        "detected": False,
+    }

@@ -1,0 +1,185 @@
+"""Elementary activations: smooth everywhere, or (elu) away from zero."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import erf, expit, gammaln, ndtr
+
+from notsodeep import checks
+from notsodeep.activations import closed_forms
+from notsodeep.activations.activation import Activation, Parity, frozen_parameters
+
+FloatArray = NDArray[np.float64]
+
+_TWO_OVER_ROOT_PI = 2.0 / math.sqrt(math.pi)
+
+
+def _gaussian(x: FloatArray) -> FloatArray:
+    density: FloatArray = np.exp(-0.5 * x**2) / math.sqrt(2.0 * math.pi)
+    return density
+
+
+def _swish_slope(x: FloatArray) -> FloatArray:
+    s = expit(x)
+    slope: FloatArray = s * (1.0 + x * expit(-x))
+    return slope
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What is known of an elementary function without parameters."""
+
+    value: Callable[[FloatArray], FloatArray]
+    derivative: Callable[[FloatArray], FloatArray]
+    lipschitz: float
+    parity: Parity | None = None
+    pairs: Callable[[FloatArray, FloatArray, FloatArray], closed_forms.Pairs] | None = None
+
+
+ELEMENTARY: dict[str, _Facts] = {
+    "tanh": _Facts(np.tanh, lambda x: 1.0 / np.cosh(np.clip(x, -350.0, 350.0)) ** 2, 1.0, "odd"),
+    "erf": _Facts(
+        erf,
+        lambda x: _TWO_OVER_ROOT_PI * np.exp(-(x**2)),
+        _TWO_OVER_ROOT_PI,
+        "odd",
+        closed_forms.erf_pairs,
+    ),
+    "arctan": _Facts(np.arctan, lambda x: 1.0 / (1.0 + x**2), 1.0, "odd"),
+    # Largest slope where x·tanh(x/2) = 2, at x = 2.39936.
+    "swish": _Facts(lambda x: x * expit(x), _swish_slope, 1.0998393194149106),
+    # x Φ(x); largest slope Φ(√2) + √2 ϕ(√2), where ϕ(x)(2 − x²) vanishes.
+    "gelu": _Facts(
+        lambda x: x * ndtr(x),
+        lambda x: ndtr(x) + x * _gaussian(x),
+        float(ndtr(math.sqrt(2.0)) + math.exp(-1.0) / math.sqrt(math.pi)),
+    ),
+    "softplus": _Facts(lambda x: np.logaddexp(0.0, x), expit, 1.0),
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Elementary(Activation):
+    """One of the smooth functions without parameters in `ELEMENTARY`."""
+
+    def value(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ(x)."""
+        return ELEMENTARY[self.name].value(x)
+
+    def derivative(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ′(x)."""
+        return ELEMENTARY[self.name].derivative(x)
+
+    def closed_form_pairs(
+        self, var1: FloatArray, var2: FloatArray, cov: FloatArray
+    ) -> closed_forms.Pairs | None:
+        """Return the closed form for erf, None for the others."""
+        pairs = ELEMENTARY[self.name].pairs
+        return None if pairs is None else pairs(var1, var2, cov)
+
+
+def elementary(name: str) -> Elementary:
+    """Return the elementary activation of that name."""
+    facts = ELEMENTARY[name]
+    return Elementary(
+        name=name,
+        parameters=(),
+        kinks=(),
+        parity=facts.parity,
+        lipschitz=facts.lipschitz,
+        homogeneous=False,
+        detected=False,
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class Wave(Activation):
+    """sin x, or cos x: everything about them has a closed form, at every scale.
+
+    From E[exp(iτξ) h_k(ξ)] = (iτ)^k exp(−τ²/2)/√k!.
+    """
+
+    def value(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ(x)."""
+        return np.sin(x) if self.name == "sin" else np.cos(x)
+
+    def derivative(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ′(x)."""
+        return np.cos(x) if self.name == "sin" else -np.sin(x)
+
+    def closed_form_moments(self, scales: FloatArray) -> FloatArray:
+        """Return exp(−τ²/2) and exp(−2τ²) combined."""
+        single, double = np.exp(-0.5 * scales**2), np.exp(-2.0 * scales**2)
+        nothing = np.zeros_like(scales)
+        # E sin² and E cos²; the first without cancellation at small scales.
+        odd, even = -0.5 * np.expm1(-2.0 * scales**2), 0.5 * (1.0 + double)
+        if self.name == "sin":
+            return np.stack([nothing, single, nothing, odd, even, 2.0 * double])
+        return np.stack([single, nothing, -single, even, odd, -2.0 * double])
+
+    def closed_form_pairs(
+        self, var1: FloatArray, var2: FloatArray, cov: FloatArray
+    ) -> closed_forms.Pairs:
+        """Return exp(−(q₁+q₂)/2) times sinh or cosh of the covariance."""
+        pairs = closed_forms.sin_pairs if self.name == "sin" else closed_forms.cos_pairs
+        return pairs(var1, var2, cov)
+
+    def _hermite_coefficients(self, scales: FloatArray, terms: int) -> FloatArray:
+        order = np.arange(terms)
+        # In logarithms: τ^k and k! overflow long before their quotient does.
+        sizes = np.exp(
+            order * np.log(scales)[:, None]
+            - 0.5 * scales[:, None] ** 2
+            - 0.5 * gammaln(order + 1.0)
+        )
+        sines, cosines = np.array([0.0, 1.0, 0.0, -1.0]), np.array([1.0, 0.0, -1.0, 0.0])
+        signs = (sines if self.name == "sin" else cosines)[order % 4]
+        return np.asarray(sizes * signs)
+
+
+def wave(name: str) -> Wave:
+    """Return sin or cos."""
+    return Wave(
+        name=name,
+        parameters=(),
+        kinks=(),
+        parity="odd" if name == "sin" else "even",
+        lipschitz=1.0,
+        homogeneous=False,
+        detected=False,
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class Elu(Activation):
+    """x for x > 0, alpha·(exp(x) − 1) for x ≤ 0; at alpha = 1 only φ″ jumps."""
+
+    alpha: float
+
+    def value(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ(x)."""
+        return np.where(x > 0.0, x, self.alpha * np.expm1(np.minimum(x, 0.0)))
+
+    def derivative(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ′(x)."""
+        return np.where(x > 0.0, 1.0, self.alpha * np.exp(np.minimum(x, 0.0)))
+
+
+def elu(alpha: float = 1.0) -> Elu:
+    """X for x > 0, alpha·(exp(x) − 1) for x ≤ 0."""
+    a = checks.finite_number(alpha, "alpha", "elu")
+    return Elu(
+        name="elu",
+        parameters=frozen_parameters({"alpha": a}),
+        kinks=(0.0,),
+        parity=None,
+        lipschitz=max(1.0, abs(a)),
+        homogeneous=False,
+        detected=False,
+        alpha=a,
+    )

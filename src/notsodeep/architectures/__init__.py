@@ -1,0 +1,7 @@
+"""Frozen descriptions of the networks, read by kernels, equivalents, matching and torch alike."""
+
+from notsodeep.architectures.deep_equilibrium import DeepEquilibrium
+from notsodeep.architectures.explicit_network import ExplicitNetwork
+from notsodeep.architectures.verdicts import Conditions, Verdict, conditions
+
+__all__ = ["Conditions", "DeepEquilibrium", "ExplicitNetwork", "Verdict", "conditions"]

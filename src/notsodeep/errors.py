@@ -1,0 +1,79 @@
+"""Named failures.
+
+Every error raised on purpose derives from `NotSoDeepError`, and also from the built-in
+exception a caller would expect, so ``except ValueError`` keeps working.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class NotSoDeepError(Exception):
+    """Base class of everything this package raises on purpose."""
+
+
+class InvalidInput(NotSoDeepError, ValueError):
+    """An argument cannot be used; the message says what was required and what to do."""
+
+
+class UnknownName(InvalidInput):
+    """A name that is not in the table it was looked up in."""
+
+
+class FormulaError(InvalidInput):
+    """A formula outside the small grammar that `from_formula` accepts."""
+
+
+class UndeclaredKink(InvalidInput):
+    """A function is not smooth at a point that was not declared in `kinks`."""
+
+
+class NotIntegrable(InvalidInput):
+    """A function has no Gaussian second moment at the scale asked for."""
+
+
+class QuadratureError(NotSoDeepError, ArithmeticError):
+    """An integral could not be computed to the accuracy promised."""
+
+
+class NotConverged(NotSoDeepError, RuntimeError):
+    """An iteration ended without meeting its tolerance.
+
+    Attributes
+    ----------
+    record : object
+        The record of the failed solve (value, residual, steps, reason), if there is one.
+    """
+
+    def __init__(self, message: str, record: Any = None) -> None:
+        super().__init__(message)
+        self.record = record
+
+
+class NotSerialisable(NotSoDeepError, TypeError):
+    """An object that has no faithful JSON form."""
+
+
+class NoTorchTwin(NotSoDeepError, TypeError):
+    """An activation that cannot be evaluated on torch tensors."""
+
+
+class DataNotFound(NotSoDeepError, FileNotFoundError):
+    """A data set is not on this machine; the message says how to get it."""
+
+
+class DataCorrupted(NotSoDeepError, OSError):
+    """A file does not hold what its format, its manifest or its SHA-256 promises."""
+
+
+class SourceUnavailable(NotSoDeepError, ConnectionError):
+    """A place that should deliver a file did not: no route, no client program, cut off."""
+
+
+class NotWritable(NotSoDeepError, OSError):
+    """A file or directory cannot be written; the message says why and what to do."""
+
+
+class LockTimeout(NotSoDeepError, TimeoutError):
+    """Another process held a lock for longer than the caller was ready to wait."""

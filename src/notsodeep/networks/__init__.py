@@ -1,0 +1,1 @@
+"""Finite networks in PyTorch."""

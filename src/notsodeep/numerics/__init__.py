@@ -1,0 +1,1 @@
+"""Numerical methods that know nothing of networks or data sets."""

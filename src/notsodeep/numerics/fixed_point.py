@@ -1,0 +1,108 @@
+"""Fixed points x = f(x) of scalar maps, many at a time, with a record as the answer.
+
+One loop and one stopping rule: it ends when |error| ≤ atol + rtol·|x| for every component, where
+the error is the step about to be taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from notsodeep.errors import NotConverged
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """Outcome of a fixed-point solve.
+
+    Attributes
+    ----------
+    value : ndarray
+        The last iterate, in the shape of the start.
+    converged : bool
+    residual : float
+        Largest |f(x) − x| at `value`.
+    steps : int
+        Evaluations of f.
+    reason : str
+        Why the iteration ended, as a sentence.
+    """
+
+    value: FloatArray
+    converged: bool
+    residual: float
+    steps: int
+    reason: str
+
+
+def solve_fixed_point(
+    function: Callable[[FloatArray], FloatArray],
+    start: ArrayLike,
+    *,
+    rtol: float = 1e-14,
+    atol: float = 1e-300,
+    max_steps: int = 500,
+    raises: bool = True,
+    name: str = "the fixed point",
+) -> FixedPoint:
+    """Solve x = f(x) component by component.
+
+    Each component takes secant steps on f(x) − x while the secant slope s of f is below one, which
+    makes the step (f(x) − x)/(1 − s), and plain steps x ← f(x) otherwise.  From a start below the
+    smallest fixed point of an increasing map both lead to that fixed point.
+
+    Parameters
+    ----------
+    function : callable
+        Vectorised; component i of the result depends on component i of the argument alone.
+    start : array_like
+    rtol, atol : float
+        The step of every component must be within ``atol + rtol·|x|``.
+    max_steps : int
+        Most evaluations of `function`.
+    raises : bool, default True
+        Raise `NotConverged` on failure; otherwise return the record with ``converged=False``.
+    name : str
+        What the message calls the solution.
+
+    Examples
+    --------
+    >>> solution = solve_fixed_point(np.cos, 1.0)
+    >>> float(solution.value), solution.converged
+    (0.7390851332151607, True)
+    """
+    x = np.array(start, dtype=np.float64)
+    previous: tuple[FloatArray, FloatArray] | None = None
+    reason = f"no convergence in {max_steps} steps"
+    residual = np.inf
+    for steps in range(1, max_steps + 1):
+        with np.errstate(over="ignore", invalid="ignore"):
+            image = np.asarray(function(x), dtype=np.float64)
+        if not np.isfinite(image).all():
+            reason = "the iterates grow without bound: there may be no fixed point"
+            break
+        gap = image - x
+        residual = float(np.abs(gap).max(initial=0.0))
+        step = gap
+        if previous is not None:
+            move, change = x - previous[0], image - previous[1]
+            slope = np.divide(change, move, out=np.zeros_like(x), where=move != 0.0)
+            step = np.where(slope < 0.9999, gap / (1.0 - np.minimum(slope, 0.9999)), gap)
+        if (np.abs(step) <= atol + rtol * np.abs(x)).all():
+            return FixedPoint(x + step, True, residual, steps, "converged")
+        previous, x = (x, image), x + step
+    solution = FixedPoint(x, False, residual, steps, reason)
+    if raises:
+        raise NotConverged(
+            f"{name} was not found: {reason} (residual {residual:.3g} after {steps} steps). "
+            "The map may have no fixed point or contract too slowly: "
+            "a smaller sigma_a2 makes it contract.",
+            solution,
+        )
+    return solution

@@ -1,0 +1,75 @@
+"""Orthonormal Hermite polynomials and the coefficients of a function at many scales."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from notsodeep.numerics.quadrature import resolved_samples
+
+FloatArray = NDArray[np.float64]
+
+
+def iterate_hermite(x: FloatArray, terms: int) -> Iterator[FloatArray]:
+    """Yield h_0(x), …, h_{terms−1}(x), the Hermite polynomials with E[h_j(ξ) h_k(ξ)] = δ_jk.
+
+    Recurrence: √(k+1) h_{k+1} = x h_k − √k h_{k−1}.  Stable for all x; |h_k(x)| ≤ exp(x²/4).
+    """
+    previous = np.zeros_like(x)
+    current = np.ones_like(x)
+    for k in range(terms):
+        yield current
+        previous, current = (
+            current,
+            (x * current - math.sqrt(k) * previous) / math.sqrt(k + 1),
+        )
+
+
+def hermite_polynomials(x: FloatArray, terms: int) -> FloatArray:
+    """Stack h_0(x), …, h_{terms−1}(x); shape (terms, *x.shape)."""
+    return np.stack(list(iterate_hermite(np.asarray(x, dtype=np.float64), terms)))
+
+
+def hermite_coefficients(
+    function: Callable[[FloatArray], FloatArray],
+    scales: FloatArray,
+    terms: int,
+    kinks: tuple[float, ...] = (),
+    *,
+    name: str = "the function",
+) -> FloatArray:
+    """Coefficients a_k(τ) = E[f(τξ) h_k(ξ)], k < terms, for all scales at once.
+
+    Parameters
+    ----------
+    function : callable
+        Vectorised, smooth between the kinks.
+    scales : ndarray of shape (n_scales,)
+        Positive.
+    terms : int
+    kinks : tuple of float
+    name : str
+        What messages call the function.
+
+    Returns
+    -------
+    ndarray of shape (n_scales, terms)
+
+    Examples
+    --------
+    >>> hermite_coefficients(lambda x: x**2, np.array([1.0, 2.0]), 4).round(12) + 0.0
+    array([[1.        , 0.        , 1.41421356, 0.        ],
+           [4.        , 0.        , 5.65685425, 0.        ]])
+    """
+    coefficients = np.empty((len(scales), terms))
+    for part in resolved_samples(lambda x: function(x)[None], scales, kinks, name=name):
+        weighted = part.rule.weights * part.values[0]
+        if part.rule.shared:
+            coefficients[part.index] = weighted @ hermite_polynomials(part.rule.nodes[0], terms).T
+        else:
+            for k, polynomial in enumerate(iterate_hermite(part.rule.nodes, terms)):
+                coefficients[part.index, k] = np.einsum("ij,ij->i", weighted, polynomial)
+    return coefficients

@@ -1,0 +1,215 @@
+"""A user's own activation: what is accepted, and what is refused with which words."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from notsodeep import activations
+from notsodeep.activations import from_formula, from_function
+from notsodeep.errors import (
+    InvalidInput,
+    NotIntegrable,
+    NotSerialisable,
+    QuadratureError,
+    UndeclaredKink,
+    UnknownName,
+)
+
+
+def test_function_without_derivative_matches_the_named_one() -> None:
+    mine = from_function(
+        lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))), name="mine", kinks=(0,)
+    )
+    elu = activations.named("elu")
+    x = np.linspace(-6, 6, 1001)
+    np.testing.assert_allclose(mine.derivative(x), elu.derivative(x), atol=2e-12)
+    mine_moments, moments = mine.moments([0.3, 2.0]), elu.moments([0.3, 2.0])
+    for name in ("mean", "slope", "curvature", "square", "slope_square", "square_curvature"):
+        np.testing.assert_allclose(getattr(mine_moments, name), getattr(moments, name), rtol=1e-11)
+    assert mine.detected
+    assert mine.parity is None
+    assert mine.lipschitz == pytest.approx(1.0, abs=1e-10)
+
+
+def test_given_derivative_is_used() -> None:
+    mine = from_function(np.sin, name="mine", derivative=np.cos)
+    assert mine.derivative(np.array([0.0, 1.0])).tolist() == [1.0, np.cos(1.0)]
+    assert mine.parity == "odd"
+
+
+@pytest.mark.parametrize(
+    ("formula", "kinks", "parity", "lipschitz", "homogeneous"),
+    [
+        ("max(x, 0.1 * x)", (0.0,), None, 1.0, True),
+        ("abs(x)", (0.0,), "even", 1.0, True),
+        ("tanh(3 * x)", (), "odd", 3.0, False),
+        ("x**3", (), "odd", math.inf, False),
+        ("log(1 + exp(-abs(x))) + max(x, 0)", (0.0,), None, 1.0, False),
+        ("x * sigmoid(x)", (), None, 1.0998393194149106, False),
+        ("sqrt(1 + x**2)", (), "even", 1.0, False),
+    ],
+)
+def test_facts_are_detected(
+    formula: str, kinks: tuple[float, ...], parity: str | None, lipschitz: float, homogeneous: bool
+) -> None:
+    activation = from_formula(formula, kinks=kinks)
+    assert activation.parity == parity
+    assert activation.lipschitz == pytest.approx(lipschitz, rel=1e-6)
+    assert activation.homogeneous is homogeneous
+    assert activation.detected
+
+
+def test_formula_equals_the_named_activation() -> None:
+    swish = from_formula("x / (1 + exp(-x))")
+    named = activations.named("swish")
+    a, b = swish.moments([0.1, 1.0, 2.0]), named.moments([0.1, 1.0, 2.0])
+    for name in ("mean", "slope", "curvature", "square", "slope_square", "square_curvature"):
+        np.testing.assert_allclose(getattr(a, name), getattr(b, name), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("function", "kinks", "error", "words"),
+    [
+        (math.tanh, (), InvalidInput, "must accept NumPy arrays"),
+        (lambda x: 1.0 if x > 0 else 0.0, (), InvalidInput, "np.where"),
+        (lambda x: x.sum(), (), InvalidInput, "shape"),
+        (lambda x: x[..., :1], (), InvalidInput, "shape"),
+        (lambda x: x - x.mean(), (), InvalidInput, "elementwise and deterministic"),
+        (lambda x: x.astype(np.float32), (), InvalidInput, "float64"),
+        (lambda x: x + 0j, (), InvalidInput, "float64"),
+        (
+            lambda x: np.tanh(x.astype(np.float32)).astype(float),
+            (),
+            UndeclaredKink,
+            "single precision",
+        ),
+        (np.log, (), InvalidInput, "must be finite"),
+        (lambda x: np.where(x > 3, np.nan, x), (), InvalidInput, "nan at x = 3.01"),
+        (np.sign, (), InvalidInput, "not continuous"),
+        (lambda x: np.sqrt(np.abs(x)), (0.0,), InvalidInput, "infinitely steep"),
+        (lambda x: np.exp(x**2), (), NotIntegrable, "second moment"),
+        (lambda x: np.exp(8 * np.abs(x)), (0.0,), NotIntegrable, "second moment"),
+        (lambda x: np.abs(x - 0.3), (), UndeclaredKink, r"kinks=\(0.3,\)"),
+        (lambda x: np.maximum(x, 0), (), UndeclaredKink, r"kinks=\(0,\)"),
+        (lambda x: np.clip(x, -1, 2), (-1.0,), UndeclaredKink, r"kinks=\(-1, 2\)"),
+        (lambda x: x / (1 + np.abs(x)), (), UndeclaredKink, r"kinks=\(0,\)"),
+        (lambda x: x + 1e-5 * np.abs(x - 1.0001), (), UndeclaredKink, "1.0001"),
+    ],
+)
+def test_unusable_functions_are_refused(function, kinks, error, words) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(error, match=words):
+        from_function(function, name="f", kinks=kinks)
+
+
+def test_random_function_is_refused() -> None:
+    rng = np.random.default_rng(0)
+    with pytest.raises(InvalidInput, match="deterministic"):
+        from_function(lambda x: x + rng.normal(size=x.shape), name="noise")
+
+
+def test_second_moment_is_refused_at_the_scale_where_it_ends() -> None:
+    formula = from_formula("exp(x**2 / 10)")
+    # E exp(τ²ξ²/5) is finite for τ² < 2.5 only; far enough below, it is (1 − 2τ²/5)^(-1/2).
+    assert formula.moments(0.5).square == pytest.approx((1 - 0.1) ** -0.5, rel=1e-12)
+    for tau in (1.5, 1.6, 5.0, 50.0):
+        with pytest.raises(NotIntegrable, match="second moment at scale"):
+            formula.moments(tau)
+
+
+def test_undeclared_kink_fails_the_error_estimate_too() -> None:
+    # Past the construction checks, the quadrature itself must notice.
+    kinked = from_function(
+        lambda x: np.where(np.abs(x) > 20, 40 - np.abs(x), np.abs(x)), name="far", kinks=(0.0,)
+    )
+    assert kinked.moments(1.0).mean == pytest.approx(np.sqrt(2 / np.pi), rel=1e-12)
+    with pytest.raises(QuadratureError, match=r"declare it, as in kinks=\((19|20)"):
+        kinked.moments(30.0)
+
+
+def test_function_cannot_be_saved() -> None:
+    with pytest.raises(NotSerialisable, match="from_formula"):
+        from_function(np.tanh, name="mine").to_dict()
+
+
+@pytest.mark.parametrize("name", ["", "  ", None, 3])
+def test_function_needs_a_name(name: object) -> None:
+    with pytest.raises(InvalidInput, match="name of from_function"):
+        from_function(np.tanh, name=name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kinks", ["0", 0.0, (float("nan"),), ("a",)])
+def test_kinks_are_checked(kinks: object) -> None:
+    with pytest.raises(InvalidInput, match="kinks of from_formula"):
+        from_formula("abs(x)", kinks=kinks)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("relUu", "'relu'"),
+        ("tahn", "'tanh'"),
+        ("hardtanh", "'hard_tanh'"),
+        ("zzzzzz", "Known: abs"),
+    ],
+)
+def test_unknown_names_get_suggestions(name: str, hint: str) -> None:
+    with pytest.raises(UnknownName, match=hint):
+        activations.named(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "words"),
+    [
+        ("elu", {"beta": 1.0}, "beta"),
+        ("polynomial", {}, "coefficients"),
+        ("polynomial", {"coefficients": []}, "non-empty"),
+        ("polynomial", {"coefficients": [1.0, float("nan")]}, "finite"),
+        ("hard_tanh", {"clip": 0.0}, "positive"),
+        ("leaky_relu", {"positive_slope": "1"}, "real number"),
+        ("piecewise_linear", {"knots": (1.0, 0.0), "slopes": (0, 1, 2)}, "increasing"),
+        ("piecewise_linear", {"knots": (0.0,), "slopes": (1.0,)}, "one entry more"),
+        ("hermite", {"coefficients": [1.0], "scale": -1.0}, "positive"),
+    ],
+)
+def test_bad_parameters_are_refused(name: str, parameters: dict[str, object], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        activations.named(name, **parameters)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf"), "1", None, [1.0, -2.0]])
+def test_scales_are_checked(scale: object) -> None:
+    with pytest.raises(InvalidInput, match="scale of the moments of tanh"):
+        activations.named("tanh").moments(scale)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((1.0, 1.0, 1.1), r"cov of pair_expectations must satisfy \|cov\|"),
+        ((-1.0, 1.0, 0.0), "var1 of pair_expectations must be at least 0"),
+        ((1.0, float("nan"), 0.0), "var2 of pair_expectations must be finite"),
+        (([1.0, 2.0], [1.0, 2.0, 3.0], 0.0), "broadcast"),
+        ((1.0, 1.0, 1j), "real"),
+    ],
+)
+def test_pairs_are_checked(arguments: tuple[object, ...], words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        activations.pair_expectations(activations.named("relu"), *arguments)  # type: ignore[arg-type]
+
+
+def test_forced_routes_that_cannot_work_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="no closed form"):
+        activations.pair_expectations(activations.named("tanh"), 1, 1, 0.5, method="closed_form")
+    with pytest.raises(InvalidInput, match="cannot reach the tolerance"):
+        activations.pair_expectations(activations.named("relu"), 1, 1, 0.99999, method="series")
+    with pytest.raises(UnknownName, match="method"):
+        activations.pair_expectations(activations.named("relu"), 1, 1, 0.5, method="magic")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("stored", [None, {}, {"name": "relu", "extra": 1}, {"parameters": {}}])
+def test_bad_stored_forms_are_refused(stored: object) -> None:
+    with pytest.raises(InvalidInput, match="stored as"):
+        activations.from_dict(stored)  # type: ignore[arg-type]

@@ -1,0 +1,13 @@
+"""Shared fixtures."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import hypothesis
+
+sys.path.insert(0, str(Path(__file__).parent))  # so that test modules can import `cases`
+
+hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=60)
+hypothesis.settings.load_profile("fixed")
