@@ -3,7 +3,7 @@
 >>> import notsodeep as nsd
 >>> deq = nsd.DeepEquilibrium("tanh", sigma_a2=0.2)
 >>> round(deq.centred(tau0=1.0).tau_star, 6)
-0.937085
+0.934872
 """
 
 from __future__ import annotations

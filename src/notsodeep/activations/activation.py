@@ -56,11 +56,12 @@ class Activation(ABC):
         """Evaluate φ′(x), elementwise; at a kink, the slope on one of its sides."""
 
     def closed_form_pairs(
-        self, var1: FloatArray, var2: FloatArray, cov: FloatArray
+        self, scale1: FloatArray, scale2: FloatArray, rho: FloatArray, rest: FloatArray
     ) -> tuple[FloatArray, FloatArray] | None:
         """Return E[φ(u)φ(v)] and E[φ′(u)φ′(v)] in closed form, or None where there is none.
 
-        (u, v) is centred Gaussian with the given positive variances and covariance.
+        (u, v) is centred Gaussian with positive standard deviations scale1 and scale2 and
+        correlation ρ; rest = 1 − |ρ|, given apart for the sake of precision.  All flat arrays.
         """
         return None
 

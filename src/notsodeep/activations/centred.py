@@ -39,19 +39,15 @@ class Centred(Activation):
         return self.base.derivative(x)
 
     def closed_form_pairs(
-        self, var1: FloatArray, var2: FloatArray, cov: FloatArray
+        self, scale1: FloatArray, scale2: FloatArray, rho: FloatArray, rest: FloatArray
     ) -> tuple[FloatArray, FloatArray] | None:
         """Those of the base, minus c(E φ(u) + E φ(v)) − c²."""
-        pairs = self.base.closed_form_pairs(var1, var2, cov)
+        pairs = self.base.closed_form_pairs(scale1, scale2, rho, rest)
         if pairs is None or self.constant == 0.0:
             return pairs
         # Many pairs share few scales: means are worked out once per scale.
-        scales, place = np.unique(
-            np.sqrt(np.stack(np.broadcast_arrays(var1, var2))), return_inverse=True
-        )
-        means = self.base.hermite_coefficients(scales, 1)[:, 0][
-            place.reshape(2, *np.shape(pairs[0]))
-        ]
+        scales, place = np.unique(np.stack([scale1, scale2]), return_inverse=True)
+        means = self.base.hermite_coefficients(scales, 1)[:, 0][place.reshape(2, -1)]
         return pairs[0] - self.constant * (means[0] + means[1] - self.constant), pairs[1]
 
     def _hermite_coefficients(self, scales: FloatArray, terms: int) -> FloatArray:

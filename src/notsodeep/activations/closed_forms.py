@@ -1,8 +1,8 @@
 """Closed forms of E[φ(u)φ(v)] and E[φ′(u)φ′(v)] for a centred Gaussian pair (u, v).
 
-Arguments are the positive variances and the covariance, as arrays that broadcast; |cov| may exceed
-√(var1·var2) by rounding only.  Near correlation ±1 every function works with the small number
-1 − |ρ| instead of subtracting from one.
+Arguments are the standard deviations of u and v, their correlation ρ, and rest = 1 − |ρ|, as
+arrays of one shape.  `rest` is given apart because it is what matters near ρ = ±1, and a caller may
+know it to more digits than 1 − |ρ| has.
 """
 
 from __future__ import annotations
@@ -19,22 +19,18 @@ Pairs = tuple[FloatArray, FloatArray]
 _TINY = 1e-300  # stands in for √(1 − ρ²) = 0, so that 0/0 is 0 and 1/0 is huge
 
 
-def correlation(
-    var1: FloatArray, var2: FloatArray, cov: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return √(var1·var2), ρ in [−1, 1], and √(1 − ρ²).
-
-    A ρ within a few units in the last place of ±1 is taken as ±1: the rounding of cov alone can put
-    it there, and √(1 − ρ²) would blow 1e-16 up to 1e-8.
-    """
-    size = np.sqrt(var1) * np.sqrt(var2)
-    rho = cov / size
-    rho = np.where(1.0 - np.abs(rho) < 1e-15, np.sign(rho), rho)
-    return size, rho, np.sqrt((1.0 - rho) * (1.0 + rho))
+def root_of(rest: FloatArray) -> FloatArray:
+    """√(1 − ρ²) from rest = 1 − |ρ|."""
+    return np.sqrt(rest * (2.0 - rest))
 
 
 def hinge_at_zero(
-    var1: FloatArray, var2: FloatArray, cov: FloatArray, right: float, left: float
+    scale1: FloatArray,
+    scale2: FloatArray,
+    rho: FloatArray,
+    rest: FloatArray,
+    right: float,
+    left: float,
 ) -> Pairs:
     """Pairs for φ(x) = right·x for x > 0, left·x for x < 0: the arc-cosine kernels.
 
@@ -43,7 +39,7 @@ def hinge_at_zero(
     E[φ′φ′] = (right² + left²) P(ρ) + 2·right·left·P(−ρ).
     Source: Cho and Saul, Kernel methods for deep learning (2009).
     """
-    size, rho, root = correlation(var1, var2, cov)
+    size, root = scale1 * scale2, root_of(rest)
     toward = np.arctan2(root, -rho)
     away = np.arctan2(root, rho)
     both, cross = right**2 + left**2, 2.0 * right * left
@@ -65,9 +61,10 @@ def _sine_minus_chord(angle: FloatArray) -> FloatArray:
 
 
 def piecewise_linear(
-    var1: FloatArray,
-    var2: FloatArray,
-    cov: FloatArray,
+    scale1: FloatArray,
+    scale2: FloatArray,
+    rho: FloatArray,
+    rest: FloatArray,
     intercept: float,
     slope: float,
     hinges: tuple[tuple[float, float], ...],
@@ -78,9 +75,7 @@ def piecewise_linear(
     derived from E[(ξ−h)₊(η−k)₊] = (ρ + hk) L − k A − h B + (1 − ρ²) ϕ₂(h, k), where
     L = P(ξ > h, η > k), A = ϕ(h) P(η > k | ξ = h), B = ϕ(k) P(ξ > h | η = k).
     """
-    size, rho, root = correlation(var1, var2, cov)
-    root = np.maximum(root, _TINY)
-    scale1, scale2 = np.sqrt(var1), np.sqrt(var2)
+    size = scale1 * scale2
     value = intercept**2 + slope**2 * rho * size
     derivative = np.full_like(value, slope**2)
     for knot, change in hinges:
@@ -94,7 +89,7 @@ def piecewise_linear(
     for knot1, change1 in hinges:
         for knot2, change2 in hinges:
             h, k = knot1 / scale1, knot2 / scale2
-            product, orthant = _hinge_pair(h, k, rho, root)
+            product, orthant = _hinge_pair(h, k, rho, rest)
             value = value + change1 * change2 * size * product
             derivative = derivative + change1 * change2 * orthant
     return value, derivative
@@ -105,23 +100,28 @@ def _density(h: FloatArray) -> FloatArray:
     return density
 
 
-def _hinge_pair(h: FloatArray, k: FloatArray, rho: FloatArray, root: FloatArray) -> Pairs:
-    """E[(ξ−h)₊(η−k)₊] and P(ξ > h, η > k) for correlation ρ, root = √(1 − ρ²) > 0."""
+def _hinge_pair(h: FloatArray, k: FloatArray, rho: FloatArray, rest: FloatArray) -> Pairs:
+    """E[(ξ−h)₊(η−k)₊] and P(ξ > h, η > k) for correlation ρ, rest = 1 − |ρ|."""
+    root = np.maximum(root_of(rest), _TINY)
     # k − ρh and h − ρk, arranged so that nothing cancels near ρ = ±1.
     sign = np.where(rho < 0.0, -1.0, 1.0)
-    rest = 1.0 - np.abs(rho)
     with np.errstate(over="ignore"):
         k_given_h = ((k - sign * h) + sign * h * rest) / root
         h_given_k = ((h - sign * k) + sign * k * rest) / root
         exponent = 0.5 * ((h - sign * k) / root) ** 2 + sign * h * k / (1.0 + np.abs(rho))
-    orthant = _orthant(h, k, k_given_h, h_given_k, rho)
+    orthant = _orthant(h, k, k_given_h, h_given_k, rho, root)
     edges = k * _density(h) * ndtr(-k_given_h) + h * _density(k) * ndtr(-h_given_k)
     corner = root * np.exp(-exponent) / (2.0 * math.pi)
     return (rho + h * k) * orthant - edges + corner, orthant
 
 
 def _orthant(
-    h: FloatArray, k: FloatArray, k_given_h: FloatArray, h_given_k: FloatArray, rho: FloatArray
+    h: FloatArray,
+    k: FloatArray,
+    k_given_h: FloatArray,
+    h_given_k: FloatArray,
+    rho: FloatArray,
+    root: FloatArray,
 ) -> FloatArray:
     """P(ξ > h, η > k) by Owen's T: ½[Φ(−h) + Φ(−k)] − T(h, a_h) − T(k, a_k) − ½[h, k apart]."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -137,30 +137,33 @@ def _orthant(
         - owens_t(k, slope_k)
         - np.where(apart, 0.5, 0.0)
     )
-    corner = 0.25 + np.arctan2(rho, np.sqrt((1.0 - rho) * (1.0 + rho))) / (2.0 * math.pi)
+    corner = 0.25 + np.arctan2(rho, root) / (2.0 * math.pi)
     probability: FloatArray = np.where((h == 0.0) & (k == 0.0), corner, general)
     return np.clip(probability, 0.0, 1.0)
 
 
-def erf_pairs(var1: FloatArray, var2: FloatArray, cov: FloatArray) -> Pairs:
-    """Pairs for φ = erf: (2/π) arcsin(2c/√((1+2q₁)(1+2q₂))).
+def erf_pairs(scale1: FloatArray, scale2: FloatArray, rho: FloatArray, rest: FloatArray) -> Pairs:
+    """Pairs for φ = erf: (2/π) arcsin(2c/√((1+2q₁)(1+2q₂))), c the covariance.
 
     Source: Williams, Computing with infinite networks (1997).  The denominator of the derivative,
-    (1+2q₁)(1+2q₂) − 4c², is written as 1 + 2q₁ + 2q₂ + 4(q₁q₂ − c²).
+    (1+2q₁)(1+2q₂) − 4c², is written as 1 + 2q₁ + 2q₂ + 4q₁q₂(1 − ρ²).
     """
-    size, rho, _ = correlation(var1, var2, cov)
-    rest = np.sqrt(1.0 + 2.0 * var1 + 2.0 * var2 + 4.0 * size**2 * (1.0 - rho) * (1.0 + rho))
-    return (2.0 / math.pi) * np.arctan2(2.0 * rho * size, rest), (4.0 / math.pi) / rest
+    size = scale1 * scale2
+    square = 1.0 + 2.0 * scale1**2 + 2.0 * scale2**2 + 4.0 * (size * root_of(rest)) ** 2
+    bottom = np.sqrt(square)
+    return (2.0 / math.pi) * np.arctan2(2.0 * rho * size, bottom), (4.0 / math.pi) / bottom
 
 
-def sin_pairs(var1: FloatArray, var2: FloatArray, cov: FloatArray) -> Pairs:
+def sin_pairs(scale1: FloatArray, scale2: FloatArray, rho: FloatArray, rest: FloatArray) -> Pairs:
     """Pairs for φ = sin: exp(−(q₁+q₂)/2) sinh c, and with cosh for the derivative."""
-    size = np.abs(cov)
-    grown = 0.5 * np.exp(size - 0.5 * (var1 + var2))
-    return -np.sign(cov) * grown * np.expm1(-2.0 * size), grown * (1.0 + np.exp(-2.0 * size))
+    covariance = np.abs(rho) * scale1 * scale2
+    # exp(c − (q₁+q₂)/2), with the exponent written as a sum of negative terms
+    grown = 0.5 * np.exp(-0.5 * (scale1 - scale2) ** 2 - rest * scale1 * scale2)
+    value = -np.sign(rho) * grown * np.expm1(-2.0 * covariance)
+    return value, grown * (1.0 + np.exp(-2.0 * covariance))
 
 
-def cos_pairs(var1: FloatArray, var2: FloatArray, cov: FloatArray) -> Pairs:
+def cos_pairs(scale1: FloatArray, scale2: FloatArray, rho: FloatArray, rest: FloatArray) -> Pairs:
     """Pairs for φ = cos: those of sin with value and derivative exchanged."""
-    value, derivative = sin_pairs(var1, var2, cov)
+    value, derivative = sin_pairs(scale1, scale2, rho, rest)
     return derivative, value

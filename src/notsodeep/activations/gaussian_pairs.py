@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from notsodeep import checks
 from notsodeep.activations.activation import Activation
-from notsodeep.activations.closed_forms import correlation
+from notsodeep.activations.closed_forms import root_of
 from notsodeep.errors import InvalidInput
 from notsodeep.numerics.pair_quadrature import pair_quadrature
 
@@ -21,7 +21,9 @@ TOLERANCE = 1e-13
 """Largest accepted bound on the remainder of a series, relative to the size of the kernel."""
 
 MAX_TERMS = 256
-_LEAST_SCALE = 1e-30  # stands in for a variance of zero: φ(1e-30·ξ) is φ(0) to rounding
+
+LEAST_SCALE = 1e-30
+"""Stands in for a standard deviation of zero: φ(1e-30·ξ) is φ(0) to rounding."""
 
 
 @dataclass(frozen=True)
@@ -75,20 +77,36 @@ def pair_expectations(
     (array([1.        , 3.14159265]), array([0.25, 0.5 ]))
     """
     checks.known_name(method, get_args(Method), "method of pair_expectations")
-    scale1, scale2, rho, root, shape = _standardised(var1, var2, cov)
-    n = rho.size
-    value, derivative = np.empty(n), np.empty(n)
+    scale1, scale2, rho, rest, shape = _standardised(var1, var2, cov)
+    pairs = standardised_pairs(activation, scale1, scale2, rho, rest, method=method)
+    return PairExpectations(
+        pairs.value.reshape(shape), pairs.derivative.reshape(shape), pairs.methods
+    )
+
+
+def standardised_pairs(
+    activation: Activation,
+    scale1: FloatArray,
+    scale2: FloatArray,
+    rho: FloatArray,
+    rest: FloatArray,
+    *,
+    method: Method = "auto",
+) -> PairExpectations:
+    """Compute `pair_expectations` from standard deviations, ρ and rest = 1 − |ρ|, all flat.
+
+    For callers who know 1 − |ρ| to more digits than ρ itself holds.  Nothing is checked.
+    """
+    value, derivative = np.empty(rho.size), np.empty(rho.size)
     methods: list[str] = []
-    todo = np.arange(n)
+    todo = np.arange(rho.size)
     if method in ("auto", "closed_form"):
-        pairs = activation.closed_form_pairs(scale1**2, scale2**2, rho * scale1 * scale2)
+        pairs = activation.closed_form_pairs(scale1, scale2, rho, rest)
         if pairs is not None:
-            value, derivative = pairs
-            methods.append("closed_form")
-            todo = todo[:0]
-        elif method == "closed_form":
+            return PairExpectations(*pairs, ("closed_form",))
+        if method == "closed_form":
             raise InvalidInput(f"{activation} has no closed form for pairs. Use method='auto'.")
-    if method in ("auto", "series") and todo.size:
+    if method in ("auto", "series"):
         done = _series(activation, scale1, scale2, rho, value, derivative)
         methods += ["series"] if done.any() else []
         todo = np.flatnonzero(~done)
@@ -100,16 +118,24 @@ def pair_expectations(
     if todo.size:
         value[todo], derivative[todo] = pair_quadrature(
             lambda x: np.stack([activation.value(x), activation.derivative(x)]),
-            scale1[todo], scale2[todo], rho[todo], root[todo], activation.kinks,
-        )  # fmt: skip
+            scale1[todo],
+            scale2[todo],
+            rho[todo],
+            root_of(rest[todo]),
+            activation.kinks,
+        )
         methods.append("quadrature")
-    return PairExpectations(value.reshape(shape), derivative.reshape(shape), tuple(methods))
+    return PairExpectations(value, derivative, tuple(methods))
 
 
 def _standardised(
     var1: ArrayLike, var2: ArrayLike, cov: ArrayLike
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, tuple[int, ...]]:
-    """Check the covariance matrices; return flat standard deviations, ρ, √(1−ρ²) and the shape."""
+    """Check the covariance matrices; return flat standard deviations, ρ, 1 − |ρ| and the shape.
+
+    A ρ within a few units in the last place of ±1 is taken as ±1: the rounding of cov alone can put
+    it there, and √(1 − ρ²) would blow 1e-16 up to 1e-8.
+    """
     owner = "pair_expectations"
     v1, v2 = (checks.variances(v, name, owner) for v, name in ((var1, "var1"), (var2, "var2")))
     c = checks.real_array(cov, "cov", owner)
@@ -119,9 +145,10 @@ def _standardised(
         got = f"shapes {v1.shape}, {v2.shape} and {c.shape}"
         raise checks.refusal("var1, var2 and cov", owner, "broadcast together", got) from error
     checks.covariances(v1, v2, c, owner)
-    scale1, scale2 = (np.maximum(np.sqrt(v).reshape(-1), _LEAST_SCALE) for v in (v1, v2))
-    _, rho, root = correlation(scale1**2, scale2**2, c.reshape(-1))
-    return scale1, scale2, rho, root, c.shape
+    scale1, scale2 = (np.maximum(np.sqrt(v).reshape(-1), LEAST_SCALE) for v in (v1, v2))
+    rho = c.reshape(-1) / (scale1 * scale2)
+    rho = np.where(1.0 - np.abs(rho) < 1e-15, np.sign(rho), rho)
+    return scale1, scale2, rho, 1.0 - np.abs(rho), c.shape
 
 
 def _series(

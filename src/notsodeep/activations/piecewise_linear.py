@@ -80,12 +80,14 @@ class PiecewiseLinear(Activation):
         return result
 
     def closed_form_pairs(
-        self, var1: FloatArray, var2: FloatArray, cov: FloatArray
+        self, scale1: FloatArray, scale2: FloatArray, rho: FloatArray, rest: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
         """Arc-cosine forms for a single knot at 0, bivariate normal probabilities otherwise."""
         if self.homogeneous:
-            return closed_forms.hinge_at_zero(var1, var2, cov, self.slopes[-1], self.slopes[0])
-        return closed_forms.piecewise_linear(var1, var2, cov, *self._hinge_form)
+            return closed_forms.hinge_at_zero(
+                scale1, scale2, rho, rest, self.slopes[-1], self.slopes[0]
+            )
+        return closed_forms.piecewise_linear(scale1, scale2, rho, rest, *self._hinge_form)
 
     def _hermite_coefficients(self, scales: FloatArray, terms: int) -> FloatArray:
         """Exact coefficients.

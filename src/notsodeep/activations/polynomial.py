@@ -39,22 +39,17 @@ class AbstractPolynomial(Activation):
         return coefficients
 
     def closed_form_pairs(
-        self, var1: FloatArray, var2: FloatArray, cov: FloatArray
+        self, scale1: FloatArray, scale2: FloatArray, rho: FloatArray, rest: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
         """Σ_k a_k(√q₁) a_k(√q₂) ρ^k, finite; the derivative kernel term by term."""
-        var1, var2, cov = np.broadcast_arrays(var1, var2, cov)
-        shape = cov.shape
-        scale1, scale2 = np.sqrt(var1).reshape(-1), np.sqrt(var2).reshape(-1)
-        size = scale1 * scale2
-        rho = np.clip(cov.reshape(-1) / size, -1.0, 1.0)
         terms = self.degree + 1
         products = (
             self._hermite_coefficients(scale1, terms) * self._hermite_coefficients(scale2, terms)
         ).T
         value = np.polynomial.polynomial.polyval(rho, products, tensor=False)
         slopes = products[1:] * np.arange(1, terms)[:, None] if terms > 1 else products * 0.0
-        derivative = np.polynomial.polynomial.polyval(rho, slopes, tensor=False) / size
-        return value.reshape(shape), derivative.reshape(shape)
+        derivative = np.polynomial.polynomial.polyval(rho, slopes, tensor=False)
+        return np.asarray(value, dtype=np.float64), derivative / (scale1 * scale2)
 
 
 @dataclass(frozen=True, repr=False)

@@ -38,7 +38,7 @@ class _Facts:
     derivative: Callable[[FloatArray], FloatArray]
     lipschitz: float
     parity: Parity | None = None
-    pairs: Callable[[FloatArray, FloatArray, FloatArray], closed_forms.Pairs] | None = None
+    pairs: Callable[..., closed_forms.Pairs] | None = None
 
 
 ELEMENTARY: dict[str, _Facts] = {
@@ -76,11 +76,11 @@ class Elementary(Activation):
         return ELEMENTARY[self.name].derivative(x)
 
     def closed_form_pairs(
-        self, var1: FloatArray, var2: FloatArray, cov: FloatArray
+        self, scale1: FloatArray, scale2: FloatArray, rho: FloatArray, rest: FloatArray
     ) -> closed_forms.Pairs | None:
         """Return the closed form for erf, None for the others."""
         pairs = ELEMENTARY[self.name].pairs
-        return None if pairs is None else pairs(var1, var2, cov)
+        return None if pairs is None else pairs(scale1, scale2, rho, rest)
 
 
 def elementary(name: str) -> Elementary:
@@ -123,11 +123,11 @@ class Wave(Activation):
         return np.stack([single, nothing, -single, even, odd, -2.0 * double])
 
     def closed_form_pairs(
-        self, var1: FloatArray, var2: FloatArray, cov: FloatArray
+        self, scale1: FloatArray, scale2: FloatArray, rho: FloatArray, rest: FloatArray
     ) -> closed_forms.Pairs:
         """Return exp(−(q₁+q₂)/2) times sinh or cosh of the covariance."""
         pairs = closed_forms.sin_pairs if self.name == "sin" else closed_forms.cos_pairs
-        return pairs(var1, var2, cov)
+        return pairs(scale1, scale2, rho, rest)
 
     def _hermite_coefficients(self, scales: FloatArray, terms: int) -> FloatArray:
         order = np.arange(terms)
@@ -157,7 +157,7 @@ def wave(name: str) -> Wave:
 
 @dataclass(frozen=True, repr=False)
 class Elu(Activation):
-    """x for x > 0, alpha·(exp(x) − 1) for x ≤ 0; at alpha = 1 only φ″ jumps."""
+    """Linear for x > 0, alpha·(exp(x) − 1) for x ≤ 0; at alpha = 1 only φ″ jumps."""
 
     alpha: float
 
