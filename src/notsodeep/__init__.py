@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from notsodeep import activations, data, errors
     from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork, conditions
+    from notsodeep.kernels import KernelPair, conjugate_kernel, kernel_pair, tangent_kernel
 
 __version__ = "0.1.0"
 
@@ -22,18 +23,26 @@ __version__ = "0.1.0"
 _HOMES = {
     "DeepEquilibrium": "notsodeep.architectures",
     "ExplicitNetwork": "notsodeep.architectures",
+    "KernelPair": "notsodeep.kernels",
     "conditions": "notsodeep.architectures",
+    "conjugate_kernel": "notsodeep.kernels",
+    "kernel_pair": "notsodeep.kernels",
+    "tangent_kernel": "notsodeep.kernels",
 }
 _MODULES = ("activations", "data", "errors")
 
 __all__ = [
     "DeepEquilibrium",
     "ExplicitNetwork",
+    "KernelPair",
     "__version__",
     "activations",
     "conditions",
+    "conjugate_kernel",
     "data",
     "errors",
+    "kernel_pair",
+    "tangent_kernel",
 ]
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 import difflib
 import math
 import numbers
+import os
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from notsodeep.errors import InvalidInput, UnknownName
+from notsodeep.errors import InvalidInput, NotEnoughMemory, UnknownName
 
 FloatArray = NDArray[np.float64]
 
@@ -201,11 +203,11 @@ def class_proportions(weights: object, num_classes: int, owner: str) -> FloatArr
     return np.asarray(array / array.sum(), dtype=np.float64)
 
 
-def nonzero_scale(tau0_squared: float, owner: str) -> float:
-    """Require τ0² = tr C°/p > 0; return τ0."""
-    if not tau0_squared > 0.0:
+def nonzero_scale(tau0_squared: float, owner: str, rounding: float = 0.0) -> float:
+    """Require τ0² = tr C°/p above zero and the rounding error it may carry; return τ0."""
+    if not tau0_squared > rounding:
         remedy = "Every sample equals its class mean, so there is no scale τ0 to work at."
-        raise refusal("tau0", owner, "be positive", float(max(tau0_squared, 0.0)), remedy)
+        raise refusal("tau0", owner, "be positive", 0.0, remedy)
     return math.sqrt(tau0_squared)
 
 
@@ -304,3 +306,47 @@ def stored_form(data: object, kind: str, keys: set[str]) -> None:
         raise InvalidInput(
             f"A stored {kind} must have kind = {kind!r} and the keys {sorted(keys)}. Got {got}."
         )
+
+
+def kernel_dtype(dtype: Any, owner: str) -> np.dtype[Any]:
+    """Require float64 or float32."""
+    try:
+        kind: np.dtype[Any] = np.dtype(dtype)
+    except TypeError:
+        kind = np.dtype(object)
+    if kind not in (np.dtype(np.float64), np.dtype(np.float32)):
+        raise refusal("dtype", owner, "be float64 or float32", repr(dtype))
+    return kind
+
+
+def output_array(out: object, shape: tuple[int, int], owner: str) -> None:
+    """Require a writable float array of the given shape to put a result into."""
+    if not isinstance(out, np.ndarray) or out.shape != shape:
+        got = f"shape {np.shape(out)}" if isinstance(out, np.ndarray) else type(out).__name__
+        raise refusal("out", owner, f"be an array of shape {shape}", got)
+    if out.dtype not in (np.float64, np.float32) or not out.flags.writeable:
+        state = "" if out.flags.writeable else ", read-only"
+        raise refusal("out", owner, "be writable, of float64 or float32", f"{out.dtype}{state}")
+
+
+def enough_memory(needed: int, what: str) -> None:
+    """Refuse an allocation that does not fit into the memory that is free now."""
+    available = available_memory()
+    if needed > available:
+        raise NotEnoughMemory(
+            f"{what} needs {needed / 2**30:.1f} GiB, and {available / 2**30:.1f} GiB of memory are "
+            "free. Use dtype=numpy.float32, out=numpy.memmap(…) for a result on disk, or "
+            "KernelOperator, which never holds the whole kernel."
+        )
+
+
+def available_memory() -> int:
+    """Bytes that can be allocated without swapping, as the operating system sees it."""
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return 1 << 62  # unknown: let the allocation itself decide

@@ -77,3 +77,7 @@ class NotWritable(NotSoDeepError, OSError):
 
 class LockTimeout(NotSoDeepError, TimeoutError):
     """Another process held a lock for longer than the caller was ready to wait."""
+
+
+class NotEnoughMemory(NotSoDeepError, MemoryError):
+    """A result that does not fit into memory; refused before anything is allocated."""

@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from notsodeep import __version__
-from notsodeep.cli import moments
+from notsodeep.cli import data, moments
 from notsodeep.errors import InvalidInput, NotSoDeepError
 
 app = typer.Typer(
@@ -28,6 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("moments")(moments.moments)
+app.add_typer(data.app, name="data")
 
 
 def _show_version(wanted: bool) -> None:

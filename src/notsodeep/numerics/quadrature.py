@@ -104,17 +104,29 @@ def gaussian_rule(
         Each panel is cut into 2**refinement equal ones.
     """
     octaves = max(1, math.ceil(math.log2(float(scales.max()))) + 1)
-    inner = np.ldexp(1.0, np.arange(-octaves, 1))
-    positive = np.concatenate([inner, np.arange(2.0, REACH + 1.0)])
-    ends = np.concatenate([-positive[::-1], [0.0], positive])[None, :]
     elsewhere = np.array([k for k in kinks if k != 0.0])
-    if elsewhere.size:
-        # A kink beyond the reach makes an empty panel at the end: harmless, and keeps rows equal.
-        with np.errstate(over="ignore"):
-            split = np.clip(elsewhere / scales[:, None], -REACH, REACH)
-        ends = np.sort(
-            np.concatenate([np.repeat(ends, len(scales), axis=0), split], axis=1), axis=1
-        )
+    if not elsewhere.size:
+        return _shared_rule(octaves, refinement)
+    # A kink beyond the reach makes an empty panel at the end: harmless, and keeps rows equal.
+    with np.errstate(over="ignore"):
+        split = np.clip(elsewhere / scales[:, None], -REACH, REACH)
+    ends = np.repeat(_panel_ends(octaves), len(scales), axis=0)
+    return _rule_on(np.sort(np.concatenate([ends, split], axis=1), axis=1), refinement)
+
+
+def _panel_ends(octaves: int) -> FloatArray:
+    """Return panel ends, shape (1, panels + 1): geometric towards 0, one unit wide outside."""
+    positive = np.concatenate([np.ldexp(1.0, np.arange(-octaves, 1)), np.arange(2.0, REACH + 1.0)])
+    return np.concatenate([-positive[::-1], [0.0], positive])[None, :]
+
+
+@functools.lru_cache(maxsize=64)
+def _shared_rule(octaves: int, refinement: int) -> GaussianRule:
+    return _rule_on(_panel_ends(octaves), refinement)
+
+
+def _rule_on(ends: FloatArray, refinement: int) -> GaussianRule:
+    """Gauss–Legendre on the panels between the given ends, each cut into 2**refinement."""
     if refinement:
         parts = np.arange(1 << refinement) / (1 << refinement)
         fine = ends[:, :-1, None] + np.diff(ends)[:, :, None] * parts
@@ -125,6 +137,7 @@ def gaussian_rule(
     nodes = (middle[:, :, None] + half[:, :, None] * x).reshape(len(ends), -1)
     density = np.exp(-0.5 * nodes**2) / math.sqrt(2.0 * math.pi)
     weights = (half[:, :, None] * w).reshape(len(ends), -1) * density
+    nodes.flags.writeable = weights.flags.writeable = False
     return GaussianRule(nodes, weights)
 
 

@@ -1,0 +1,90 @@
+"""What `load` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from notsodeep.checks import FloatArray, IntArray
+from notsodeep.data.gaussian_mixture import GaussianMixture
+from notsodeep.data.preprocessing import Preprocessing
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where data comes from and what was done to it; enough to make it again.
+
+    Attributes
+    ----------
+    name : str
+        The set's name, or the path of a user's file.
+    source : str
+        Where the raw values come from.
+    sha256 : Mapping[str, str]
+        Digests of the raw arrays or files.
+    options : Mapping[str, Any]
+        The arguments of `load`, as plain JSON values; the seed is None if a generator was passed.
+    """
+
+    name: str
+    source: str
+    sha256: Mapping[str, str]
+    options: Mapping[str, Any]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON form."""
+        return {
+            "name": self.name,
+            "source": self.source,
+            "sha256": dict(self.sha256),
+            "options": dict(self.options),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training and test data in the theory's convention.
+
+    Attributes
+    ----------
+    X : ndarray of shape (n, p)
+        Training samples, preprocessed.
+    y : ndarray of shape (n,)
+        Their classes, numbered 0 … K − 1 in the order of `classes`.
+    X_test : ndarray of shape (m, p)
+        Test samples, preprocessed with the *training* statistics; m may be 0.
+    y_test : ndarray of shape (m,)
+        Their classes.
+    classes : tuple of str
+        Names of the K classes.
+    preprocessing : Preprocessing
+        The map from raw rows to rows of X.
+    provenance : Provenance
+        Source, digests and options.
+    train_indices, test_indices : ndarray of shape (n,) and (m,)
+        Positions of the rows in the full set's training and test part.
+    image_shape : tuple of int or None
+        Shape of a raw row before it was flattened, if it is an image.
+    population : GaussianMixture or None
+        The law the samples were drawn from, if it is known.
+    """
+
+    X: FloatArray
+    y: IntArray
+    X_test: FloatArray
+    y_test: IntArray
+    classes: tuple[str, ...]
+    preprocessing: Preprocessing
+    provenance: Provenance
+    train_indices: IntArray
+    test_indices: IntArray
+    image_shape: tuple[int, ...] | None = None
+    population: GaussianMixture | None = None
+
+    def __repr__(self) -> str:
+        n, p = self.X.shape
+        return (
+            f"Dataset({self.provenance.name!r}, n={n}, n_test={len(self.X_test)}, p={p}, "
+            f"classes={len(self.classes)}, preprocessing={self.preprocessing.kind!r})"
+        )

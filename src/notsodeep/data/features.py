@@ -1,0 +1,102 @@
+"""Features computed once and kept: a chunked cache on disk that survives interruption.
+
+Each cache directory belongs to one (weights, settings, images) triple, named by its SHA-256.
+Chunks are written atomically, so a run that was killed goes on where it stopped; the manifest,
+written last, holds their digests.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from notsodeep.data.vgg19 import VGG19Features
+from notsodeep.errors import DataCorrupted
+from notsodeep.execution import (
+    Manifest,
+    exclusive_lock,
+    make_directory,
+    progress_bar,
+    sha256_of_array,
+    sha256_of_bytes,
+    write_array,
+)
+
+_CHUNK = 2048
+
+
+def cached_features(
+    features: VGG19Features,
+    images: NDArray[np.uint8],
+    data_dir: Path,
+    *,
+    progress: bool = False,
+) -> NDArray[np.float32]:
+    """Return the features of `images`, from the cache if they are there.
+
+    Parameters
+    ----------
+    features : VGG19Features
+        The feature map.
+    images : ndarray of uint8, shape (n, 3, h, w)
+        Colour images, at least one.
+    data_dir : Path
+        The cache is in its subdirectory ``features``.
+    progress : bool
+        Show a progress bar.
+
+    Returns
+    -------
+    ndarray of float32, shape (n, q)
+        One row per image.
+
+    Raises
+    ------
+    DataCorrupted
+        A cached file has changed since it was written.
+    """
+    features.check_images(images)
+    facts = {
+        **features.to_dict(),
+        "images_sha256": sha256_of_array(images),
+        "images_shape": list(images.shape),
+    }
+    key = sha256_of_bytes(json.dumps(facts, sort_keys=True).encode())[:24]
+    directory = data_dir / "features" / key
+    names = [f"chunk-{k:05d}.npy" for k in range(-(-len(images) // _CHUNK))]
+    if Manifest.read(directory) is None:
+        make_directory(directory)
+        with exclusive_lock(directory.with_name(f".{key}.lock")):
+            if Manifest.read(directory) is None:
+                _compute(features, images, directory, names, progress)
+                Manifest.of_files(directory, names, "features", facts).write(directory)
+    manifest = Manifest.read(directory)
+    problems = () if manifest is None else manifest.problems(directory)
+    if manifest is None or set(manifest.sha256) != set(names) or problems:
+        reason = "; ".join(problems) or "the manifest does not fit the images"
+        raise DataCorrupted(f"{reason}. Remove {directory}, and the features are computed again.")
+    parts = [np.load(directory / name, allow_pickle=False) for name in names]
+    return np.concatenate(parts).astype(np.float32, copy=False)
+
+
+def _compute(
+    features: VGG19Features,
+    images: NDArray[np.uint8],
+    directory: Path,
+    names: list[str],
+    progress: bool,
+) -> None:
+    with progress_bar("VGG-19 features", enabled=progress) as advance:
+        for k, name in enumerate(names):
+            start = k * _CHUNK
+
+            def shifted(done: int, _: int | None, start: int = start) -> None:
+                advance(start + done, len(images))
+
+            if not (directory / name).is_file():
+                chunk = images[start : start + _CHUNK]
+                write_array(directory / name, features.extract(chunk, shifted))
+            advance(min(start + _CHUNK, len(images)), len(images))

@@ -1,0 +1,222 @@
+"""Gaussian mixtures in the theory's scaling."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from notsodeep import checks
+from notsodeep.checks import FloatArray, IntArray
+from notsodeep.data.covariance_spectrum import CovarianceSpectrum
+from notsodeep.data.mixture_statistics import MixtureStatistics
+from notsodeep.data.theory_scaling import to_theory_scale
+
+
+@dataclass(frozen=True, eq=False, init=False)
+class GaussianMixture:
+    """K classes x ~ N(μ_a/√p, C_a/p) (mixture paper, arXiv 2402.02697, section 2).
+
+    Parameters
+    ----------
+    means : array-like of shape (K, p)
+        The raw means μ_a.
+    covariances : array-like
+        The raw covariances C_a: one scalar c for C_a = c·I in every class, or shape (K,) for
+        C_a = c_a·I, (K, p) for diagonals, (K, p, p) for full matrices; positive semi-definite.
+    weights : array-like of shape (K,), optional
+        Class probabilities, positive, with sum 1; equal if left out.
+
+    Examples
+    --------
+    >>> mixture = GaussianMixture(means=[[2.0, 0, 0, 0], [0, 2.0, 0, 0]], covariances=[1.0, 1.5])
+    >>> X, y = mixture.sample(6, rng=0)
+    >>> X.shape, sorted(y.tolist())
+    ((6, 4), [0, 0, 0, 1, 1, 1])
+    >>> mixture.statistics(X, y).T
+    array([[1.  , 1.5 ],
+           [1.5 , 2.25]])
+    """
+
+    means: FloatArray
+    covariances: FloatArray
+    weights: FloatArray
+
+    def __init__(
+        self, means: ArrayLike, covariances: ArrayLike, weights: ArrayLike | None = None
+    ) -> None:
+        owner = "GaussianMixture"
+        centres = checks.samples(means, "means", owner)
+        arrays = {
+            "means": centres,
+            "covariances": checks.covariance_stack(covariances, centres, owner),
+            "weights": checks.class_proportions(weights, len(centres), owner),
+        }
+        for name, array in arrays.items():
+            own = array.copy()
+            own.flags.writeable = False
+            object.__setattr__(self, name, own)
+        checks.nonzero_scale(float(self.weights @ self._traces), owner)
+        if self.covariances.ndim == 3:
+            _ = self._roots  # factorised now, so that a matrix that is not PSD is refused now
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, GaussianMixture):
+            return NotImplemented
+        return (
+            np.array_equal(self.means, other.means)
+            and np.array_equal(self.covariances, other.covariances)
+            and np.array_equal(self.weights, other.weights)
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.means.tobytes(), self.covariances.tobytes(), self.weights.tobytes()))
+
+    @property
+    def num_classes(self) -> int:
+        """Number of classes K."""
+        return len(self.means)
+
+    @property
+    def dimension(self) -> int:
+        """Number of features p."""
+        return int(self.means.shape[1])
+
+    def class_counts(self, n: int) -> IntArray:
+        """Class sizes of a sample of `n`: the integers nearest to n·weights that sum to n.
+
+        The rounding is by largest remainder (ties to the lower class), so each count is within
+        one of n·weight and depends on nothing random.
+        """
+        shares = checks.positive_integer(n, "n", "GaussianMixture.sample") * self.weights
+        counts = np.floor(shares + 1e-9).astype(np.int64)
+        behind = np.argsort(counts - shares, kind="stable")[: n - int(counts.sum())]
+        counts[behind] += 1
+        why = f"(n = {n} is too small for these weights)"
+        checks.class_sizes(counts, 1, "GaussianMixture.sample", why)
+        return counts
+
+    def sample(
+        self, n: int, rng: int | np.random.Generator, *, shuffle: bool = True
+    ) -> tuple[FloatArray, IntArray]:
+        """Draw `n` samples, in the theory's 1/√p scaling.
+
+        Parameters
+        ----------
+        n : int
+            Number of samples; class sizes are those of `class_counts`, not random.
+        rng : int or Generator
+            Seed, or a generator.
+        shuffle : bool
+            Mix the classes (default), or keep them in blocks, class 0 first.
+
+        Returns
+        -------
+        X : ndarray of shape (n, p)
+            Samples.
+        y : ndarray of shape (n,)
+            Class of each sample.
+        """
+        generator = checks.random_generator(rng, "GaussianMixture.sample")
+        y = np.repeat(np.arange(self.num_classes), self.class_counts(n))
+        if shuffle:
+            generator.shuffle(y)
+        raw = generator.standard_normal((n, self.dimension))
+        for a in range(self.num_classes):
+            rows = y == a
+            if self.covariances.ndim == 3:
+                raw[rows] = raw[rows] @ self._roots[a].T
+            else:
+                raw[rows] *= np.sqrt(self.covariances[a])
+            raw[rows] += self.means[a]
+        return to_theory_scale(raw), y
+
+    def statistics(self, X: object, y: object) -> MixtureStatistics:
+        """Exact statistics for samples of this mixture.
+
+        τ0, t, T, means and spectrum are the population's, with C° = Σ (n_a/n) C_a weighted by the
+        class sizes in `y`; ψ is that of the sample, with the exact means and expectations.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Samples in the theory's scaling, as `sample` returns them.
+        y : array-like of shape (n,)
+            Their classes, 0 … K − 1; none may be empty.
+        """
+        owner = "GaussianMixture.statistics"
+        rows = checks.samples(X, "X", owner)
+        if rows.shape[1] != self.dimension:
+            requirement = f"have the mixture's {self.dimension} features"
+            raise checks.refusal("X", owner, requirement, f"{rows.shape[1]} features")
+        labels = checks.class_labels(y, len(rows), owner, self.num_classes)
+        counts = np.bincount(labels, minlength=self.num_classes)
+        checks.class_sizes(counts, 1, owner, "of the mixture")
+        proportions = counts / len(rows)
+        centred = rows - to_theory_scale(self.means)[labels]
+        squared_norms = np.einsum("ij,ij->i", centred, centred)
+        tau0_squared = float(proportions @ self._traces)
+        return MixtureStatistics(
+            tau0=checks.nonzero_scale(tau0_squared, owner),
+            t=(self._traces - tau0_squared) * np.sqrt(self.dimension),
+            T=self._overlaps(),
+            J=np.equal.outer(labels, np.arange(self.num_classes)).astype(np.float64),
+            psi=squared_norms - self._traces[labels],
+            means=self.means,
+            classes=np.arange(self.num_classes),
+            provenance="exact",
+            make_spectrum=functools.partial(self._spectrum, proportions),
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON form."""
+        return {
+            "means": self.means.tolist(),
+            "covariances": self.covariances.tolist(),
+            "weights": self.weights.tolist(),
+        }
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> GaussianMixture:
+        """Rebuild a mixture from `to_dict`."""
+        return cls(content["means"], content["covariances"], content["weights"])
+
+    @functools.cached_property
+    def _traces(self) -> FloatArray:
+        """Tr C_a/p, shape (K,)."""
+        if self.covariances.ndim == 1:
+            return self.covariances
+        if self.covariances.ndim == 2:
+            return np.asarray(self.covariances.mean(axis=1))
+        return np.asarray(np.trace(self.covariances, axis1=1, axis2=2) / self.dimension)
+
+    def _overlaps(self) -> FloatArray:
+        """T_ab = tr(C_a C_b)/p, shape (K, K)."""
+        if self.covariances.ndim == 1:
+            return np.outer(self.covariances, self.covariances)
+        flat = self.covariances.reshape(self.num_classes, -1)
+        return np.asarray(flat @ flat.T / self.dimension)
+
+    def _spectrum(self, proportions: FloatArray) -> CovarianceSpectrum:
+        mean = np.tensordot(proportions, self.covariances, axes=1)
+        values = np.linalg.eigvalsh(mean) if self.covariances.ndim == 3 else np.atleast_1d(mean)
+        return CovarianceSpectrum.from_eigenvalues(np.asarray(values, np.float64), "population")
+
+    @functools.cached_property
+    def _roots(self) -> tuple[FloatArray, ...]:
+        """Matrices R_a with R_a R_aᵀ = C_a, for full covariances."""
+        return tuple(_root(matrix, a) for a, matrix in enumerate(self.covariances))
+
+
+def _root(matrix: FloatArray, a: int) -> FloatArray:
+    """Cholesky factor, or the eigenvalue root of a singular matrix."""
+    try:
+        return np.asarray(np.linalg.cholesky(matrix), dtype=np.float64)
+    except np.linalg.LinAlgError:
+        values, vectors = np.linalg.eigh(matrix)
+        checks.positive_semidefinite(float(values[0]), float(values[-1]), a, "GaussianMixture")
+        return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)), dtype=np.float64)

@@ -1,0 +1,194 @@
+"""Image sets on disk: where they lie, reading them, keeping them.
+
+A set that was fetched is kept as four ``.npy`` files and a manifest in its own directory.  Raw
+files that the user has anyway (torchvision's layout, Debian's package, unpacked archives) are read
+where they are.  Whatever is read is compared with the catalogue's SHA-256 before it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from notsodeep.data.catalogue import ImageSet
+from notsodeep.data.image_arrays import ARRAY_NAMES, ByteArray, ImageArrays
+from notsodeep.data.raw_files import directory_has, read_archive, read_directory
+from notsodeep.data.raw_formats import RawFormat
+from notsodeep.errors import DataCorrupted, DataNotFound
+from notsodeep.execution import Manifest, make_directory, sha256_of_bytes, write_array
+from notsodeep.execution.atomic_files import named_write_failures
+from notsodeep.execution.manifests import FILE_NAME
+
+
+@dataclass(frozen=True)
+class Location:
+    """A place where a set was found.
+
+    Attributes
+    ----------
+    kind : {"store", "directory", "archive"}
+        Our own arrays, raw files in a directory, or an archive of raw files.
+    path : Path
+        The directory or the archive.
+    """
+
+    kind: Literal["store", "directory", "archive"]
+    path: Path
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+
+def locate(image_set: ImageSet, data_dir: Path) -> Location | None:
+    """Find a set without reading it: our own copy first, then raw files; None if absent."""
+    own = data_dir / image_set.name
+    if (own / FILE_NAME).is_file():
+        return Location("store", own)
+    for name in image_set.directories:
+        if directory_has(data_dir / name, image_set.raw_format):
+            return Location("directory", data_dir / name)
+    for name in image_set.archives:
+        if (data_dir / name).is_file():
+            return Location("archive", data_dir / name)
+    return None
+
+
+def find_and_read(image_set: ImageSet, data_dir: Path) -> tuple[ImageArrays, Location]:
+    """Locate, read and verify a set.
+
+    Raises
+    ------
+    DataNotFound
+        It is not there; the message says how to get it.
+    DataCorrupted
+        A file is missing, truncated or changed; the message says which, and how to repair it.
+    """
+    location = locate(image_set, data_dir)
+    if location is None:
+        raise not_found(image_set, data_dir)
+    try:
+        return read(image_set, location), location
+    except DataCorrupted as error:
+        remedy = f"Fetch a fresh copy with: notsodeep data get {image_set.name}"
+        raise DataCorrupted(f"{error} {remedy}") from error
+
+
+def read(image_set: ImageSet, location: Location) -> ImageArrays:
+    """Read and verify a set at a known place; raises `DataCorrupted`."""
+    if location.kind == "store":
+        return _read_store(image_set, location.path)
+    if location.kind == "directory":
+        files = read_directory(location.path, image_set.raw_format)
+    else:
+        files = read_archive(location.path, image_set.raw_format)
+    return decode(image_set, image_set.raw_format, files, str(location))
+
+
+def decode(
+    image_set: ImageSet, raw_format: RawFormat, files: Mapping[str, bytes], origin: str
+) -> ImageArrays:
+    """Turn raw files into verified arrays; `origin` names their source in messages."""
+    for name, expected in image_set.member_sha256.items():
+        if name in files and (got := sha256_of_bytes(files[name])) != expected:
+            raise _mismatch(f"{name} of {image_set.name} from {origin}", got, expected)
+    arrays = raw_format.decode(files)
+    _check_shapes(image_set, arrays, origin)
+    _check_digests(image_set, arrays.sha256, image_set.array_sha256, origin)
+    return arrays
+
+
+def keep(image_set: ImageSet, arrays: ImageArrays, data_dir: Path, source: str) -> Location:
+    """Write verified arrays and, last, the manifest that makes them count.
+
+    The caller holds the set's lock.
+    """
+    directory = make_directory(data_dir / image_set.name)
+    with named_write_failures(directory / FILE_NAME):
+        (directory / FILE_NAME).unlink(missing_ok=True)
+    for name, array in arrays.items():
+        write_array(directory / f"{name}.npy", array)
+    facts = {"name": image_set.name, "source": source, "array_sha256": dict(arrays.sha256)}
+    names = [f"{name}.npy" for name in ARRAY_NAMES]
+    Manifest.of_files(directory, names, "image set", facts).write(directory)
+    return Location("store", directory)
+
+
+def not_found(image_set: ImageSet, data_dir: Path) -> DataNotFound:
+    """Word the error for a set that is not there: where it was looked for, how to get it."""
+    megabytes = image_set.download_size / 1e6
+    message = (
+        f"{image_set.name} is not on this machine (looked in {data_dir}). Get it with: notsodeep "
+        f"data get {image_set.name} (about {megabytes:.0f} MB). {by_hand(image_set, data_dir)}"
+    )
+    present = [name for name in image_set.pickled if (data_dir / name).exists()]
+    if present:
+        message += (
+            f" {present[0]} is there, but it holds pickles, which can run code when they are "
+            "read; only the binary version is used."
+        )
+    return DataNotFound(message)
+
+
+def by_hand(image_set: ImageSet, data_dir: Path) -> str:
+    """Say which files, put where, make the set available."""
+    if image_set.archives:
+        return f"Or put {image_set.archives[0]} into {data_dir}."
+    names = ", ".join(f"{name}.gz" for name in image_set.raw_format.members)
+    return f"Or put {names} into {data_dir / image_set.directories[0]}."
+
+
+def source_of(location: Location) -> str:
+    """Say where the arrays at a location came from originally."""
+    if location.kind == "store" and (manifest := Manifest.read(location.path)) is not None:
+        return str(manifest.facts.get("source", "unknown"))
+    return str(location.path)
+
+
+def _read_store(image_set: ImageSet, directory: Path) -> ImageArrays:
+    manifest = Manifest.read(directory)
+    if manifest is None:
+        raise DataCorrupted(f"{directory} has no {FILE_NAME}.")
+    arrays = ImageArrays(*(_load(directory / f"{name}.npy") for name in ARRAY_NAMES))
+    _check_shapes(image_set, arrays, str(directory))
+    recorded = manifest.facts.get("array_sha256", {})
+    expected = image_set.array_sha256 or {name: str(recorded.get(name)) for name in ARRAY_NAMES}
+    _check_digests(image_set, arrays.sha256, expected, str(directory))
+    return arrays
+
+
+def _load(path: Path) -> ByteArray:
+    try:
+        # Mapped, not read: the bytes are converted to floats once and need no copy before that.
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise DataCorrupted(f"{path} cannot be read ({error}).") from error
+    if not isinstance(array, np.ndarray) or array.dtype != np.uint8:
+        raise DataCorrupted(f"{path} does not hold unsigned bytes.")
+    return array
+
+
+def _check_shapes(image_set: ImageSet, arrays: ImageArrays, origin: str) -> None:
+    n, m = image_set.num_train, image_set.num_test
+    shapes = ((n, *image_set.image_shape), (n,), (m, *image_set.image_shape), (m,))
+    for (name, array), shape in zip(arrays.items(), shapes, strict=True):
+        if array.shape != shape:
+            raise DataCorrupted(
+                f"{name} of {image_set.name} from {origin} has shape {array.shape}; "
+                f"expected {shape}."
+            )
+
+
+def _check_digests(
+    image_set: ImageSet, got: Mapping[str, str], expected: Mapping[str, str], origin: str
+) -> None:
+    for name, digest in expected.items():
+        if got[name] != digest:
+            raise _mismatch(f"{name} of {image_set.name} from {origin}", got[name], digest)
+
+
+def _mismatch(what: str, got: str, expected: str) -> DataCorrupted:
+    return DataCorrupted(f"{what} has SHA-256 {got[:12]}…; expected {expected[:12]}….")

@@ -1,0 +1,201 @@
+"""One call from a name to data that an experiment can use."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+
+from notsodeep import checks
+from notsodeep.data import digits, image_store
+from notsodeep.data.catalogue import IMAGE_SETS
+from notsodeep.data.dataset import Dataset, Provenance
+from notsodeep.data.directories import data_directory
+from notsodeep.data.features import cached_features
+from notsodeep.data.imbalance import Imbalance
+from notsodeep.data.own_files import read_own_files
+from notsodeep.data.preprocessing import FloatName, Preprocessing, PreprocessingKind
+from notsodeep.data.presets import SYNTHETIC_SETS, paper_mixture
+from notsodeep.data.raw_data import RawData
+from notsodeep.data.selection import class_positions, select
+from notsodeep.data.unit_sphere import sphere
+from notsodeep.data.vgg19 import VGG19Features
+from notsodeep.execution import sha256_of_array
+
+
+def names() -> tuple[str, ...]:
+    """Return the names that `load` knows; paths of a user's own files come on top."""
+    return ("digits", *SYNTHETIC_SETS, *IMAGE_SETS)
+
+
+def load(
+    name: str | os.PathLike[str] = "digits",
+    *,
+    classes: Sequence[int | str] | None = None,
+    samples: int | None = None,
+    test_samples: int | None = None,
+    balanced: bool = True,
+    imbalance: Imbalance | None = None,
+    preprocessing: PreprocessingKind | Literal["auto"] = "auto",
+    features: VGG19Features | None = None,
+    dimension: int | None = None,
+    rng: int | np.random.Generator = 0,
+    data_dir: str | os.PathLike[str] | None = None,
+    dtype: FloatName = "float64",
+    progress: bool = False,
+) -> Dataset:
+    """Load a data set: select, preprocess with training statistics, record what was done.
+
+    Nothing is downloaded: a set that is not on the machine gives an error that says how to get it.
+
+    Parameters
+    ----------
+    name : str or path
+        ``digits``, ``gaussian_mixture``, ``sphere``, ``mnist``, ``fashion_mnist``, ``cifar10``,
+        ``cifar100``, or the path of a user's ``.npz``, ``.csv`` or directory
+        (see `notsodeep.data.own_files`).
+    classes : sequence of int or str, optional
+        Classes to keep, by number or name; ``y`` numbers them 0, 1, … in this order.
+    samples : int, optional
+        Number of training samples; all if left out.  For a drawn set, the number to draw.
+    test_samples : int, optional
+        Number of test samples; all if left out.  A user's set without a test part gives up this
+        many of its training samples for it, and none if left out; a drawn set draws a quarter
+        of `samples`.
+    balanced : bool
+        Take equally many samples of every class, up to one; otherwise any samples alike.
+    imbalance : StepImbalance or ExponentialImbalance, optional
+        Thin out the training classes, after the choice of `samples`; the test part stays as it is.
+    preprocessing : {"auto", "theory", "unit_norm", "none"}
+        See `Preprocessing`.  ``auto`` is ``theory``, but ``none`` for a drawn set, which has the
+        theory's scaling already.
+    features : VGG19Features, optional
+        Replace colour images by convolutional features, cached in the data directory.
+    dimension : int, optional
+        Number of features of a drawn set; the paper's if left out.
+    rng : int or Generator
+        Seed of everything random here; the same seed gives the same choice.
+    data_dir : path, optional
+        Where sets are kept; see `data_directory`.
+    dtype : {"float64", "float32"}
+        Precision of X and X_test.
+    progress : bool
+        Show a progress bar while features are extracted.
+
+    Examples
+    --------
+    >>> data = load("digits", classes=(6, 8), samples=100, rng=0)
+    >>> data
+    Dataset('digits', n=100, n_test=70, p=64, classes=2, preprocessing='theory')
+    >>> round(float((data.X**2).sum(axis=1).mean()), 12)
+    1.0
+    """
+    drawing, choosing = checks.random_generator(rng, "load").spawn(2)
+    checks.known_name(dtype, ("float64", "float32"), "dtype")
+    checks.known_name(preprocessing, ("auto", *get_args(PreprocessingKind)), "preprocessing")
+    options = {
+        "classes": None if classes is None else [str(item) for item in classes],
+        "samples": _whole(samples, "samples"),
+        "test_samples": _whole(test_samples, "test_samples"),
+        "balanced": bool(balanced),
+        "imbalance": None if imbalance is None else imbalance.to_dict(),
+        "features": None if features is None else features.to_dict(),
+        "dimension": _whole(dimension, "dimension"),
+        "seed": None if isinstance(rng, np.random.Generator) else int(rng),
+        "dtype": dtype,
+    }
+    directory = data_directory(data_dir)
+    drawn = name in SYNTHETIC_SETS
+    if drawn:
+        raw = _draw(str(name), samples, test_samples, dimension, drawing)
+        samples = test_samples = None
+    elif dimension is None:
+        raw = _read(name, directory)
+    else:
+        requirement = "be left out: only a drawn set has a choice of dimension"
+        raise checks.refusal("dimension", "load", requirement, dimension)
+
+    positions = class_positions(raw.class_names if classes is None else classes, raw.class_names)
+    train, test = select(
+        raw,
+        positions,
+        samples,
+        test_samples,
+        balanced=balanced,
+        imbalance=imbalance,
+        generator=choosing,
+    )
+    rows, rows_test = train.rows, test.rows
+    if features is not None:
+        rows = cached_features(features, rows, directory, progress=progress)
+        rows_test = (
+            cached_features(features, rows_test, directory, progress=progress)
+            if len(rows_test)
+            else rows[:0]
+        )
+    kind = ("none" if drawn else "theory") if preprocessing == "auto" else preprocessing
+    flat = math.prod(rows.shape[1:])
+    fitted = Preprocessing.fit(rows.reshape(-1, flat), kind)
+    return Dataset(
+        X=fitted.apply(rows.reshape(-1, flat), dtype),
+        y=train.labels,
+        X_test=fitted.apply(rows_test.reshape(-1, flat), dtype),
+        y_test=test.labels,
+        classes=tuple(raw.class_names[k] for k in positions),
+        preprocessing=fitted,
+        provenance=Provenance(
+            os.fspath(name), raw.source, raw.sha256, {**options, "preprocessing": kind}
+        ),
+        train_indices=train.indices,
+        test_indices=test.indices,
+        image_shape=train.rows.shape[1:] if train.rows.ndim > 2 else None,
+        # Other classes or another scale would be another law.
+        population=raw.population if classes is None and kind == "none" else None,
+    )
+
+
+def _whole(value: int | None, parameter: str) -> int | None:
+    return None if value is None else checks.positive_integer(value, parameter, "load")
+
+
+def _read(name: str | os.PathLike[str], data_dir: Path) -> RawData:
+    text = os.fspath(name)
+    if text == "digits":
+        return RawData.from_images(digits.read_digits(), digits.CLASS_NAMES, "scikit-learn")
+    if text in IMAGE_SETS:
+        entry = IMAGE_SETS[text]
+        arrays, location = image_store.find_and_read(entry, data_dir)
+        return RawData.from_images(arrays, entry.class_names, image_store.source_of(location))
+    path = Path(text).expanduser()
+    if isinstance(name, str) and path.name == text and not path.suffix and not path.exists():
+        checks.known_name(text, names(), "data set")  # a name, and not one of ours
+    return read_own_files(path)
+
+
+def _draw(
+    name: str,
+    samples: int | None,
+    test_samples: int | None,
+    dimension: int | None,
+    generator: np.random.Generator,
+) -> RawData:
+    preset = SYNTHETIC_SETS[name]
+    n = preset.samples if samples is None else samples
+    m = max(n // 4, 2) if test_samples is None else test_samples
+    p = preset.dimension if dimension is None else dimension
+    population = None
+    if name == "sphere":
+        X, X_test = np.split(sphere(n + m, p, generator), [n])
+        y, y_test = np.zeros(n, dtype=np.int64), np.zeros(m, dtype=np.int64)
+        class_names: tuple[str, ...] = ("sphere",)
+    else:
+        population = paper_mixture(p)
+        X, y = population.sample(n, generator)
+        X_test, y_test = population.sample(m, generator)
+        class_names = tuple(str(a) for a in range(population.num_classes))
+    digests = {"X": sha256_of_array(X), "X_test": sha256_of_array(X_test)}
+    return RawData(X, y, X_test, y_test, class_names, preset.reference, digests, population)

@@ -1,0 +1,153 @@
+"""The statistics of a sample that the random-matrix equivalents stand on."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from notsodeep import checks
+from notsodeep.checks import FloatArray, IntArray
+from notsodeep.data.covariance_spectrum import CovarianceSpectrum
+from notsodeep.data.theory_scaling import from_theory_scale
+from notsodeep.data.within_class_scatter import within_class_scatter
+
+
+@dataclass(frozen=True, eq=False)
+class MixtureStatistics:
+    """Statistics of n samples of a K-class mixture x ~ N(μ_a/√p, C_a/p).
+
+    Mixture paper (arXiv 2402.02697), section 2.  C° = Σ_a (n_a/n) C_a, with the class sizes n_a of
+    this sample.  Made by `GaussianMixture.statistics` (exact) or `MixtureStatistics.estimate`.
+
+    Attributes
+    ----------
+    tau0 : float
+        τ0 = √(tr C°/p).
+    t : ndarray of shape (K,)
+        t_a = tr(C_a − C°)/√p.
+    T : ndarray of shape (K, K)
+        T_ab = tr(C_a C_b)/p, raw covariances.
+    J : ndarray of shape (n, K)
+        One-hot class membership.
+    psi : ndarray of shape (n,)
+        ψ_i = ‖x_i − E x_i‖² − E‖x_i − E x_i‖².
+    means : ndarray of shape (K, p)
+        The raw means μ_a, that is √p times the means of x.
+    classes : ndarray of shape (K,)
+        The label that each column of J stands for.
+    provenance : {"exact", "estimated"}
+        Whether τ0, t, T and the means are those of the population, or estimates from this sample.
+    make_spectrum : callable
+        Computes `covariance_spectrum` when it is first asked for.
+    """
+
+    tau0: float
+    t: FloatArray
+    T: FloatArray
+    J: FloatArray
+    psi: FloatArray
+    means: FloatArray
+    classes: IntArray
+    provenance: Literal["exact", "estimated"]
+    make_spectrum: Callable[[], CovarianceSpectrum] = field(repr=False)
+
+    @functools.cached_property
+    def covariance_spectrum(self) -> CovarianceSpectrum:
+        """Eigenvalues of C°, and whether they are the population's; computed on first use."""
+        return self.make_spectrum()
+
+    @property
+    def counts(self) -> IntArray:
+        """Samples n_a in each class, shape (K,)."""
+        return np.asarray(self.J.sum(axis=0), dtype=np.int64)
+
+    @classmethod
+    def estimate(cls, X: object, y: object, *, num_classes: int | None = None) -> MixtureStatistics:
+        """Estimate the statistics from samples and labels alone.
+
+        With z_i = x_i − x̄_a the class-centred rows, S_a = Σ_{i∈a} z_i z_iᵀ/(n_a − 1):
+
+        - ``t`` and ``tau0`` from tr C_a = p·tr S_a, unbiased;
+        - T_ab = p·tr(S_a S_b) for a ≠ b, unbiased since the classes are independent;
+        - T_aa by the U-statistic of Chen, Zhang and Zhong (JASA 2010), unbiased for every law
+          with fourth moments: p·(Y1 − 2 Y2 + Y3), Y1 the mean of (x_i·x_j)², Y2 of
+          (x_i·x_j)(x_j·x_k) and Y3 of (x_i·x_j)(x_k·x_l) over distinct indices of the class.
+          It is evaluated in the equal form of Himeno and Yamada (JMVA 2014),
+          (n−1)/(n(n−2)(n−3)) [(n−1)(n−2) tr S² + (tr S)² − n Q], Q = Σ‖z_i‖⁴/(n−1), n = n_a.
+          The plug-in p·tr(S_a²) would be too large by about (tr C_a/p)² p/n_a;
+        - ψ_i = ‖z_i‖² minus its mean over the class;
+        - the spectrum of C° is that of Σ_a (n_a/n) p S_a: a *sample* covariance, so it is wider
+          than the population's, and is marked as such.
+
+        Takes n·p·min(n, p) multiplications and memory of the order of X.
+
+        Parameters
+        ----------
+        X : array-like of shape (n, p)
+            Samples, centred and scaled to the theory's convention (τ0 ≈ 1).
+        y : array-like of shape (n,)
+            Integer labels; the classes are the values that occur, in ascending order.
+        num_classes : int, optional
+            Expect the labels 0 … K − 1 and refuse an empty class.
+
+        Raises
+        ------
+        InvalidInput
+            Labels that do not match X, a class with fewer than four samples, or τ0 = 0.
+        """
+        owner = "MixtureStatistics.estimate"
+        rows = checks.samples(X, "X", owner)
+        given = checks.class_labels(y, len(rows), owner, num_classes)
+        if num_classes is None:
+            classes, labels = np.unique(given, return_inverse=True)
+        else:
+            classes, labels = np.arange(num_classes), given
+        counts = np.bincount(labels, minlength=len(classes))
+        checks.class_sizes(counts, 1, owner, "that num_classes promises")
+        checks.class_sizes(counts, 4, owner, "(the unbiased estimate of tr C_a² needs four)")
+
+        n, p = rows.shape
+        proportions = counts / n
+        scatter = within_class_scatter(rows, labels, counts, proportions * p / (counts - 1))
+        totals = np.bincount(labels, scatter.squared_norms)
+        traces = totals / (counts - 1)  # tr C_a/p
+        # Class-centring leaves rounding errors of 1e-16 of the class means.
+        rounding = 1e-26 * float(np.square(scatter.means).sum(axis=1).max())
+        tau0 = checks.nonzero_scale(float(proportions @ traces), owner, rounding)
+        overlaps = p * scatter.overlaps / np.outer(counts - 1, counts - 1)
+        quartics = np.bincount(labels, scatter.squared_norms**2) / (counts - 1)
+        np.fill_diagonal(
+            overlaps, _unbiased_self_overlap(counts, p, np.diag(overlaps) / p, traces, quartics)
+        )
+
+        def spectrum() -> CovarianceSpectrum:
+            nonzero = np.linalg.eigvalsh(scatter.pooled)
+            values = np.concatenate([nonzero, np.zeros(p - len(nonzero))])
+            return CovarianceSpectrum.from_eigenvalues(
+                values, "pooled within-class sample covariance"
+            )
+
+        return cls(
+            tau0=tau0,
+            t=(traces - proportions @ traces) * np.sqrt(p),
+            T=overlaps,
+            J=np.equal.outer(labels, np.arange(len(classes))).astype(np.float64),
+            psi=scatter.squared_norms - (totals / counts)[labels],
+            means=from_theory_scale(scatter.means),
+            classes=classes,
+            provenance="estimated",
+            make_spectrum=spectrum,
+        )
+
+
+def _unbiased_self_overlap(
+    counts: IntArray, p: int, square_trace: FloatArray, trace: FloatArray, quartic: FloatArray
+) -> FloatArray:
+    """T_aa = p·(unbiased tr Σ_a²), Σ_a = C_a/p, from tr S², tr S and Q of each class."""
+    n = counts.astype(np.float64)
+    bracket = (n - 1.0) * (n - 2.0) * square_trace + trace**2 - n * quartic
+    return p * (n - 1.0) / (n * (n - 2.0) * (n - 3.0)) * bracket

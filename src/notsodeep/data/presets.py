@@ -1,0 +1,62 @@
+"""The synthetic data of the papers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from notsodeep import checks
+from notsodeep.data.gaussian_mixture import GaussianMixture
+
+
+@dataclass(frozen=True)
+class SyntheticSet:
+    """Size of a paper's synthetic experiment.
+
+    Attributes
+    ----------
+    name : str
+        Name in `load`.
+    samples, dimension : int
+        Sizes in the paper.
+    reference : str
+        Where they are from.
+    """
+
+    name: str
+    samples: int
+    dimension: int
+    reference: str
+
+
+SYNTHETIC_SETS = {
+    "gaussian_mixture": SyntheticSet(
+        "gaussian_mixture", 800, 1000, "mixture paper, arXiv 2402.02697, figure 1"
+    ),
+    "sphere": SyntheticSet("sphere", 1000, 1200, "sphere paper, arXiv 2308.16425, figure 1"),
+}
+
+
+def paper_mixture(dimension: int = 1000, num_classes: int = 2) -> GaussianMixture:
+    """Return the mixture of the mixture paper's synthetic experiments (arXiv 2402.02697).
+
+    μ_a = 8 e_{8(a−1)+1} and C_a = (1 + 8(a−1)/√p) I for a = 1 … K, equal weights; the paper has
+    K = 2.
+
+    Parameters
+    ----------
+    dimension : int
+        p, large enough to hold the K means: p > 8(K − 1).
+    num_classes : int
+        K.
+    """
+    p = checks.positive_integer(dimension, "dimension", "paper_mixture")
+    K = checks.positive_integer(num_classes, "num_classes", "paper_mixture")
+    if p <= 8 * (K - 1):
+        requirement = f"exceed 8(num_classes − 1) = {8 * (K - 1)}, where the last mean lies"
+        raise checks.refusal("dimension", "paper_mixture", requirement, p)
+    a = np.arange(K)
+    means = np.zeros((K, p))
+    means[a, 8 * a] = 8.0
+    return GaussianMixture(means, 1.0 + 8.0 * a / np.sqrt(p))

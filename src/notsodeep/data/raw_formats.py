@@ -1,0 +1,178 @@
+"""Readers of the published files: IDX (MNIST, Fashion-MNIST) and CIFAR, binary or PNG sheets.
+
+A format names its files and turns their bytes into arrays; where the bytes come from (a
+directory, an archive, a package) is not its business.  Nothing here unpickles.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from notsodeep.data.image_arrays import ByteArray, ImageArrays
+from notsodeep.errors import DataCorrupted
+
+_CIFAR_PIXELS = 3 * 32 * 32
+
+
+@dataclass(frozen=True)
+class RawFormat:
+    """How a set is published.
+
+    Attributes
+    ----------
+    name : str
+        For messages.
+    members : tuple of str
+        The files it consists of, without directories and without ``.gz``.
+    decode : callable
+        From the bytes of each member to arrays; raises `DataCorrupted`.
+    """
+
+    name: str
+    members: tuple[str, ...]
+    decode: Callable[[Mapping[str, bytes]], ImageArrays]
+
+
+def read_idx(content: bytes, name: str) -> ByteArray:
+    """Decode an IDX file of unsigned bytes: magic 0, 0, 8, rank; big-endian sizes; values."""
+    if len(content) < 4 or content[:3] != b"\x00\x00\x08":
+        raise DataCorrupted(f"{name} is not an IDX file of unsigned bytes.")
+    rank = content[3]
+    start = 4 + 4 * rank
+    if len(content) < start:
+        raise DataCorrupted(f"{name} ends inside its header ({len(content)} bytes).")
+    shape = struct.unpack(f">{rank}I", content[4:start])
+    expected = start + int(np.prod(shape, dtype=np.int64))
+    if len(content) != expected:
+        raise DataCorrupted(
+            f"{name} has {len(content)} bytes; its header promises {expected}. It is "
+            f"{'truncated' if len(content) < expected else 'too long'}."
+        )
+    return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
+
+
+def _decode_idx(files: Mapping[str, bytes]) -> ImageArrays:
+    return ImageArrays(*(read_idx(files[name], name) for name in IDX.members))
+
+
+def read_cifar_records(
+    content: bytes, name: str, label_bytes: int = 1
+) -> tuple[ByteArray, ByteArray]:
+    """Decode binary CIFAR records: labels, then 3072 bytes of red, green and blue planes.
+
+    Parameters
+    ----------
+    content : bytes
+        The file.
+    name : str
+        Its name, for messages.
+    label_bytes : int
+        1 for CIFAR-10; 2 for CIFAR-100 (coarse, then fine).
+
+    Returns
+    -------
+    images : ndarray of shape (n, 3, 32, 32)
+        Pixels.
+    labels : ndarray of shape (n,)
+        The last label byte of each record: the fine class.
+    """
+    length = label_bytes + _CIFAR_PIXELS
+    if not content or len(content) % length:
+        raise DataCorrupted(
+            f"{name} has {len(content)} bytes, not a multiple of the record length {length}. "
+            "It is truncated, or not a binary CIFAR file."
+        )
+    records = np.frombuffer(content, dtype=np.uint8).reshape(-1, length)
+    return records[:, label_bytes:].reshape(-1, 3, 32, 32), records[:, label_bytes - 1]
+
+
+def _decode_cifar(
+    files: Mapping[str, bytes], members: tuple[str, ...], label_bytes: int
+) -> ImageArrays:
+    *train, test = (read_cifar_records(files[name], name, label_bytes) for name in members)
+    return ImageArrays(
+        np.concatenate([images for images, _ in train]),
+        np.concatenate([labels for _, labels in train]),
+        np.ascontiguousarray(test[0]),
+        np.ascontiguousarray(test[1]),
+    )
+
+
+def read_png_sheet(content: bytes, name: str) -> ByteArray:
+    """Decode a sheet with one 32 × 32 colour image per row of 1024 pixels.
+
+    Returns
+    -------
+    ndarray of shape (n, 3, 32, 32)
+        Pixels, channels first like the binary files.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(io.BytesIO(content), formats=["PNG"]) as sheet:
+            pixels = np.asarray(sheet.convert("RGB"))
+    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+        raise DataCorrupted(f"{name} is not a complete PNG file ({error}).") from error
+    if pixels.shape[1] != 32 * 32:
+        raise DataCorrupted(f"{name} is {pixels.shape[1]} pixels wide, not 1024.")
+    return np.ascontiguousarray(pixels.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))
+
+
+def _read_json_labels(content: bytes, name: str) -> ByteArray:
+    try:
+        labels = np.asarray(json.loads(content))
+        if labels.ndim != 1 or labels.dtype.kind != "i" or labels.min() < 0 or labels.max() > 255:
+            raise ValueError("not a list of small integers")
+    except ValueError as error:
+        raise DataCorrupted(f"{name} is not a JSON list of labels ({error}).") from error
+    return labels.astype(np.uint8)
+
+
+def _decode_sheets(files: Mapping[str, bytes]) -> ImageArrays:
+    *train, test, train_labels, test_labels = CIFAR10_SHEETS.members
+    return ImageArrays(
+        np.concatenate([read_png_sheet(files[name], name) for name in train]),
+        _read_json_labels(files[train_labels], train_labels),
+        read_png_sheet(files[test], test),
+        _read_json_labels(files[test_labels], test_labels),
+    )
+
+
+IDX = RawFormat(
+    "IDX",
+    (
+        "train-images-idx3-ubyte",
+        "train-labels-idx1-ubyte",
+        "t10k-images-idx3-ubyte",
+        "t10k-labels-idx1-ubyte",
+    ),
+    _decode_idx,
+)
+
+_CIFAR10_MEMBERS = (*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin")
+CIFAR10_BINARY = RawFormat(
+    "binary CIFAR-10", _CIFAR10_MEMBERS, lambda files: _decode_cifar(files, _CIFAR10_MEMBERS, 1)
+)
+
+_CIFAR100_MEMBERS = ("train.bin", "test.bin")
+CIFAR100_BINARY = RawFormat(
+    "binary CIFAR-100", _CIFAR100_MEMBERS, lambda files: _decode_cifar(files, _CIFAR100_MEMBERS, 2)
+)
+
+CIFAR10_SHEETS = RawFormat(
+    "PNG sheets",
+    (
+        *(f"data_batch_{k}.png" for k in range(1, 6)),
+        "test_batch.png",
+        # Spelt so in the package.
+        "train_lables.json",
+        "test_lables.json",
+    ),
+    _decode_sheets,
+)

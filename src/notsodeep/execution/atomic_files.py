@@ -1,0 +1,111 @@
+"""Files that are complete or absent: temporary file, fsync, rename.
+
+A reader never sees half a file, whatever kills the writer: the bytes go to a temporary file in
+the same directory and take the final name by `os.replace`, which is atomic on one file system.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from notsodeep.errors import NotWritable
+
+_REASONS = {
+    errno.EACCES: "permission denied",
+    errno.EPERM: "permission denied",
+    errno.EROFS: "the file system is read-only",
+    errno.ENOSPC: "no space is left on the device",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.ENOTDIR: "part of the path is a file, not a directory",
+    errno.EEXIST: "a file of that name stands where a directory is needed",
+    errno.EISDIR: "a directory of that name stands where a file is needed",
+}
+
+
+@contextlib.contextmanager
+def named_write_failures(path: Path) -> Iterator[None]:
+    """Turn the operating system's refusals to write `path` into `NotWritable`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _REASONS:
+            raise
+        raise NotWritable(
+            f"Cannot write {path}: {_REASONS[error.errno]}. Choose another directory, or make "
+            "room or get permission there."
+        ) from error
+
+
+def make_directory(path: Path) -> Path:
+    """Create a directory and its parents; an existing one is fine."""
+    with named_write_failures(path):
+        path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def synchronise_directory(path: Path) -> None:
+    """Make a rename in `path` survive a power cut, where the platform can do so."""
+    if os.name == "nt":
+        return
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """Open `path` for writing so that it appears only when the block ends without an error.
+
+    Parameters
+    ----------
+    path : Path
+        The final name; its directory is created.  An existing file is replaced at the end.
+
+    Yields
+    ------
+    BinaryIO
+        A binary stream on a temporary file in the same directory.
+
+    Raises
+    ------
+    NotWritable
+        The directory or the file cannot be written, or the disk is full.
+    """
+    make_directory(path.parent)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
+    with named_write_failures(path):
+        try:
+            # "x": never share a temporary file; the umask decides on the permissions.
+            with temporary.open("xb") as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        synchronise_directory(path.parent)
+
+
+def write_json(path: Path, content: Any) -> None:
+    """Write `content` as readable JSON, atomically; NaN and infinities are refused."""
+    text = json.dumps(content, indent=2, sort_keys=True, allow_nan=False)
+    with atomic_write(path) as stream:
+        stream.write(text.encode() + b"\n")
+
+
+def write_array(path: Path, array: NDArray[Any]) -> None:
+    """Write one array in NumPy's ``.npy`` format, atomically, without objects."""
+    with atomic_write(path) as stream:
+        np.lib.format.write_array(stream, array, allow_pickle=False)

@@ -1,0 +1,109 @@
+"""A lock between processes: one of them works, the others wait and then find the work done.
+
+The operating system holds the lock (flock, or byte locking on Windows) and drops it when the
+process ends, however it ends: there are no stale locks to remove.  The file stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from notsodeep.errors import LockTimeout
+from notsodeep.execution.atomic_files import make_directory, named_write_failures
+
+_POLL_SECONDS = 0.05
+
+
+def _try_lock(descriptor: int) -> bool:
+    """Take the lock if it is free; say whether it was."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    return True
+
+
+def _unlock(descriptor: int) -> None:
+    if sys.platform == "win32":
+        import msvcrt
+
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
+    else:
+        import fcntl
+
+        fcntl.flock(descriptor, fcntl.LOCK_UN)
+
+
+def _holder_file(path: Path) -> Path:
+    # Windows forbids reading the locked byte range, so the holder signs a file beside it.
+    return path.with_name(path.name + ".holder")
+
+
+@contextlib.contextmanager
+def exclusive_lock(
+    path: Path, timeout: float = 3600.0, on_wait: Callable[[str], None] | None = None
+) -> Iterator[None]:
+    """Hold the lock `path` during the block; at most one process or thread does at a time.
+
+    Parameters
+    ----------
+    path : Path
+        The lock file; it and its directory are created and stay.
+    timeout : float
+        Seconds to wait for another holder.
+    on_wait : callable, optional
+        Called once with the other holder's name if there is one to wait for.
+
+    Raises
+    ------
+    LockTimeout
+        Another process held the lock all the time; the message names it.
+    """
+    make_directory(path.parent)
+    with named_write_failures(path):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    holder = _holder_file(path)
+    try:
+        deadline = time.monotonic() + timeout
+        announced = False
+        while not _try_lock(descriptor):
+            if time.monotonic() >= deadline:
+                raise LockTimeout(
+                    f"{path} is still held by {_read(holder)} after {timeout:g} s. "
+                    "Wait for it to end, then try again."
+                )
+            if on_wait is not None and not announced:
+                on_wait(_read(holder))
+                announced = True
+            time.sleep(_POLL_SECONDS)
+        with named_write_failures(holder):
+            holder.write_text(f"process {os.getpid()} on {platform.node()}")
+        try:
+            yield
+        finally:
+            holder.unlink(missing_ok=True)
+            _unlock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read(holder: Path) -> str:
+    try:
+        return holder.read_text() or "another process"
+    except OSError:
+        return "another process"

@@ -1,0 +1,93 @@
+"""Manifests: what a directory should hold, with the SHA-256 of every file.
+
+A manifest is written last.  A directory without one is unfinished work, however many files it
+holds, so something half-written never looks complete.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from notsodeep.errors import DataCorrupted
+from notsodeep.execution.atomic_files import write_json
+from notsodeep.execution.digests import sha256_of_file
+
+FILE_NAME = "manifest.json"
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The files of a directory and the facts they were made from.
+
+    Attributes
+    ----------
+    kind : str
+        What the directory holds, such as ``"image set"``.
+    sha256 : Mapping[str, str]
+        Digest of each file, by its name in the directory.
+    facts : Mapping[str, Any]
+        Where the content comes from: plain JSON values.
+    """
+
+    kind: str
+    sha256: Mapping[str, str]
+    facts: Mapping[str, Any]
+
+    @classmethod
+    def of_files(
+        cls, directory: Path, names: Iterable[str], kind: str, facts: Mapping[str, Any]
+    ) -> Manifest:
+        """Describe files that are in `directory` now."""
+        digests = {name: sha256_of_file(directory / name) for name in sorted(names)}
+        return cls(kind, digests, dict(facts))
+
+    def write(self, directory: Path) -> None:
+        """Write ``manifest.json``, the mark that the directory is complete."""
+        content = {
+            "version": _VERSION,
+            "kind": self.kind,
+            "sha256": dict(self.sha256),
+            "facts": dict(self.facts),
+        }
+        write_json(directory / FILE_NAME, content)
+
+    @classmethod
+    def read(cls, directory: Path) -> Manifest | None:
+        """Read the manifest of `directory`; None if it has none.
+
+        Raises
+        ------
+        DataCorrupted
+            The file is there, but is not a manifest.
+        """
+        path = directory / FILE_NAME
+        try:
+            content = json.loads(path.read_bytes())
+            if content["version"] != _VERSION:
+                raise DataCorrupted(
+                    f"{path} has version {content['version']}; this release reads {_VERSION}."
+                )
+            return cls(content["kind"], dict(content["sha256"]), dict(content["facts"]))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise DataCorrupted(
+                f"{path} is not a readable manifest ({error}). Remove {directory} and make its "
+                "content again."
+            ) from error
+
+    def problems(self, directory: Path) -> tuple[str, ...]:
+        """Say for each file that is missing or changed what is wrong with it; () if nothing."""
+        found = []
+        for name, expected in self.sha256.items():
+            path = directory / name
+            if not path.is_file():
+                found.append(f"{path} is missing")
+            elif (got := sha256_of_file(path)) != expected:
+                found.append(f"{path} has SHA-256 {got[:12]}…, expected {expected[:12]}…")
+        return tuple(found)

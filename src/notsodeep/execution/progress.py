@@ -1,0 +1,57 @@
+"""A progress bar on a terminal, and nothing elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Literal
+
+Advance = Callable[[int, int | None], None]
+"""Called as ``advance(done, total)``; `total` is None while it is not known."""
+
+
+def _ignore(done: int, total: int | None) -> None:
+    """Report nothing."""
+
+
+@contextlib.contextmanager
+def progress_bar(
+    description: str, enabled: bool = True, unit: Literal["bytes", "items"] = "items"
+) -> Iterator[Advance]:
+    """Show how far a long piece of work has come, on the standard error stream.
+
+    Parameters
+    ----------
+    description : str
+        What is being done.
+    enabled : bool
+        False shows nothing; neither does a stream that is not a terminal.
+    unit : {"bytes", "items"}
+        What is counted.
+
+    Yields
+    ------
+    Advance
+        To be called as ``advance(done, total)``.
+    """
+    if not enabled:
+        yield _ignore
+        return
+    # Loading rich takes longer than most things a bar is off for.
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Remaining
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _ignore
+        return
+    counter = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
+    columns = (TextColumn("{task.description}"), BarColumn(), counter, Remaining())
+    with Progress(*columns, console=console, transient=True) as bars:
+        task = bars.add_task(description, total=None)
+
+        def advance(done: int, total: int | None) -> None:
+            bars.update(task, completed=done, total=total)
+
+        yield advance

@@ -1,0 +1,54 @@
+"""Work shared among threads, one level of parallelism at a time.
+
+Each thread runs its own piece with single-threaded linear algebra.  Two pools on the same cores
+would get in each other's way: idle threads of a BLAS library keep spinning for milliseconds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from threadpoolctl import threadpool_limits
+
+from notsodeep import checks
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def thread_count() -> int:
+    """Threads to use: `NOTSODEEP_THREADS` if set, otherwise the cores this process may run on."""
+    given = os.environ.get("NOTSODEEP_THREADS")
+    if given is not None:
+        number = int(given) if given.isdigit() else given
+        return checks.positive_integer(number, "NOTSODEEP_THREADS", "the environment")
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def map_threads(
+    function: Callable[[Item], Result], items: Iterable[Item], threads: int | None = None
+) -> Iterator[Result]:
+    """Apply `function` to every item and yield the results in order.
+
+    For functions that spend their time outside the interpreter's lock.  The first error stops what
+    has not begun and is raised.
+    """
+    work = list(items)
+    count = min(threads or thread_count(), len(work))
+    with threadpool_limits(limits=1, user_api="blas"):
+        if count <= 1:
+            yield from map(function, work)
+            return
+        with ThreadPoolExecutor(count) as pool:
+            futures = [pool.submit(function, item) for item in work]
+            try:
+                for future in futures:
+                    yield future.result()
+            finally:
+                for future in futures:
+                    future.cancel()

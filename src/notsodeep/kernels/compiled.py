@@ -1,0 +1,425 @@
+"""Compiled loops over blocks of pairs: the cost of a kernel beyond its Gram matrix.
+
+Every loop works on one block, on one thread and without the interpreter's lock: blocks are shared
+among threads by the caller.  Columns go in strips of 64, so that the innermost loops are vector
+instructions.  A pair that a loop cannot do to full accuracy is marked
+with NaN and counted, never guessed: `careful_pairs` does it again.
+
+Notation: ρ is the correlation of two pre-activations with standard deviations τ_i, τ_j;
+s = τ_i τ_j; P(ρ) = E[φ(u)φ(v)] as a function of ρ, so that E[φ′(u)φ′(v)] = P′(ρ)/s.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+
+SERIES, HINGE = 0, 1
+"""How P is evaluated: Mehler's series, or the arc-cosine form of a hinge at zero."""
+
+BINS = 256
+"""Resolution in |ρ| of the table that says how many terms the series needs."""
+
+TERMS_STEP = 4
+"""Series and polynomials go four terms at a time: their lengths are multiples of this."""
+
+PADDING = 64
+"""Arrays about columns go this far beyond the last one."""
+
+NEAR_ONE = 1e-6
+"""Pairs with 1 − |ρ| below this are left to `careful_pairs`."""
+
+_STRIP = PADDING
+_CLOSE = 3e-8  # a Newton step this small leaves an error of its square
+_MAX_STEPS = 60
+_SHORT = 8  # terms of the first approximation
+
+# Strips of the work array of a row: ρ first, then P, P′, P″/2, s, what centring takes off, σb² x·y
+# the size of the last Newton step, and room for anything.
+_P, _D, _E, _SIZE, _OFFSET, _C, _STEP, _SCRATCH = (k * _STRIP for k in range(1, 9))
+_STRIPS = 9
+
+
+def _arccos_coefficients() -> np.ndarray[Any, np.dtype[np.float64]]:
+    """Arccos x = √(1−x)·Q(2x−1) on [0, 1]; Q as powers, increasing, error below 1e-15."""
+
+    def quotient(t: Any) -> Any:
+        rest = 0.5 * (1.0 - t)
+        safe = np.maximum(rest, 1e-30)
+        return 2.0 * np.arcsin(np.sqrt(0.5 * safe)) / np.sqrt(safe)
+
+    series = np.polynomial.chebyshev.chebinterpolate(quotient, 24)
+    return np.asarray(np.polynomial.chebyshev.cheb2poly(series), dtype=np.float64)
+
+
+_ARCCOS = _arccos_coefficients()
+_compile = numba.njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
+
+
+@_compile
+def _series(work, left, right, column, terms):  # type: ignore[no-untyped-def]
+    """P, P′ and P″/2 by Horner's rule on the coefficients left[k]·right[k, column + t].
+
+    `work` holds ρ, P, P′ and P″/2 in a row of strips: with one array, constant offsets and a
+    constant count the compiler can prove that nothing overlaps, and vectorises.  Four terms at a time save
+    loads and stores; `terms` is a multiple of four.
+    """
+    for t in range(_STRIP):
+        work[_P + t] = 0.0
+        work[_D + t] = 0.0
+        work[_E + t] = 0.0
+    for k in range(terms - 1, 0, -4):
+        a, b, c, d = left[k], left[k - 1], left[k - 2], left[k - 3]
+        for t in range(_STRIP):
+            r = work[t]
+            p0 = work[_P + t]
+            d0 = work[_D + t]
+            e0 = work[_E + t]
+            e1 = e0 * r + d0
+            d1 = d0 * r + p0
+            p1 = p0 * r + a * right[k, column + t]
+            e2 = e1 * r + d1
+            d2 = d1 * r + p1
+            p2 = p1 * r + b * right[k - 1, column + t]
+            e3 = e2 * r + d2
+            d3 = d2 * r + p2
+            p3 = p2 * r + c * right[k - 2, column + t]
+            work[_E + t] = e3 * r + d3
+            work[_D + t] = d3 * r + p3
+            work[_P + t] = p3 * r + d * right[k - 3, column + t]
+
+
+@_compile
+def _hinge(work, both, cross):  # type: ignore[no-untyped-def]
+    """P, P′ and P″/2 for right·x₊ − left·(−x)₊ − c, by a vectorised arccos."""
+    degree = _ARCCOS.size - 1
+    for t in range(_STRIP):
+        work[_P + t] = _ARCCOS[degree]
+    for k in range(degree - 1, 0, -2):
+        a, b = _ARCCOS[k], _ARCCOS[k - 1]
+        for t in range(_STRIP):
+            x = 2.0 * abs(work[t]) - 1.0
+            work[_P + t] = (work[_P + t] * x + a) * x + b
+    scale = 1.0 / (2.0 * math.pi)
+    for t in range(_STRIP):
+        r = work[t]
+        rest = 1.0 - abs(r)
+        angle = math.sqrt(rest) * work[_P + t]
+        angle = angle if r >= 0.0 else math.pi - angle
+        root = math.sqrt(rest * (1.0 + abs(r)))
+        toward = math.pi - angle
+        s = work[_SIZE + t] * scale
+        value = s * (both * (root + r * toward) - cross * (root - r * angle))
+        work[_P + t] = value + work[_OFFSET + t]
+        work[_D + t] = s * (both * toward + cross * angle)
+        work[_E + t] = 0.5 * s * (both - cross) / max(root, 1e-30)
+
+
+@_compile
+def _terms_for(largest, table):  # type: ignore[no-untyped-def]
+    """Terms that the series needs at |ρ| = largest; negative if the table cannot say."""
+    if not largest <= 1.0:
+        return -1
+    return table[min(int(largest * BINS) + 1, BINS)]
+
+
+@_compile
+def _load(work, values, column, width, factor):  # type: ignore[no-untyped-def]
+    """Put factor × values into the strip _C; what lies beyond the last column is harmless."""
+    for t in range(width):
+        work[_C + t] = factor * values[column + t]
+    for t in range(width, _STRIP):
+        work[_C + t] = 0.0
+
+
+@_compile
+def _largest(work, strip):  # type: ignore[no-untyped-def]
+    """Largest |entry| of a strip, by halving: a running maximum would not be vectorised."""
+    for t in range(_STRIP):
+        work[_SCRATCH + t] = abs(work[strip + t])
+    half = _STRIP // 2
+    while half >= 4:
+        for t in range(half):
+            a, b = work[_SCRATCH + t], work[_SCRATCH + half + t]
+            work[_SCRATCH + t] = a if a > b else b
+        half //= 2
+    a = max(work[_SCRATCH], work[_SCRATCH + 1])
+    return max(a, max(work[_SCRATCH + 2], work[_SCRATCH + 3]))
+
+
+@_compile
+def _clipped(rho):  # type: ignore[no-untyped-def]
+    rho = -1.0 if rho < -1.0 else rho
+    return 1.0 if rho > 1.0 else rho
+
+
+@_compile
+def _prepare(work, scale1, scale2, mean1, mean2, constant, column):  # type: ignore[no-untyped-def]
+    """Put s and what centring takes off into their strips."""
+    for t in range(_STRIP):
+        work[_SIZE + t] = scale1 * scale2[column + t]
+    for t in range(_STRIP):
+        work[_OFFSET + t] = -constant * (mean1 + mean2[column + t] - constant)
+
+
+@_compile
+def _start_series(work, left, right, column, sigma_a2):  # type: ignore[no-untyped-def]
+    """First approximation: P replaced by its tangent at ρ = 0."""
+    zeroth, slope = sigma_a2 * left[0], sigma_a2 * left[1]
+    for t in range(_STRIP):
+        top = work[_C + t] + zeroth * right[0, column + t]
+        work[t] = _clipped(top / (work[_SIZE + t] - slope * right[1, column + t]))
+
+
+@_compile
+def _start_hinge(work, both, cross, sigma_a2):  # type: ignore[no-untyped-def]
+    """First approximation: P replaced by its tangent at ρ = 0."""
+    flat = 1.0 - sigma_a2 * 0.25 * (both + cross)
+    height = sigma_a2 * (both - cross) / (2.0 * math.pi)
+    for t in range(_STRIP):
+        top = work[_C + t] + height * work[_SIZE + t] + sigma_a2 * work[_OFFSET + t]
+        work[t] = _clipped(top / (work[_SIZE + t] * flat))
+
+
+@_compile
+def _newton(work, sigma_a2):  # type: ignore[no-untyped-def]
+    """One Newton step on ρ; P and P′ follow it to second and first order."""
+    for t in range(_STRIP):
+        rho, size, d, e = work[t], work[_SIZE + t], work[_D + t], work[_E + t]
+        gap = sigma_a2 * work[_P + t] + work[_C + t] - size * rho
+        moved = _clipped(rho + gap / (size - sigma_a2 * d))
+        step = moved - rho
+        work[t] = moved
+        work[_P + t] = work[_P + t] + step * (d + step * e)
+        work[_D + t] = d + 2.0 * step * e
+        work[_STEP + t] = abs(step)
+
+
+@_compile
+def _kernels(work, sigma_a2, feature):  # type: ignore[no-untyped-def]
+    """Turn P and P′ into the two kernels, in the strips _C and _E; Ġ goes to _D."""
+    if feature:
+        for t in range(_STRIP):
+            slope = work[_D + t] / work[_SIZE + t]
+            value = sigma_a2 * work[_P + t] + work[_C + t]
+            work[_C + t] = work[_P + t]
+            work[_D + t] = sigma_a2 * slope
+            work[_E + t] = work[_P + t] + value * slope / (1.0 - sigma_a2 * slope)
+    else:
+        for t in range(_STRIP):
+            dot = sigma_a2 * work[_D + t] / work[_SIZE + t]
+            work[_C + t] = sigma_a2 * work[_P + t] + work[_C + t]
+            work[_D + t] = dot
+            work[_E + t] = work[_C + t] / (1.0 - dot)
+
+
+@_compile
+def solve_block(  # type: ignore[no-untyped-def]
+    gram, tangent, first, shift, kind, scale1, scale2, left, right, table,
+    mean1, mean2, constant, both, cross, sigma_a2, feature, marked,
+):  # fmt: skip
+    """Solve G = σa² P(G/s) + σb² x·y for every pair of a block, by Newton's method.
+
+    `gram` (rows × columns) holds x·y and receives the conjugate kernel; `tangent` receives the
+    tangent kernel.  Row r is done from column first[r] on.  marked[r, 0] counts what was left as
+    NaN, and marked[r, 1] how many of these a longer series would do.  The arrays about columns
+    (scale2, right, mean2) begin `shift` columns before the block and end a strip after it.
+    """
+    rows, columns = gram.shape
+    sigma_b2 = 1.0 - sigma_a2
+    work = np.empty(_STRIPS * _STRIP)
+    for r in range(rows):
+        coefficients = left[r]
+        bad = short = 0
+        for column in range(first[r], columns, _STRIP):
+            width = min(_STRIP, columns - column)
+            _load(work, gram[r], column, width, sigma_b2)
+            _prepare(work, scale1[r], scale2, mean1[r], mean2, constant, shift + column)
+            if kind == SERIES:
+                _start_series(work, coefficients, right, shift + column, sigma_a2)
+            else:
+                _start_hinge(work, both, cross, sigma_a2)
+            for turn_of_newton in range(_MAX_STEPS):
+                if kind == HINGE:
+                    _hinge(work, both, cross)
+                elif turn_of_newton == 0:
+                    _series(work, coefficients, right, shift + column, _SHORT)
+                else:
+                    terms = _terms_for(_largest(work, 0), table)
+                    terms = terms if terms > 0 else coefficients.size
+                    _series(work, coefficients, right, shift + column, terms)
+                _newton(work, sigma_a2)
+                done = kind == HINGE or turn_of_newton > 0
+                if done and _largest(work, _STEP) <= _CLOSE:
+                    break
+            _kernels(work, sigma_a2, feature)
+            # Most strips are good as a whole, and copied as a whole.
+            largest = _largest(work, 0)
+            fine = largest < 1.0 - NEAR_ONE
+            fine = fine and _largest(work, _STEP) <= _CLOSE and _largest(work, _D) < 1.0
+            if kind == SERIES:
+                fine = fine and _terms_for(largest, table) > 0
+            if fine:
+                for t in range(width):
+                    gram[r, column + t] = work[_C + t]
+                    tangent[r, column + t] = work[_E + t]
+                continue
+            for t in range(width):
+                ratio = abs(work[t])
+                good = ratio < 1.0 - NEAR_ONE and work[_STEP + t] <= _CLOSE and work[_D + t] < 1.0
+                if kind == SERIES and ratio < 1.0 - NEAR_ONE and _terms_for(ratio, table) < 0:
+                    good = False
+                    short += 1
+                if good:
+                    gram[r, column + t] = work[_C + t]
+                    tangent[r, column + t] = work[_E + t]
+                else:
+                    bad += 1
+                    gram[r, column + t] = np.nan
+                    tangent[r, column + t] = np.nan
+        marked[r, 0] = bad
+        marked[r, 1] = short
+
+
+@_compile
+def map_block(  # type: ignore[no-untyped-def]
+    covariance, tangent, first, shift, kind, scale1, scale2, left, right, table,
+    mean1, mean2, constant, both, cross, marked,
+):  # fmt: skip
+    """Carry a block through one explicit layer: Σ ← P(Σ/s), Θ ← P + Θ·P′/s, in place."""
+    rows, columns = covariance.shape
+    work = np.empty(_STRIPS * _STRIP)
+    for r in range(rows):
+        coefficients = left[r]
+        bad = short = 0
+        for column in range(first[r], columns, _STRIP):
+            width = min(_STRIP, columns - column)
+            _load(work, covariance[r], column, width, 1.0)
+            _prepare(work, scale1[r], scale2, mean1[r], mean2, constant, shift + column)
+            for t in range(_STRIP):
+                work[_C + t] = work[_C + t] / work[_SIZE + t]
+                work[t] = _clipped(work[_C + t])
+            if kind == SERIES:
+                terms = _terms_for(_largest(work, 0), table)
+                terms = terms if terms > 0 else coefficients.size
+                _series(work, coefficients, right, shift + column, terms)
+            else:
+                _hinge(work, both, cross)
+            largest = _largest(work, _C)
+            fine = largest < 1.0 - NEAR_ONE
+            if kind == SERIES:
+                fine = fine and _terms_for(largest, table) > 0
+            if fine:
+                for t in range(width):
+                    slope = work[_D + t] / work[_SIZE + t]
+                    covariance[r, column + t] = work[_P + t]
+                    tangent[r, column + t] = work[_P + t] + tangent[r, column + t] * slope
+                continue
+            for t in range(width):
+                ratio = abs(work[_C + t])
+                good = ratio < 1.0 - NEAR_ONE
+                if kind == SERIES and good and _terms_for(ratio, table) < 0:
+                    good = False
+                    short += 1
+                if good:
+                    p, slope = work[_P + t], work[_D + t] / work[_SIZE + t]
+                    covariance[r, column + t] = p
+                    tangent[r, column + t] = p + tangent[r, column + t] * slope
+                else:
+                    bad += 1
+                    covariance[r, column + t] = np.nan
+                    tangent[r, column + t] = np.nan
+        marked[r, 0] += bad
+        marked[r, 1] += short
+
+
+@_compile
+def _polynomials(work, one, two):  # type: ignore[no-untyped-def]
+    """Put two polynomials in x, the first strip, into the strips _P and _D, four terms at once."""
+    for t in range(_STRIP):
+        work[_P + t] = 0.0
+        work[_D + t] = 0.0
+    for k in range(one.size - 1, 0, -4):
+        a, b, c, d = one[k], one[k - 1], one[k - 2], one[k - 3]
+        e, f, g, h = two[k], two[k - 1], two[k - 2], two[k - 3]
+        for t in range(_STRIP):
+            x = work[t]
+            work[_P + t] = (((work[_P + t] * x + a) * x + b) * x + c) * x + d
+            work[_D + t] = (((work[_D + t] * x + e) * x + f) * x + g) * x + h
+
+
+@_compile
+def univariate_block(  # type: ignore[no-untyped-def]
+    gram, tangent, first, shift, norm1, norm2, homogeneous, reach,
+    middle, middle_tangent, upper, upper_tangent, lower, lower_tangent, marked,
+):  # fmt: skip
+    """Apply t ↦ g(t), k(t), t = x·y/(‖x‖‖y‖), given as polynomials on three pieces.
+
+    The middle piece is a polynomial in t/reach; the outer ones are polynomials in √(1 ∓ t), in
+    which a kink leaves no singularity, mapped to [−1, 1].  Empty outer ones mark their pairs.  The
+    number of coefficients is a multiple of `TERMS_STEP`.
+    """
+    rows, columns = gram.shape
+    span = math.sqrt(1.0 - reach)
+    limit = reach if upper.size == 0 or lower.size == 0 else 1.0 - NEAR_ONE
+    work = np.empty(_STRIPS * _STRIP)
+    for r in range(rows):
+        bad = 0
+        for column in range(first[r], columns, _STRIP):
+            width = min(_STRIP, columns - column)
+            _load(work, gram[r], column, width, 1.0)
+            for t in range(_STRIP):
+                work[_SIZE + t] = norm1[r] * norm2[shift + column + t]
+                work[_C + t] = work[_C + t] / work[_SIZE + t]
+                work[t] = work[_C + t]
+            largest = _largest(work, 0)
+            for t in range(_STRIP):
+                work[t] = min(max(work[t] / reach, -1.0), 1.0)
+            _polynomials(work, middle, middle_tangent)
+            for t in range(_STRIP):
+                work[_STEP + t] = work[_P + t]
+                work[_E + t] = work[_D + t]
+            if not largest <= reach:
+                for t in range(_STRIP):
+                    rest = max(1.0 - abs(work[_C + t]), 0.0)
+                    work[t] = min(2.0 * math.sqrt(rest) / span - 1.0, 1.0)
+                for side in range(2):
+                    sign = 1.0 if side == 0 else -1.0
+                    series = upper if side == 0 else lower
+                    series_tangent = upper_tangent if side == 0 else lower_tangent
+                    if series.size > 0:
+                        _polynomials(work, series, series_tangent)
+                        for t in range(_STRIP):
+                            outer = sign * work[_C + t] > reach
+                            work[_STEP + t] = work[_P + t] if outer else work[_STEP + t]
+                            work[_E + t] = work[_D + t] if outer else work[_E + t]
+            if largest <= limit:
+                for t in range(width):
+                    factor = work[_SIZE + t] if homogeneous else 1.0
+                    gram[r, column + t] = factor * work[_STEP + t]
+                    tangent[r, column + t] = factor * work[_E + t]
+                continue
+            for t in range(width):
+                if abs(work[_C + t]) <= limit:
+                    factor = work[_SIZE + t] if homogeneous else 1.0
+                    gram[r, column + t] = factor * work[_STEP + t]
+                    tangent[r, column + t] = factor * work[_E + t]
+                else:
+                    gram[r, column + t] = np.nan
+                    tangent[r, column + t] = np.nan
+                    bad += 1
+        marked[r, 0] = bad
+
+
+@_compile
+def mirror(matrix, start, stop):  # type: ignore[no-untyped-def]
+    """Copy rows start … stop of the upper triangle onto the lower one, tile by tile."""
+    n = matrix.shape[0]
+    for corner in range(start, n, _STRIP):
+        for top in range(start, stop, 16):
+            for j in range(corner, min(corner + _STRIP, n)):
+                for i in range(top, min(top + 16, stop, j)):
+                    matrix[j, i] = matrix[i, j]

@@ -1,0 +1,201 @@
+"""Kernels of a model on data, block by block."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from notsodeep.architectures import DeepEquilibrium
+from notsodeep.kernels.careful_pairs import InputPairs
+from notsodeep.kernels.layers import SERIES_BOUND, padded
+from notsodeep.kernels.routes import (
+    Block,
+    Convention,
+    CosineMap,
+    Model,
+    PairMap,
+    RouteName,
+)
+
+FloatArray = NDArray[np.float64]
+logger = logging.getLogger("notsodeep.kernels")
+
+BLOCK = 1 << 17
+"""Pairs in a block: a megabyte of doubles, so that a block stays in cache."""
+
+_CAREFUL = 20_000  # single pairs worked on at a time
+_MANY = 1e-3  # share of marked pairs above which a block is done again by the general route
+
+
+@dataclass
+class Explanation:
+    """How a kernel was computed.
+
+    Attributes
+    ----------
+    route : {"univariate", "hinge", "series"}
+    reason : str
+    terms : tuple of int
+        Lengths of the series that were prepared (series route).
+    bound : float
+        Bound on what the series leave out, relative to the size of the kernel; 0 for closed forms.
+    careful_pairs : int
+        Pairs done one by one: nearly equal or opposite inputs, slow series, hard equations.
+    """
+
+    route: RouteName
+    reason: str
+    terms: tuple[int, ...] = ()
+    bound: float = 0.0
+    careful_pairs: int = 0
+
+    def __str__(self) -> str:
+        text = f"{self.route} route ({self.reason})"
+        if self.terms:
+            text += f", up to {max(self.terms)} terms, remainder below {self.bound:.0e}"
+        return text + f", {self.careful_pairs} pairs one by one"
+
+
+@dataclass
+class Evaluation:
+    """A model between samples X and Y (or X and itself), ready to deliver blocks.
+
+    Attributes
+    ----------
+    model : DeepEquilibrium or ExplicitNetwork
+    X : ndarray of shape (n, p)
+    Y : ndarray of shape (m, p) or None
+        None makes the kernel symmetric.
+    convention : {"preactivation", "feature"}
+    """
+
+    model: Model
+    X: FloatArray
+    Y: FloatArray | None
+    convention: Convention
+    explanation: Explanation = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._columns = self.X if self.Y is None else self.Y
+        self._squares1 = np.einsum("ij,ij->i", self.X, self.X)
+        self._squares2 = np.einsum("ij,ij->i", self._columns, self._columns)
+        self._one_norm = self._merge_equal_norms()
+        self._pairs = PairMap(
+            self.model, self._squares1, None if self.Y is None else self._squares2, self.convention
+        )
+        self._norms1, self._norms2 = np.sqrt(self._squares1), padded(np.sqrt(self._squares2), 1.0)
+        self._cosine, self.explanation = self._choose()
+
+    def _merge_equal_norms(self) -> bool:
+        """If the norms differ by rounding only, make them equal, and say so."""
+        everything = np.concatenate([self._squares1, self._squares2])
+        middle = 0.5 * float(everything.min() + everything.max())
+        if middle == 0.0 or np.ptp(everything) > 1e-13 * middle:
+            return False
+        self._squares1 = np.full_like(self._squares1, middle)
+        self._squares2 = np.full_like(self._squares2, middle)
+        return True
+
+    def _choose(self) -> tuple[CosineMap | None, Explanation]:
+        """Decide on the route; the only place where that is done."""
+        reason = None
+        if self._one_norm:
+            reason, size = "inputs of one norm", float(self._squares1[0])
+        elif self._homogeneous:
+            reason, size = "positively homogeneous activation", 1.0
+        if reason is not None:
+            cosine = CosineMap(self.model, size, self.convention)
+            if cosine.resolved:
+                return cosine, Explanation("univariate", reason)
+        if self._pairs.kind == "hinge":
+            return None, Explanation("hinge", "ReLU family in closed form")
+        return None, Explanation("series", "Hermite coefficients of the activation")
+
+    @property
+    def _homogeneous(self) -> bool:
+        if isinstance(self.model, DeepEquilibrium):
+            return self.model.activation.homogeneous
+        return all(activation.homogeneous for activation in self.model.activations)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape of the kernel."""
+        return len(self.X), len(self._columns)
+
+    @cached_property
+    def _diagonal(self) -> tuple[FloatArray, FloatArray]:
+        return self._pairs.diagonal()
+
+    def diagonal(self) -> tuple[FloatArray, FloatArray]:
+        """CK and NTK of every row of X with itself."""
+        return self._diagonal
+
+    def row_blocks(self) -> list[slice]:
+        """Cut the rows so that a block holds about `BLOCK` pairs."""
+        n, m = self.shape
+        size = max(8, min(n, BLOCK // m))
+        return [slice(start, min(start + size, n)) for start in range(0, n, size)]
+
+    def evaluate(
+        self, rows: slice, shift: int, gram: FloatArray, tangent: FloatArray, *, upper: bool = False
+    ) -> None:
+        """Put CK and NTK of some rows with the columns from `shift` on into `gram` and `tangent`.
+
+        With `upper` (a symmetric kernel) only what lies on and above the diagonal is computed, and
+        the rest is undefined.
+        """
+        own = np.arange(rows.start, rows.stop) - shift  # columns of the diagonal
+        first = own + 1 if upper else np.zeros(len(own), dtype=np.int64)
+        start = int(first[0]) if upper else 0
+        X, Y = self.X[rows], self._columns[shift + start : shift + gram.shape[1]]
+
+        def fill() -> None:
+            np.matmul(X, Y.T, out=gram[:, start:])
+
+        block = Block(gram, tangent, rows, shift, first, fill)
+        if self._cosine is not None:
+            marked = self._cosine.run(block, self._norms1[rows], self._norms2, self._homogeneous)
+        if self._cosine is None or marked.sum() > _MANY * gram.size:
+            marked = self._pairs.run(block)
+        if marked.any():
+            self._finish(block, marked)
+        if upper:
+            for kernel, values in zip((gram, tangent), self.diagonal(), strict=True):
+                kernel[np.arange(len(own)), own] = values[rows]
+
+    def _finish(self, block: Block, marked: NDArray[np.int64]) -> None:
+        """Do the marked pairs of a block one by one."""
+        diagonals = self.diagonal()
+        for r in np.flatnonzero(marked):
+            start = int(block.first[r])
+            places = start + np.flatnonzero(np.isnan(block.gram[r, start:]))
+            for part in np.array_split(places, -(-len(places) // _CAREFUL)):
+                row = np.full(len(part), block.rows.start + r)
+                column = part + block.shift
+                inputs = self._inputs(row, column)
+                values = self._pairs.careful(row, column, inputs)
+                same = (inputs.apart == 0.0) & (inputs.inner >= 0.0)
+                for kernel, value, diagonal in zip(
+                    (block.gram, block.tangent), values, diagonals, strict=True
+                ):
+                    kernel[r, part] = np.where(same, diagonal[row], value)
+                self.explanation.careful_pairs += len(part)
+
+    def _inputs(self, row: NDArray[np.int64], column: NDArray[np.int64]) -> InputPairs:
+        """Inner products and distances of single pairs, the distance from the difference."""
+        X, Y = self.X[row], self._columns[column]
+        inner = np.einsum("ij,ij->i", X, Y)
+        difference = X - np.where(inner >= 0.0, 1.0, -1.0)[:, None] * Y
+        return InputPairs(inner, np.einsum("ij,ij->i", difference, difference))
+
+    def report(self) -> None:
+        """Log how the kernel was computed."""
+        if self.explanation.route == "series":
+            lengths = {length for layer in self._pairs.layers for length in layer.prepared}
+            self.explanation.terms = tuple(sorted(lengths))
+            self.explanation.bound = SERIES_BOUND
+        logger.info("%s kernel, %d × %d: %s", self.model, *self.shape, self.explanation)

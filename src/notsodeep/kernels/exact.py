@@ -1,0 +1,207 @@
+"""The public functions: exact conjugate and tangent kernels as matrices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from notsodeep import checks
+from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
+from notsodeep.execution import progress_bar
+from notsodeep.execution.threads import map_threads
+from notsodeep.kernels.compiled import mirror
+from notsodeep.kernels.evaluation import Evaluation, Explanation
+from notsodeep.kernels.routes import Convention, Model
+
+KernelMatrix = NDArray[np.floating[Any]]
+
+_LONG = 40_000_000  # pairs beyond which a progress bar is worth showing
+
+
+@dataclass(frozen=True)
+class KernelPair:
+    """Both kernels of a model on data.
+
+    Attributes
+    ----------
+    conjugate, tangent : ndarray of shape (n, n) or (n, m)
+    explanation : Explanation
+        How they were computed.
+    """
+
+    conjugate: KernelMatrix
+    tangent: KernelMatrix
+    explanation: Explanation
+
+
+def conjugate_kernel(
+    model: Model,
+    X: ArrayLike,
+    Y: ArrayLike | None = None,
+    *,
+    convention: Convention = "preactivation",
+    dtype: Any = np.float64,
+    out: KernelMatrix | None = None,
+) -> KernelMatrix:
+    """Compute the exact conjugate kernel (CK) of an infinitely wide network.
+
+    For a DEQ with convention "preactivation": G, the solution of
+    G_ij = σa² E[φ(u)φ(v)] + σb² x_i·x_j, (u, v) centred Gaussian with variances q_i, q_j and
+    covariance G_ij, where q_i = σa² E φ²(√q_i ξ) + σb² ‖x_i‖².  With convention "feature":
+    Φ_ij = E[φ(u)φ(v)] at that solution, the Gram matrix of the features z*.
+    For an explicit network: Σ_L, where Σ_0 = X Xᵀ and Σ_l = E[σ_l(u)σ_l(v)] under Σ_{l−1}.
+
+    Parameters
+    ----------
+    model : DeepEquilibrium or ExplicitNetwork
+    X : array_like of shape (n, p)
+    Y : array_like of shape (m, p), optional
+        Without it the kernel is that of X with itself, exactly symmetric.
+    convention : {"preactivation", "feature"}
+        Concerns DEQs only.
+    dtype : float64 or float32
+        Type of the result; every pair is computed in float64.
+    out : ndarray, optional
+        Where to put the result, for instance a `numpy.memmap`.
+
+    Returns
+    -------
+    ndarray of shape (n, n) or (n, m)
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> X = np.eye(2)
+    >>> nsd.conjugate_kernel(nsd.ExplicitNetwork(["relu"]), X) * 2 * np.pi
+    array([[3.14159265, 1.        ],
+           [1.        , 3.14159265]])
+    """
+    pair = _evaluate(model, X, Y, convention, dtype, (out, None), (True, False))
+    return pair.conjugate
+
+
+def tangent_kernel(
+    model: Model,
+    X: ArrayLike,
+    Y: ArrayLike | None = None,
+    *,
+    convention: Convention = "preactivation",
+    dtype: Any = np.float64,
+    out: KernelMatrix | None = None,
+) -> KernelMatrix:
+    """Compute the exact neural tangent kernel (NTK) of an infinitely wide network.
+
+    For a DEQ with convention "preactivation": K = G/(1 − Ġ), Ġ_ij = σa² E[φ′(u)φ′(v)], the NTK of
+    √σa² aᵀz* + √σb² bᵀx with a, b, A and B trained.  With convention "feature":
+    Φ + G Ġ/(σa²(1 − Ġ)), the NTK of aᵀz* with a, A and B trained.
+    For an explicit network: Θ_L, where Θ_l = Σ_l + Θ_{l−1}·E[σ_l′(u)σ_l′(v)] and Θ_0 = X Xᵀ, the
+    NTK of L hidden layers and a read-out, all trained.
+
+    Parameters and result as for `conjugate_kernel`.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> X = np.array([[1.0, 0.0], [0.6, 0.8]])
+    >>> nsd.tangent_kernel(nsd.DeepEquilibrium("normalized_relu", 0.2), X).round(6)
+    array([[1.25    , 0.71848 ],
+           [0.71848 , 1.25    ]])
+    """
+    pair = _evaluate(model, X, Y, convention, dtype, (None, out), (False, True))
+    return pair.tangent
+
+
+def kernel_pair(
+    model: Model,
+    X: ArrayLike,
+    Y: ArrayLike | None = None,
+    *,
+    convention: Convention = "preactivation",
+    dtype: Any = np.float64,
+    out: tuple[KernelMatrix, KernelMatrix] | None = None,
+) -> KernelPair:
+    """Compute `conjugate_kernel` and `tangent_kernel` in one pass, and say how.
+
+    Parameters as for `conjugate_kernel`; `out` is a pair of arrays.
+    """
+    return _evaluate(model, X, Y, convention, dtype, out or (None, None), (True, True))
+
+
+def checked_evaluation(
+    model: Model, X: ArrayLike, Y: ArrayLike | None, convention: Convention, owner: str
+) -> Evaluation:
+    """Check everything a user may have got wrong, then prepare the evaluation."""
+    if not isinstance(model, DeepEquilibrium | ExplicitNetwork):
+        requirement = "be a DeepEquilibrium or an ExplicitNetwork"
+        raise checks.refusal("model", owner, requirement, repr(model))
+    checks.known_name(convention, get_args(Convention), f"convention of {owner}")
+    left = checks.samples(X, "X", owner)
+    right = None if Y is None else checks.samples(Y, "Y", owner)
+    if right is not None and right.shape[1] != left.shape[1]:
+        requirement = f"have as many features as X ({left.shape[1]})"
+        raise checks.refusal("Y", owner, requirement, right.shape[1])
+    return Evaluation(model, left, right, convention)
+
+
+def _evaluate(
+    model: Model,
+    X: ArrayLike,
+    Y: ArrayLike | None,
+    convention: Convention,
+    dtype: Any,
+    out: tuple[KernelMatrix | None, KernelMatrix | None],
+    wanted: tuple[bool, bool],
+) -> KernelPair:
+    owner = "a kernel"
+    kind = checks.kernel_dtype(dtype, owner)
+    evaluation = checked_evaluation(model, X, Y, convention, owner)
+    shape = evaluation.shape
+    missing = sum(w and o is None for w, o in zip(wanted, out, strict=True))
+    checks.enough_memory(missing * shape[0] * shape[1] * kind.itemsize, f"a {shape} kernel")
+    results = []
+    for given, needed in zip(out, wanted, strict=True):
+        if given is not None:
+            checks.output_array(given, shape, owner)
+        results.append(given if given is not None else np.empty(shape if needed else (0, 0), kind))
+    _fill(evaluation, results, wanted, symmetric=Y is None)
+    evaluation.report()
+    return KernelPair(results[0], results[1], evaluation.explanation)
+
+
+def _fill(
+    evaluation: Evaluation,
+    results: list[KernelMatrix],
+    wanted: tuple[bool, bool],
+    *,
+    symmetric: bool,
+) -> None:
+    """Compute the results block by block, on all threads; the upper half only, if symmetric."""
+    n, m = evaluation.shape
+    direct = [
+        needed and result.dtype == np.float64 and result.flags.c_contiguous
+        for result, needed in zip(results, wanted, strict=True)
+    ]
+
+    def work(rows: slice) -> int:
+        # A block is computed in its place if that has the right form, elsewhere otherwise.
+        shift = rows.start if symmetric and not any(direct) else 0
+        room = (rows.stop - rows.start, m - shift)
+        places: list[Any] = [
+            result[rows] if d else np.empty(room) for result, d in zip(results, direct, strict=True)
+        ]
+        evaluation.evaluate(rows, shift, *places, upper=symmetric)
+        for result, place, d, needed in zip(results, places, direct, wanted, strict=True):
+            if needed and not d:
+                result[rows, shift:] = place
+            if needed and symmetric:
+                mirror(result, rows.start, rows.stop)
+        return len(places[0])
+
+    with progress_bar("kernel rows", enabled=n * m > _LONG) as advance:
+        done = 0
+        for rows in map_threads(work, evaluation.row_blocks()):
+            done += rows
+            advance(done, n)

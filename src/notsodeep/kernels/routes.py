@@ -1,0 +1,291 @@
+"""How the pairs of a block are evaluated, and the one place where that is decided.
+
+Routes, fastest first:
+
+univariate
+    Inputs of equal norm, or a positively homogeneous activation: the kernel is a function of the
+    cosine alone (times the norms), fitted once by polynomials.
+hinge
+    The ReLU family, centred or not: arc-cosine form inside Newton's method.
+series
+    Any other activation: Mehler's series inside Newton's method, with as many terms as the block
+    needs.
+
+Whatever a route marks as uncertain goes to `careful_pairs`.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from notsodeep.activations import Activation
+from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
+from notsodeep.errors import NotConverged
+from notsodeep.kernels import compiled
+from notsodeep.kernels.careful_pairs import InputPairs, equilibrium_pairs, explicit_pairs
+from notsodeep.kernels.layers import Layer
+from notsodeep.kernels.sample_scales import SampleColumns, equilibrium_scales
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Model = DeepEquilibrium | ExplicitNetwork
+Convention = Literal["preactivation", "feature"]
+RouteName = Literal["univariate", "hinge", "series"]
+
+_REACH = 0.5  # |cosine| up to which the middle polynomial of the univariate route goes
+_SIZES = (32, 64, 128)
+_NOISE = 4e-15  # Chebyshev coefficients below this, relative to the values, are rounding
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of pairs being worked on.
+
+    Attributes
+    ----------
+    gram : ndarray of shape (rows, columns)
+        Room for x·y, and then for the conjugate kernel.
+    tangent : ndarray of shape (rows, columns)
+        Room for the tangent kernel.
+    rows : slice
+        Which samples the rows are.
+    shift : int
+        Which sample the first column is.
+    first : ndarray of shape (rows,)
+        The column at which the work on a row begins.
+    fill : callable
+        Puts x·y into `gram`; called again if a first attempt was not enough.
+    """
+
+    gram: FloatArray
+    tangent: FloatArray
+    rows: slice
+    shift: int
+    first: IntArray
+    fill: Callable[[], object]
+
+
+class PairMap:
+    """A model between two sets of samples: everything about it that a block needs."""
+
+    def __init__(
+        self,
+        model: Model,
+        squares1: FloatArray,
+        squares2: FloatArray | None,
+        convention: Convention,
+    ) -> None:
+        self.model = model
+        self.convention = convention
+        split = len(squares1)
+        squares = squares1 if squares2 is None else np.concatenate([squares1, squares2])
+
+        def layer(activation: Activation, scales: FloatArray) -> Layer:
+            return Layer(activation, scales[:split], None if squares2 is None else scales[split:])
+
+        if isinstance(model, DeepEquilibrium):
+            self.layers = [layer(model.activation, equilibrium_scales(model, squares))]
+        else:
+            self.layers = []
+            scales = np.sqrt(squares)
+            for activation in model.activations:
+                scales = np.maximum(scales, 1e-30)
+                self.layers.append(layer(activation, scales))
+                scales = np.sqrt(self.layers[-1].everything.square)
+
+    @property
+    def kind(self) -> RouteName:
+        """Name of the route of the compiled loops: hinge if every layer is one."""
+        return "hinge" if all(x.kind == compiled.HINGE for x in self.layers) else "series"
+
+    def diagonal(self) -> tuple[FloatArray, FloatArray]:
+        """CK and NTK of every row sample with itself, from their own formulas."""
+        if isinstance(self.model, DeepEquilibrium):
+            return self._equilibrium_diagonal(self.layers[0].rows, self.model.sigma_a2)
+        covariance = tangent = self.layers[0].rows.scales ** 2
+        for layer in self.layers:
+            covariance = layer.rows.square
+            tangent = covariance + tangent * layer.rows.slope_square
+        return covariance, tangent
+
+    def _equilibrium_diagonal(
+        self, rows: SampleColumns, sigma_a2: float
+    ) -> tuple[FloatArray, FloatArray]:
+        variance, dot = rows.scales**2, sigma_a2 * rows.slope_square
+        self.require_finite_tangent(dot)
+        if self.convention == "feature":
+            return rows.square, rows.square + variance * rows.slope_square / (1.0 - dot)
+        return variance, variance / (1.0 - dot)
+
+    def require_finite_tangent(self, dot: FloatArray) -> None:
+        """Refuse Ġ ≥ 1, where G/(1 − Ġ) means nothing."""
+        if dot.size and not dot.max() < 1.0:
+            raise NotConverged(
+                f"The tangent kernel of the {self.model} is infinite: σa² E[φ′(u)φ′(v)] reaches "
+                f"{float(dot.max()):.4g} and must stay below 1. Use a smaller sigma_a2."
+            )
+
+    def run(self, block: Block) -> IntArray:
+        """Turn a block of x·y into both kernels, in place; return marks per row."""
+        marked = np.zeros((len(block.gram), 2), dtype=np.int64)
+        for attempt in range(max(len(layer.lengths) for layer in self.layers)):
+            block.fill()
+            marked[:] = 0
+            place = (block.gram, block.tangent, block.first, block.shift)
+            if isinstance(self.model, DeepEquilibrium):
+                arguments = self._arguments(self.layers[0], attempt, block.rows)
+                feature = self.convention == "feature"
+                compiled.solve_block(*place, *arguments, self.model.sigma_a2, feature, marked)
+            else:
+                block.tangent[:] = block.gram
+                for layer in self.layers:
+                    compiled.map_block(*place, *self._arguments(layer, attempt, block.rows), marked)
+            if not marked[:, 1].any():
+                break
+        return marked[:, 0]
+
+    def _arguments(self, layer: Layer, attempt: int, rows: slice) -> tuple[object, ...]:
+        series = layer.series(layer.lengths[min(attempt, len(layer.lengths) - 1)])
+        return (
+            layer.kind,
+            layer.rows.scales[rows],
+            layer.padded_scales,
+            series.left[rows],
+            series.right,
+            series.table,
+            layer.mean1[rows],
+            layer.mean2,
+            layer.constant,
+            layer.both,
+            layer.cross,
+        )
+
+    def careful(
+        self, rows: IntArray, columns: IntArray, inputs: InputPairs
+    ) -> tuple[FloatArray, FloatArray]:
+        """Both kernels of single pairs (rows[k], columns[k]), without compiled loops."""
+        chosen = [(_take(x.rows, rows), _take(x.columns, columns)) for x in self.layers]
+        if isinstance(self.model, ExplicitNetwork):
+            return explicit_pairs(self.model, inputs, chosen)
+        sigma_a2 = self.model.sigma_a2
+        full, value, slope = equilibrium_pairs(self.model, inputs, *chosen[0])
+        dot = sigma_a2 * slope
+        self.require_finite_tangent(dot)
+        if self.convention == "feature":
+            return value, value + full * slope / (1.0 - dot)
+        return full, full / (1.0 - dot)
+
+
+def _take(columns: SampleColumns, index: IntArray) -> SampleColumns:
+    return SampleColumns(
+        columns.scales[index],
+        columns.mean[index],
+        columns.square[index],
+        columns.slope_square[index],
+    )
+
+
+def _powers(series: FloatArray) -> FloatArray:
+    """Turn Chebyshev series (columns) into powers, padded as the compiled loop wants them."""
+    length = compiled.TERMS_STEP * -(-len(series) // compiled.TERMS_STEP)
+    powers = np.zeros((length, series.shape[1]))
+    for column in range(series.shape[1]):
+        converted = np.polynomial.chebyshev.cheb2poly(series[:, column])
+        powers[: len(converted), column] = converted
+    return powers
+
+
+class CosineMap:
+    """The kernels as functions of the cosine, for samples of one norm or homogeneous models."""
+
+    def __init__(self, model: Model, squared_norm: float, convention: Convention) -> None:
+        # One sample against as many equal ones as there are ever nodes.
+        many = np.full(max(_SIZES), squared_norm)
+        self._pairs = PairMap(model, many[:1], many, convention)
+        self._squared_norm = squared_norm
+        self._empty = np.empty(0)
+        self.middle = self._fit(lambda x: (_REACH * x, 1.0 - _REACH * np.abs(x)))
+        self._extending = threading.Lock()
+        self.upper: tuple[FloatArray, FloatArray] | None = None
+        self.lower: tuple[FloatArray, FloatArray] | None = None
+
+    @property
+    def resolved(self) -> bool:
+        """Whether the polynomials represent the kernels to rounding."""
+        return self.middle is not None
+
+    def extend(self) -> bool:
+        """Fit the outer pieces, 0.5 < |cosine| ≤ 1; say whether they are to be used."""
+        with self._extending:
+            if self.upper is None:
+                span = math.sqrt(1.0 - _REACH)
+
+                def rest(x: FloatArray) -> FloatArray:
+                    return np.asarray((0.5 * span * (1.0 + x)) ** 2)
+
+                self.lower = self._fit(lambda x: (rest(x) - 1.0, rest(x)))
+                self.upper = self._fit(lambda x: (1.0 - rest(x), rest(x)))
+        return self.upper is not None and self.lower is not None
+
+    def _fit(
+        self, cosine_and_rest: Callable[[FloatArray], tuple[FloatArray, FloatArray]]
+    ) -> tuple[FloatArray, FloatArray] | None:
+        """Polynomials in x ∈ [−1, 1] for both kernels, or None if they do not reach rounding."""
+        for size in _SIZES:
+            points = np.cos(np.pi * (np.arange(size) + 0.5) / size)
+            values = np.stack(self._evaluate(*cosine_and_rest(points)), axis=1)
+            angles = np.pi * np.outer(np.arange(size), np.arange(size) + 0.5) / size
+            series = 2.0 / size * (np.cos(angles) @ values)
+            series[0] *= 0.5
+            scale = np.abs(values).max(axis=0)
+            small = (np.abs(series) <= _NOISE * scale).all(axis=1)
+            if small[-4:].all():
+                kept = int(np.flatnonzero(~small).max(initial=0)) + 1
+                powers = _powers(series[:kept])
+                # In powers the coefficients grow; rounding must not grow with them.
+                if (np.abs(powers).sum(axis=0) <= 100.0 * scale).all():
+                    return np.ascontiguousarray(powers[:, 0]), np.ascontiguousarray(powers[:, 1])
+                return None
+        return None
+
+    def _evaluate(self, cosine: FloatArray, rest: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Both kernels at given cosines, 1 − |cosine| = rest being known apart."""
+        inner = self._squared_norm * cosine
+        gram, tangent = np.empty((2, 1, len(cosine)))
+        none = np.zeros(1, dtype=np.int64)
+        block = Block(gram, tangent, slice(0, 1), 0, none, lambda: np.copyto(gram, inner))
+        self._pairs.run(block)
+        left = np.flatnonzero(np.isnan(gram[0]))
+        if left.size:
+            inputs = InputPairs(inner[left], 2.0 * self._squared_norm * rest[left])
+            gram[0, left], tangent[0, left] = self._pairs.careful(0 * left, left, inputs)
+        return gram[0], tangent[0]
+
+    def run(
+        self, block: Block, norms1: FloatArray, norms2: FloatArray, homogeneous: bool
+    ) -> IntArray:
+        """Turn a block of x·y into both kernels, in place; return marks per row.
+
+        `norms1` belongs to the rows of the block, `norms2` to all columns and a strip beyond.
+        """
+        assert self.middle is not None
+        marked = np.zeros((len(block.gram), 1), dtype=np.int64)
+        for outer in (False, True):
+            block.fill()
+            marked[:] = 0
+            upper = self.upper or (self._empty, self._empty)
+            lower = self.lower or (self._empty, self._empty)
+            compiled.univariate_block(
+                block.gram, block.tangent, block.first, block.shift, norms1, norms2, homogeneous,
+                _REACH, *self.middle, *upper, *lower, marked,
+            )  # fmt: skip
+            if outer or self.upper is not None or not marked.any() or not self.extend():
+                break
+        return marked[:, 0]

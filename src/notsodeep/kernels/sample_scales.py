@@ -1,0 +1,154 @@
+"""What each sample brings to every pair: the scale of its pre-activations, and what φ is there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from notsodeep.activations import Activation
+from notsodeep.activations.gaussian_pairs import LEAST_SCALE
+from notsodeep.architectures import DeepEquilibrium
+from notsodeep.errors import NotConverged, NotIntegrable
+from notsodeep.kernels.scale_table import ScaleFunction, tabulated
+from notsodeep.numerics.fixed_point import solve_fixed_point
+
+FloatArray = NDArray[np.float64]
+
+_ORDINARY = 1e-8  # scales below this share of the largest are treated one by one
+_FEW = 48  # different norms up to which nothing is tabulated
+
+
+def _ordinary_range(scales: FloatArray) -> tuple[NDArray[np.bool_], float, float]:
+    """Which scales a table should cover, and its range; a zero row would stretch it for ever."""
+    ordinary = scales >= _ORDINARY * scales.max()
+    return ordinary, float(scales[ordinary].min()), float(scales.max())
+
+
+def _size(activation: Activation, scales: FloatArray) -> FloatArray:
+    """Rough size of φ(τξ); values are divided by it, so that small scales keep their digits."""
+    return np.asarray(abs(float(activation(0.0))) + scales)
+
+
+def equilibrium_scales(deq: DeepEquilibrium, squared_norms: FloatArray) -> FloatArray:
+    """Solve q = σa² E φ²(√q ξ) + σb² ‖x‖² for every sample; return √q, shape (n,).
+
+    Raises
+    ------
+    NotConverged
+        There is no solution for some norm; the message names the largest one tried.
+    """
+    sigma_a2, activation = deq.sigma_a2, deq.activation
+    drive = deq.sigma_b2 * squared_norms
+    if activation.homogeneous:
+        gain = sigma_a2 * float(activation.moments(1.0).square)
+        if gain >= 1.0:
+            raise NotConverged(
+                f"The {activation} DEQ with sigma_a2 = {sigma_a2:g} has no finite variance: "
+                f"σa² E φ²(ξ) = {gain:.4g} must be below 1. Use a smaller sigma_a2."
+            )
+        return np.maximum(np.sqrt(drive / (1.0 - gain)), LEAST_SCALE)
+    different, place = np.unique(drive, return_inverse=True)
+    if different.size == 1:
+        return np.full(len(drive), _single_scale(deq, float(different[0])))
+    if different.size <= _FEW:
+        return _solve_scales(deq, different)[place]
+    # Tiny or zero rows apart, the scales are between those of the smallest and the largest norm.
+    ordinary = different >= _ORDINARY**2 * different[-1]
+    low, high = _solve_scales(deq, different[ordinary][[0, -1]])
+    table = tabulated(
+        lambda tau: (_squares(activation, tau) / _size(activation, tau) ** 2)[:, None],
+        0.999 * low,
+        1.001 * high,
+        int(ordinary.sum()),
+    )
+    scales = np.empty_like(different)
+    scales[ordinary] = _solve_scales(
+        deq, different[ordinary], lambda tau: table(tau)[:, 0] * _size(activation, tau) ** 2
+    )
+    if not ordinary.all():
+        scales[~ordinary] = _solve_scales(deq, different[~ordinary])
+    return scales[place]
+
+
+def _squares(activation: Activation, scales: FloatArray) -> FloatArray:
+    try:
+        return np.asarray(activation.moments(scales).square)
+    except NotIntegrable:  # the iterates have run away
+        return np.full_like(scales, np.inf)
+
+
+def _solve_scales(
+    deq: DeepEquilibrium, drive: FloatArray, squares: ScaleFunction | None = None
+) -> FloatArray:
+    """Solve q = σa² E φ²(√q ξ) + drive; `squares` may stand in for τ ↦ E φ²(τξ)."""
+    evaluate = squares or partial(_squares, deq.activation)
+    solution = solve_fixed_point(
+        lambda q: deq.sigma_a2 * evaluate(np.sqrt(np.maximum(q, LEAST_SCALE**2))) + drive,
+        drive,
+        name=f"the variance q of the {deq}",
+    )
+    return np.maximum(np.sqrt(solution.value), LEAST_SCALE)
+
+
+@lru_cache(maxsize=64)
+def _single_scale(deq: DeepEquilibrium, drive: float) -> float:
+    return float(_solve_scales(deq, np.array([drive]))[0])
+
+
+@dataclass(frozen=True)
+class SampleColumns:
+    """What an activation is at the scale of each of n samples.
+
+    Attributes
+    ----------
+    scales, mean, square, slope_square : ndarray of shape (n,)
+        τ, E φ(τξ), E φ²(τξ), E φ′(τξ)².
+    """
+
+    scales: FloatArray
+    mean: FloatArray
+    square: FloatArray
+    slope_square: FloatArray
+
+    def part(self, rows: slice) -> SampleColumns:
+        """Return the columns of some of the samples."""
+        columns = (self.scales, self.mean, self.square, self.slope_square)
+        return SampleColumns(*(column[rows] for column in columns))
+
+
+def sample_columns(activation: Activation, scales: FloatArray) -> SampleColumns:
+    """Work out the moments of φ at every sample's scale."""
+
+    def sample(tau: FloatArray) -> FloatArray:
+        moments, size = activation.moments(tau), _size(activation, tau)
+        return np.stack(
+            [moments.mean / size, moments.square / size**2, moments.slope_square], axis=1
+        )
+
+    size = _size(activation, scales)
+    mean, square, slope_square = _at_samples(sample, scales).T
+    return SampleColumns(scales, mean * size, square * size**2, slope_square)
+
+
+def sample_coefficients(activation: Activation, scales: FloatArray, terms: int) -> FloatArray:
+    """Work out the Hermite coefficients of φ at every sample's scale; shape (n, terms)."""
+
+    def sample(tau: FloatArray) -> FloatArray:
+        return activation.hermite_coefficients(tau, terms) / _size(activation, tau)[:, None]
+
+    return _at_samples(sample, scales) * _size(activation, scales)[:, None]
+
+
+def _at_samples(function: ScaleFunction, scales: FloatArray) -> FloatArray:
+    ordinary, low, high = _ordinary_range(scales)
+    table = tabulated(function, low, high, int(ordinary.sum()))
+    if ordinary.all():
+        return table(scales)
+    first = table(scales[ordinary])
+    values = np.empty((len(scales), first.shape[1]))
+    values[ordinary] = first
+    values[~ordinary] = tabulated(function, low, low, 0)(scales[~ordinary])
+    return values

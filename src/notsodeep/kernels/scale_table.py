@@ -1,0 +1,68 @@
+"""Functions of the scale τ, for many scales at the price of few.
+
+Moments and Hermite coefficients of an activation are analytic in log τ (for |arg τ| < π/4), so
+they are computed at a few Chebyshev points of log τ and interpolated; where that does not reach
+rounding, or would not pay, they are computed at every scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+ScaleFunction = Callable[[FloatArray], FloatArray]
+
+_SIZES = (24, 48, 96, 192)
+_RESOLVED = 1e-14
+
+
+def tabulated(function: ScaleFunction, low: float, high: float, count: int) -> ScaleFunction:
+    """Return a cheap stand-in for `function` on low ≤ τ ≤ high, to be called for `count` scales.
+
+    Parameters
+    ----------
+    function : callable
+        Maps scales of shape (n,) to values of shape (n, columns), each of size about one.
+    low, high : float
+    count : int
+        How many different scales are to be expected; below that many nodes nothing is tabulated.
+
+    Returns
+    -------
+    callable
+        Agrees with `function` to rounding.
+    """
+    half = 0.5 * np.log(high / low)
+    middle = 0.5 * (np.log(low) + np.log(high))
+    for size in _SIZES:
+        if size >= count or half == 0.0:
+            break
+        points = np.cos(np.pi * (np.arange(size) + 0.5) / size)
+        values = function(np.exp(middle + half * points))
+        angles = np.pi * np.outer(np.arange(size), np.arange(size) + 0.5) / size
+        series = 2.0 / size * (np.cos(angles) @ values)
+        series[0] *= 0.5
+        if np.abs(series[-(size // 6) :]).max() <= _RESOLVED * np.abs(values).max():
+            return _chebyshev(series, middle, half)
+    return _at_different_scales(function)
+
+
+def _chebyshev(series: FloatArray, middle: float, half: float) -> ScaleFunction:
+    degrees = np.arange(len(series))
+
+    def evaluate(scales: FloatArray) -> FloatArray:
+        angles = np.arccos(np.clip((np.log(scales) - middle) / half, -1.0, 1.0))
+        return np.asarray(np.cos(angles[:, None] * degrees) @ series)
+
+    return evaluate
+
+
+def _at_different_scales(function: ScaleFunction) -> ScaleFunction:
+    def evaluate(scales: FloatArray) -> FloatArray:
+        different, place = np.unique(scales, return_inverse=True)
+        return function(different)[place]
+
+    return evaluate

@@ -1,0 +1,66 @@
+"""A slow, obvious reference: iterate the recursion, with split two-dimensional quadrature."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from notsodeep.activations import Activation, pair_expectations
+from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
+
+
+def quadrature(activation: Activation, q1: np.ndarray, q2: np.ndarray, g: np.ndarray):  # type: ignore[no-untyped-def]
+    """E[φφ] and E[φ′φ′] by quadrature only, never by series or closed form."""
+    limit = np.sqrt(q1 * q2)
+    pairs = pair_expectations(activation, q1, q2, np.clip(g, -limit, limit), method="quadrature")
+    return pairs.value, pairs.derivative
+
+
+def equilibrium_kernels(
+    deq: DeepEquilibrium, X: np.ndarray, Y: np.ndarray, layers: int = 200, tolerance: float = 1e-14
+) -> dict[str, np.ndarray]:
+    """All four kernels of a DEQ, by iterating the weight-untied recursion G ← σa² E[φφ] + σb² S."""
+    a, b, phi = deq.sigma_a2, deq.sigma_b2, deq.activation
+    n, m = len(X), len(Y)
+    gram = X @ Y.T
+    q1, q2 = (np.einsum("ij,ij->i", Z, Z) for Z in (X, Y))
+    norms = np.concatenate([q1, q2])
+    q = b * norms
+    for _ in range(20_000):
+        moments = phi.moments(np.sqrt(np.maximum(q, 1e-60)))
+        new = a * moments.square + b * norms
+        done = np.abs(new - q).max() <= 1e-15 * max(new.max(), 1e-300)
+        q = new
+        if done:
+            break
+    v1, v2 = (np.broadcast_to(z, (n, m)) for z in (q[:n, None], q[None, n:]))
+    g = b * gram
+    for _ in range(layers):
+        value, derivative = quadrature(phi, v1, v2, g)
+        new = a * value + b * gram
+        done = np.abs(new - g).max() <= tolerance
+        g = new
+        if done:
+            break
+    value, derivative = quadrature(phi, v1, v2, g)
+    dot = a * derivative
+    return {
+        "preactivation conjugate": g,
+        "feature conjugate": value,
+        "preactivation tangent": g / (1 - dot),
+        "feature tangent": value + g * derivative / (1 - dot),
+    }
+
+
+def explicit_kernels(
+    network: ExplicitNetwork, X: np.ndarray, Y: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Σ_L and Θ_L by the layer recursion."""
+    sigma = theta = X @ Y.T
+    q1, q2 = (np.einsum("ij,ij->i", Z, Z) for Z in (X, Y))
+    for activation in network.activations:
+        v1, v2 = (np.broadcast_to(z, sigma.shape) for z in (q1[:, None], q2[None, :]))
+        value, derivative = quadrature(activation, v1, v2, sigma)
+        theta = value + theta * derivative
+        sigma = value
+        q1, q2 = (activation.moments(np.sqrt(np.maximum(q, 1e-60))).square for q in (q1, q2))
+    return sigma, theta
