@@ -60,12 +60,12 @@ _compile = numba.njit(cache=True, nogil=True, fastmath={"contract"}, error_model
 
 
 @_compile
-def _series(work, left, right, column, terms):  # type: ignore[no-untyped-def]
+def _series(work, left, right, column, terms):
     """P, P′ and P″/2 by Horner's rule on the coefficients left[k]·right[k, column + t].
 
     `work` holds ρ, P, P′ and P″/2 in a row of strips: with one array, constant offsets and a
-    constant count the compiler can prove that nothing overlaps, and vectorises.  Four terms at a time save
-    loads and stores; `terms` is a multiple of four.
+    constant count the compiler can prove that nothing overlaps, and vectorises.  Four terms at a
+    time save loads and stores; `terms` is a multiple of four.
     """
     for t in range(_STRIP):
         work[_P + t] = 0.0
@@ -93,7 +93,7 @@ def _series(work, left, right, column, terms):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _hinge(work, both, cross):  # type: ignore[no-untyped-def]
+def _hinge(work, both, cross):
     """P, P′ and P″/2 for right·x₊ − left·(−x)₊ − c, by a vectorised arccos."""
     degree = _ARCCOS.size - 1
     for t in range(_STRIP):
@@ -119,7 +119,7 @@ def _hinge(work, both, cross):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _terms_for(largest, table):  # type: ignore[no-untyped-def]
+def _terms_for(largest, table):
     """Terms that the series needs at |ρ| = largest; negative if the table cannot say."""
     if not largest <= 1.0:
         return -1
@@ -127,7 +127,7 @@ def _terms_for(largest, table):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _load(work, values, column, width, factor):  # type: ignore[no-untyped-def]
+def _load(work, values, column, width, factor):
     """Put factor × values into the strip _C; what lies beyond the last column is harmless."""
     for t in range(width):
         work[_C + t] = factor * values[column + t]
@@ -136,7 +136,7 @@ def _load(work, values, column, width, factor):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _largest(work, strip):  # type: ignore[no-untyped-def]
+def _largest(work, strip):
     """Largest |entry| of a strip, by halving: a running maximum would not be vectorised."""
     for t in range(_STRIP):
         work[_SCRATCH + t] = abs(work[strip + t])
@@ -151,13 +151,13 @@ def _largest(work, strip):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _clipped(rho):  # type: ignore[no-untyped-def]
+def _clipped(rho):
     rho = -1.0 if rho < -1.0 else rho
     return 1.0 if rho > 1.0 else rho
 
 
 @_compile
-def _prepare(work, scale1, scale2, mean1, mean2, constant, column):  # type: ignore[no-untyped-def]
+def _prepare(work, scale1, scale2, mean1, mean2, constant, column):
     """Put s and what centring takes off into their strips."""
     for t in range(_STRIP):
         work[_SIZE + t] = scale1 * scale2[column + t]
@@ -166,7 +166,7 @@ def _prepare(work, scale1, scale2, mean1, mean2, constant, column):  # type: ign
 
 
 @_compile
-def _start_series(work, left, right, column, sigma_a2):  # type: ignore[no-untyped-def]
+def _start_series(work, left, right, column, sigma_a2):
     """First approximation: P replaced by its tangent at ρ = 0."""
     zeroth, slope = sigma_a2 * left[0], sigma_a2 * left[1]
     for t in range(_STRIP):
@@ -175,7 +175,7 @@ def _start_series(work, left, right, column, sigma_a2):  # type: ignore[no-untyp
 
 
 @_compile
-def _start_hinge(work, both, cross, sigma_a2):  # type: ignore[no-untyped-def]
+def _start_hinge(work, both, cross, sigma_a2):
     """First approximation: P replaced by its tangent at ρ = 0."""
     flat = 1.0 - sigma_a2 * 0.25 * (both + cross)
     height = sigma_a2 * (both - cross) / (2.0 * math.pi)
@@ -185,7 +185,7 @@ def _start_hinge(work, both, cross, sigma_a2):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _newton(work, sigma_a2):  # type: ignore[no-untyped-def]
+def _newton(work, sigma_a2):
     """One Newton step on ρ; P and P′ follow it to second and first order."""
     for t in range(_STRIP):
         rho, size, d, e = work[t], work[_SIZE + t], work[_D + t], work[_E + t]
@@ -199,7 +199,7 @@ def _newton(work, sigma_a2):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _kernels(work, sigma_a2, feature):  # type: ignore[no-untyped-def]
+def _kernels(work, sigma_a2, feature):
     """Turn P and P′ into the two kernels, in the strips _C and _E; Ġ goes to _D."""
     if feature:
         for t in range(_STRIP):
@@ -217,7 +217,7 @@ def _kernels(work, sigma_a2, feature):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def solve_block(  # type: ignore[no-untyped-def]
+def solve_block(
     gram, tangent, first, shift, kind, scale1, scale2, left, right, table,
     mean1, mean2, constant, both, cross, sigma_a2, feature, marked,
 ):  # fmt: skip
@@ -285,7 +285,7 @@ def solve_block(  # type: ignore[no-untyped-def]
 
 
 @_compile
-def map_block(  # type: ignore[no-untyped-def]
+def map_block(
     covariance, tangent, first, shift, kind, scale1, scale2, left, right, table,
     mean1, mean2, constant, both, cross, marked,
 ):  # fmt: skip
@@ -337,7 +337,7 @@ def map_block(  # type: ignore[no-untyped-def]
 
 
 @_compile
-def _polynomials(work, one, two):  # type: ignore[no-untyped-def]
+def _polynomials(work, one, two):
     """Put two polynomials in x, the first strip, into the strips _P and _D, four terms at once."""
     for t in range(_STRIP):
         work[_P + t] = 0.0
@@ -352,7 +352,7 @@ def _polynomials(work, one, two):  # type: ignore[no-untyped-def]
 
 
 @_compile
-def univariate_block(  # type: ignore[no-untyped-def]
+def univariate_block(
     gram, tangent, first, shift, norm1, norm2, homogeneous, reach,
     middle, middle_tangent, upper, upper_tangent, lower, lower_tangent, marked,
 ):  # fmt: skip
@@ -415,7 +415,7 @@ def univariate_block(  # type: ignore[no-untyped-def]
 
 
 @_compile
-def mirror(matrix, start, stop):  # type: ignore[no-untyped-def]
+def mirror(matrix, start, stop):
     """Copy rows start … stop of the upper triangle onto the lower one, tile by tile."""
     n = matrix.shape[0]
     for corner in range(start, n, _STRIP):
