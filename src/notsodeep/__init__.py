@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from notsodeep import activations, data, errors
     from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork, conditions
-    from notsodeep.kernels import KernelPair, conjugate_kernel, kernel_pair, tangent_kernel
+    from notsodeep.kernels import (
+        KernelOperator,
+        KernelPair,
+        conjugate_kernel,
+        kernel_pair,
+        monte_carlo,
+        tangent_kernel,
+    )
 
 __version__ = "0.1.0"
 
@@ -23,10 +30,12 @@ __version__ = "0.1.0"
 _HOMES = {
     "DeepEquilibrium": "notsodeep.architectures",
     "ExplicitNetwork": "notsodeep.architectures",
+    "KernelOperator": "notsodeep.kernels",
     "KernelPair": "notsodeep.kernels",
     "conditions": "notsodeep.architectures",
     "conjugate_kernel": "notsodeep.kernels",
     "kernel_pair": "notsodeep.kernels",
+    "monte_carlo": "notsodeep.kernels",
     "tangent_kernel": "notsodeep.kernels",
 }
 _MODULES = ("activations", "data", "errors")
@@ -34,6 +43,7 @@ _MODULES = ("activations", "data", "errors")
 __all__ = [
     "DeepEquilibrium",
     "ExplicitNetwork",
+    "KernelOperator",
     "KernelPair",
     "__version__",
     "activations",
@@ -42,6 +52,7 @@ __all__ = [
     "data",
     "errors",
     "kernel_pair",
+    "monte_carlo",
     "tangent_kernel",
 ]
 

@@ -350,3 +350,52 @@ def available_memory() -> int:
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return 1 << 62  # unknown: let the allocation itself decide
+
+
+def memory_budget(value: object, least: int, owner: str) -> int:
+    """Require a number of bytes of at least `least`."""
+    number = finite_number(value, "memory", owner)
+    if number < least:
+        requirement = f"be at least {least:,} bytes"
+        raise refusal("memory", owner, requirement, f"{number:g}", "One GiB is 2**30.")
+    return int(number)
+
+
+def cache_fits(needed: int, memory: int, owner: str) -> None:
+    """Refuse a cache that is larger than its budget, or than the memory that is free now."""
+    available = available_memory()
+    if needed > min(memory, available):
+        raise NotEnoughMemory(
+            f"The cache of {owner} needs {needed / 2**20:,.1f} MiB. It has memory = "
+            f"{memory / 2**20:,.1f} MiB, and {available / 2**20:,.1f} MiB are free. "
+            "Use cache='never', or cache='float32' and a larger memory."
+        )
+
+
+def symmetric_operator(symmetric: bool, shape: tuple[int, int], owner: str) -> None:
+    """Require a kernel of X with itself, for what makes sense of no other."""
+    if not symmetric:
+        raise InvalidInput(
+            f"diagonal() of {owner} must be asked of a symmetric kernel. Got a cross kernel of "
+            f"shape {shape}, made with Y. Leave Y out for the kernel of X with itself."
+        )
+
+
+def integer_at_least(
+    value: object, least: int, parameter: str, owner: str, remedy: str = ""
+) -> int:
+    """Require an integer of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < least:
+        requirement = f"be an integer of at least {least}"
+        raise refusal(parameter, owner, requirement, repr(value), remedy)
+    return int(value)
+
+
+def matrix_of_shape(
+    values: object, shape: tuple[int, int], parameter: str, owner: str
+) -> FloatArray:
+    """Require a finite real matrix of the given shape; return it as float64."""
+    array = real_array(values, parameter, owner)
+    if array.shape != shape:
+        raise refusal(parameter, owner, f"have shape {shape}", f"shape {array.shape}")
+    return array

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep.activations import Activation
-from notsodeep.activations.gaussian_pairs import standardised_pairs
+from notsodeep.activations.gaussian_pairs import LEAST_SCALE, standardised_pairs
 from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
 from notsodeep.errors import NotConverged
 from notsodeep.kernels.sample_scales import SampleColumns
@@ -22,8 +22,8 @@ FloatArray = NDArray[np.float64]
 
 _LINEAR = 1e-11  # below this 1 − |ρ| the first-order change of the kernel is exact to rounding
 _MAX_STEPS = 100
-_TOLERANCE = 2e-15
-_ROUNDING = 3e-16
+_TOLERANCE = 4e-15
+_ROUNDING = 1e-15
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,10 @@ class InputPairs:
 
     inner: FloatArray
     apart: FloatArray
+
+    def part(self, chosen: NDArray[np.bool_]) -> InputPairs:
+        """Return some of the pairs."""
+        return InputPairs(self.inner[chosen], self.apart[chosen])
 
 
 def equilibrium_pairs(
@@ -61,9 +65,12 @@ def equilibrium_pairs(
     rho = np.clip(inputs.inner / size, -1.0, 1.0)
     low, high = np.full_like(rho, -1.0), np.ones_like(rho)
     value, slope = np.empty_like(rho), np.empty_like(rho)
-    active = np.arange(rho.size)
     residual = np.zeros_like(rho)
-    for _ in range(_MAX_STEPS):
+    # With a zero input there is nothing to solve: u is constant, and ρ is 0 by convention.
+    solvable = np.minimum(one.scales, two.scales) > LEAST_SCALE
+    rho[~solvable] = 0.0
+    active = np.flatnonzero(solvable)
+    for _ in range(_MAX_STEPS if active.size else 0):
         value[active], slope[active] = _pairs(
             deq.activation, one.scales[active], two.scales[active], rho[active]
         )

@@ -359,15 +359,15 @@ def univariate_block(
     """Apply t ↦ g(t), k(t), t = x·y/(‖x‖‖y‖), given as polynomials on three pieces.
 
     The middle piece is a polynomial in t/reach; the outer ones are polynomials in √(1 ∓ t), in
-    which a kink leaves no singularity, mapped to [−1, 1].  Empty outer ones mark their pairs.  The
-    number of coefficients is a multiple of `TERMS_STEP`.
+    which a kink leaves no singularity, mapped to [−1, 1].  The number of coefficients is a multiple
+    of `TERMS_STEP`.  Empty outer ones mark their pairs; marked[r, 1] counts those they would do.
     """
     rows, columns = gram.shape
     span = math.sqrt(1.0 - reach)
     limit = reach if upper.size == 0 or lower.size == 0 else 1.0 - NEAR_ONE
     work = np.empty(_STRIPS * _STRIP)
     for r in range(rows):
-        bad = 0
+        bad = far = 0
         for column in range(first[r], columns, _STRIP):
             width = min(_STRIP, columns - column)
             _load(work, gram[r], column, width, 1.0)
@@ -411,7 +411,9 @@ def univariate_block(
                     gram[r, column + t] = np.nan
                     tangent[r, column + t] = np.nan
                     bad += 1
+                    far += abs(work[_C + t]) < 1.0 - NEAR_ONE
         marked[r, 0] = bad
+        marked[r, 1] = far
 
 
 @_compile

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -84,6 +85,7 @@ class Evaluation:
         self._squares1 = np.einsum("ij,ij->i", self.X, self.X)
         self._squares2 = np.einsum("ij,ij->i", self._columns, self._columns)
         self._one_norm = self._merge_equal_norms()
+        self._counting = threading.Lock()
         self._pairs = PairMap(
             self.model, self._squares1, None if self.Y is None else self._squares2, self.convention
         )
@@ -168,22 +170,22 @@ class Evaluation:
                 kernel[np.arange(len(own)), own] = values[rows]
 
     def _finish(self, block: Block, marked: NDArray[np.int64]) -> None:
-        """Do the marked pairs of a block one by one."""
-        diagonals = self.diagonal()
-        for r in np.flatnonzero(marked):
-            start = int(block.first[r])
-            places = start + np.flatnonzero(np.isnan(block.gram[r, start:]))
-            for part in np.array_split(places, -(-len(places) // _CAREFUL)):
-                row = np.full(len(part), block.rows.start + r)
-                column = part + block.shift
-                inputs = self._inputs(row, column)
-                values = self._pairs.careful(row, column, inputs)
-                same = (inputs.apart == 0.0) & (inputs.inner >= 0.0)
-                for kernel, value, diagonal in zip(
-                    (block.gram, block.tangent), values, diagonals, strict=True
-                ):
-                    kernel[r, part] = np.where(same, diagonal[row], value)
-                self.explanation.careful_pairs += len(part)
+        """Do the marked pairs of a block one by one; equal inputs take the diagonal's value."""
+        worked_on = np.arange(block.gram.shape[1]) >= block.first[:, None]
+        rows, columns = np.nonzero(np.isnan(block.gram) & worked_on & (marked > 0)[:, None])
+        for start in range(0, len(rows), _CAREFUL):
+            here = rows[start : start + _CAREFUL], columns[start : start + _CAREFUL]
+            row, column = here[0] + block.rows.start, here[1] + block.shift
+            inputs = self._inputs(row, column)
+            same = (inputs.apart == 0.0) & (inputs.inner >= 0.0)
+            values = [diagonal[row] for diagonal in self.diagonal()]
+            if not same.all():
+                careful = self._pairs.careful(row[~same], column[~same], inputs.part(~same))
+                for value, result in zip(values, careful, strict=True):
+                    value[~same] = result
+            block.gram[here], block.tangent[here] = values
+        with self._counting:
+            self.explanation.careful_pairs += len(rows)
 
     def _inputs(self, row: NDArray[np.int64], column: NDArray[np.int64]) -> InputPairs:
         """Inner products and distances of single pairs, the distance from the difference."""

@@ -107,8 +107,8 @@ def tangent_kernel(
     >>> import notsodeep as nsd
     >>> X = np.array([[1.0, 0.0], [0.6, 0.8]])
     >>> nsd.tangent_kernel(nsd.DeepEquilibrium("normalized_relu", 0.2), X).round(6)
-    array([[1.25    , 0.71848 ],
-           [0.71848 , 1.25    ]])
+    array([[1.25    , 0.720711],
+           [0.720711, 1.25    ]])
     """
     pair = _evaluate(model, X, Y, convention, dtype, (None, out), (False, True))
     return pair.tangent
@@ -190,7 +190,7 @@ def _fill(
         shift = rows.start if symmetric and not any(direct) else 0
         room = (rows.stop - rows.start, m - shift)
         places: list[Any] = [
-            result[rows] if d else np.empty(room) for result, d in zip(results, direct, strict=True)
+            result[rows] if d else np.zeros(room) for result, d in zip(results, direct, strict=True)
         ]
         evaluation.evaluate(rows, shift, *places, upper=symmetric)
         for result, place, d, needed in zip(results, places, direct, wanted, strict=True):

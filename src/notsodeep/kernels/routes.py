@@ -41,6 +41,7 @@ RouteName = Literal["univariate", "hinge", "series"]
 
 _REACH = 0.5  # |cosine| up to which the middle polynomial of the univariate route goes
 _SIZES = (32, 64, 128)
+_WORTH_FITTING = 100  # pairs beyond the middle piece from which the outer ones are fitted
 _NOISE = 4e-15  # Chebyshev coefficients below this, relative to the values, are rounding
 
 
@@ -144,7 +145,9 @@ class PairMap:
                 feature = self.convention == "feature"
                 compiled.solve_block(*place, *arguments, self.model.sigma_a2, feature, marked)
             else:
-                block.tangent[:] = block.gram
+                # What is left of `first` may be finished work of another block.
+                start = int(block.first.min())
+                block.tangent[:, start:] = block.gram[:, start:]
                 for layer in self.layers:
                     compiled.map_block(*place, *self._arguments(layer, attempt, block.rows), marked)
             if not marked[:, 1].any():
@@ -210,29 +213,30 @@ class CosineMap:
         many = np.full(max(_SIZES), squared_norm)
         self._pairs = PairMap(model, many[:1], many, convention)
         self._squared_norm = squared_norm
-        self._empty = np.empty(0)
         self.middle = self._fit(lambda x: (_REACH * x, 1.0 - _REACH * np.abs(x)))
         self._extending = threading.Lock()
-        self.upper: tuple[FloatArray, FloatArray] | None = None
-        self.lower: tuple[FloatArray, FloatArray] | None = None
+        self._extended = False
+        self._outer: tuple[FloatArray, ...] | None = None
 
     @property
     def resolved(self) -> bool:
         """Whether the polynomials represent the kernels to rounding."""
         return self.middle is not None
 
-    def extend(self) -> bool:
-        """Fit the outer pieces, 0.5 < |cosine| ≤ 1; say whether they are to be used."""
+    def outer(self) -> tuple[FloatArray, ...] | None:
+        """Polynomials for 0.5 < |cosine| ≤ 1, fitted when first asked for; None if they fail."""
         with self._extending:
-            if self.upper is None:
+            if not self._extended:
                 span = math.sqrt(1.0 - _REACH)
 
                 def rest(x: FloatArray) -> FloatArray:
                     return np.asarray((0.5 * span * (1.0 + x)) ** 2)
 
-                self.lower = self._fit(lambda x: (rest(x) - 1.0, rest(x)))
-                self.upper = self._fit(lambda x: (1.0 - rest(x), rest(x)))
-        return self.upper is not None and self.lower is not None
+                upper = self._fit(lambda x: (1.0 - rest(x), rest(x)))
+                lower = self._fit(lambda x: (rest(x) - 1.0, rest(x)))
+                self._outer = None if upper is None or lower is None else (*upper, *lower)
+                self._extended = True
+        return self._outer
 
     def _fit(
         self, cosine_and_rest: Callable[[FloatArray], tuple[FloatArray, FloatArray]]
@@ -276,16 +280,15 @@ class CosineMap:
         `norms1` belongs to the rows of the block, `norms2` to all columns and a strip beyond.
         """
         assert self.middle is not None
-        marked = np.zeros((len(block.gram), 1), dtype=np.int64)
-        for outer in (False, True):
+        marked = np.zeros((len(block.gram), 2), dtype=np.int64)
+        outer: tuple[FloatArray, ...] | None = (np.empty(0),) * 4
+        while outer is not None:
             block.fill()
-            marked[:] = 0
-            upper = self.upper or (self._empty, self._empty)
-            lower = self.lower or (self._empty, self._empty)
             compiled.univariate_block(
                 block.gram, block.tangent, block.first, block.shift, norms1, norms2, homogeneous,
-                _REACH, *self.middle, *upper, *lower, marked,
+                _REACH, *self.middle, *outer, marked,
             )  # fmt: skip
-            if outer or self.upper is not None or not marked.any() or not self.extend():
-                break
+            # The outer polynomials are made only if a block has enough large cosines to pay.
+            finished = outer[0].size > 0 or marked[:, 1].sum() < _WORTH_FITTING
+            outer = None if finished else self.outer()
         return marked[:, 0]

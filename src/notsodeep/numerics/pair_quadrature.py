@@ -51,7 +51,9 @@ def pair_quadrature(
     """
     places = tuple(sorted({0.0, *kinks}))
     steepest = np.maximum(np.maximum(scale1, scale2), 1.0)
-    finest = np.where(root > 0.0, np.minimum(root, 1.0 / steepest), 1.0 / steepest)
+    # Only a kink makes the inner integral change within √(1−ρ²); at ρ = ±1 it is a kink itself.
+    sharp = (root > 0.0) & (len(kinks) > 0)
+    finest = np.where(sharp, np.minimum(root, 1.0 / steepest), 1.0 / steepest)
     octaves = np.ceil(np.log2(1.0 / np.maximum(finest, 1e-13))).astype(int) + 1
     # Pairs of like difficulty go together, so that easy ones do not pay for hard ones.
     order = np.argsort(octaves, kind="stable")

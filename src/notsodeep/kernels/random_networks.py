@@ -1,0 +1,270 @@
+"""Kernels of random finite networks, averaged: an estimate that owes nothing to the theory.
+
+A draw is a callable that makes one random network and returns the kernels it has on the data.
+`equilibrium_draw` and `explicit_draw` make such callables for the models of this package; any other
+will do, for instance one that builds a torch module and computes its tangent kernel.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from notsodeep import checks
+from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
+from notsodeep.errors import NotConverged
+from notsodeep.execution import progress_bar
+from notsodeep.kernels.routes import Convention
+from notsodeep.numerics.fixed_point import FixedPoint
+
+FloatArray = NDArray[np.float64]
+Draw = Callable[[np.random.Generator, FloatArray], Mapping[str, ArrayLike]]
+"""Called with a generator and X of shape (n, p); returns named kernels of shape (n, n)."""
+
+Law = Literal["normal", "rademacher"]
+
+_LONG = 3.0  # seconds beyond which a progress bar is worth showing
+
+
+@dataclass(frozen=True)
+class MonteCarloEstimate:
+    """Mean of a random kernel over independent draws.
+
+    Attributes
+    ----------
+    mean, standard_error : ndarray of shape (n, n)
+        The standard error is that of the mean: s/√draws, s² the unbiased variance of an entry.
+    draws : int
+    """
+
+    mean: FloatArray
+    standard_error: FloatArray
+    draws: int
+
+
+def monte_carlo(
+    draw: Draw, X: ArrayLike, draws: int, *, rng: int | np.random.Generator
+) -> dict[str, MonteCarloEstimate]:
+    """Estimate the kernels of random networks by their means over independent draws.
+
+    The mean estimates the kernel at the *finite* width of the draws, which differs from that at
+    infinite width by O(1/width); the standard error, O(1/√(width·draws)), does not include that.
+
+    Parameters
+    ----------
+    draw : callable
+        ``draw(generator, X)`` makes one random network and returns a mapping from names, such as
+        "conjugate" and "tangent", to (n, n) matrices.  See `equilibrium_draw`, `explicit_draw`.
+    X : array_like of shape (n, p)
+    draws : int
+        At least 2.
+    rng : int or numpy.random.Generator
+        Seed, or generator; the draws take their random numbers from it one after the other.
+
+    Returns
+    -------
+    dict of str to MonteCarloEstimate
+        For each name that the draws return.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> from notsodeep.kernels import explicit_draw, monte_carlo
+    >>> draw = explicit_draw(nsd.ExplicitNetwork(["relu"]), width=1000)
+    >>> estimate = monte_carlo(draw, np.eye(2), draws=50, rng=0)["conjugate"]
+    >>> exact = nsd.conjugate_kernel(nsd.ExplicitNetwork(["relu"]), np.eye(2))
+    >>> bool((abs(estimate.mean - exact) < 5 * estimate.standard_error).all())
+    True
+    """
+    owner = "monte_carlo"
+    if not callable(draw):
+        requirement = "be a callable of a generator and X"
+        remedy = "equilibrium_draw and explicit_draw make one from a model and a width."
+        raise checks.refusal("draw", owner, requirement, repr(draw), remedy)
+    samples = checks.samples(X, "X", owner)
+    count = checks.integer_at_least(draws, 2, "draws", owner, "A standard error needs two.")
+    generator = checks.random_generator(rng, owner)
+    begin = time.perf_counter()
+    running = {
+        name: _Running(kernel) for name, kernel in _kernels(draw, generator, samples, 0).items()
+    }
+    expected = (time.perf_counter() - begin) * count
+    with progress_bar("draws", enabled=expected > _LONG) as advance:
+        for number in range(1, count):
+            kernels = _kernels(draw, generator, samples, number)
+            if kernels.keys() != running.keys():
+                requirement = f"return the same kernels every time ({', '.join(running)})"
+                raise checks.refusal("draw", owner, requirement, ", ".join(kernels))
+            for name, kernel in kernels.items():
+                running[name].add(kernel)
+            advance(number + 1, count)
+    return {name: each.estimate() for name, each in running.items()}
+
+
+def _kernels(
+    draw: Draw, generator: np.random.Generator, X: FloatArray, number: int
+) -> dict[str, FloatArray]:
+    """Make one draw and check what it returns."""
+    result = draw(generator, X)
+    if not isinstance(result, Mapping) or not result:
+        requirement = "return a mapping from names to kernels, like {'conjugate': Z @ Z.T}"
+        raise checks.refusal("draw", "monte_carlo", requirement, type(result).__name__)
+    owner = f"draw {number}"
+    shape = (len(X), len(X))
+    return {k: checks.matrix_of_shape(v, shape, f"{k} kernel", owner) for k, v in result.items()}
+
+
+class _Running:
+    """Mean and sum of squared deviations of matrices, by Welford's update."""
+
+    def __init__(self, first: FloatArray) -> None:
+        self.count, self.mean, self.scatter = 1, first.copy(), np.zeros_like(first)
+
+    def add(self, matrix: FloatArray) -> None:
+        self.count += 1
+        before = matrix - self.mean
+        self.mean += before / self.count
+        self.scatter += before * (matrix - self.mean)
+
+    def estimate(self) -> MonteCarloEstimate:
+        error = np.sqrt(self.scatter / (self.count - 1) / self.count)
+        return MonteCarloEstimate(self.mean, error, self.count)
+
+
+def equilibrium_draw(
+    deq: DeepEquilibrium,
+    width: int,
+    *,
+    convention: Convention = "preactivation",
+    law: Law = "normal",
+    tolerance: float = 1e-10,
+    max_steps: int = 2000,
+) -> Draw:
+    """Make random DEQs z* = φ(√σa² A z* + √σb² B x)/√m, by iteration from z = 0.
+
+    Parameters
+    ----------
+    deq : DeepEquilibrium
+    width : int
+        m.
+    convention : {"preactivation", "feature"}
+        "feature" gives the Gram matrix Z Zᵀ of the features z*; "preactivation" gives
+        σa² Z Zᵀ + σb² X Xᵀ, the covariance of the pre-activations under a fresh A and B.
+    law : {"normal", "rademacher"}
+        Of the entries of A and B.  With signs ±1 the pre-activations are Gaussian, and the kernels
+        those of the theory, only if every input is spread out over many features.
+    tolerance : float
+        The iteration ends when ‖f(z) − z‖ ≤ tolerance·‖f(z)‖ for every sample.
+    max_steps : int
+        The error falls by about √(σa² E φ′²) with every step.
+
+    Returns
+    -------
+    callable
+        For `monte_carlo`; gives one kernel, "conjugate".  It raises `NotConverged`, with the record
+        of the iteration and its relative residual, for networks without a stable fixed point.
+    """
+    owner = "equilibrium_draw"
+    if not isinstance(deq, DeepEquilibrium):
+        raise checks.refusal("deq", owner, "be a DeepEquilibrium", repr(deq))
+    checks.known_name(convention, get_args(Convention), f"convention of {owner}")
+    entries = _entries(law, owner)
+    m = checks.positive_integer(width, "width", owner)
+    tolerance = checks.positive_number(tolerance, "tolerance", owner)
+    max_steps = checks.positive_integer(max_steps, "max_steps", owner)
+
+    def draw(generator: np.random.Generator, X: FloatArray) -> dict[str, FloatArray]:
+        drive = math.sqrt(deq.sigma_b2) * (X @ entries(generator, (X.shape[1], m)))
+        if deq.sigma_a2 == 0.0:
+            features = _layer(deq.activation, drive)
+        else:
+            # Samples are rows, so this is the transpose of A.
+            recurrent = entries(generator, (m, m))
+            recurrent *= math.sqrt(deq.sigma_a2)
+            features = _fixed_point(deq, drive, recurrent, tolerance, max_steps)
+        gram = features @ features.T
+        if convention == "preactivation":
+            gram = deq.sigma_a2 * gram + deq.sigma_b2 * (X @ X.T)
+        return {"conjugate": gram}
+
+    return draw
+
+
+def explicit_draw(network: ExplicitNetwork, width: int, *, law: Law = "normal") -> Draw:
+    """Make random networks x_l = σ_l(W_l x_{l−1})/√m, every layer of the same width m.
+
+    Parameters
+    ----------
+    network : ExplicitNetwork
+    width : int
+        m.
+    law : {"normal", "rademacher"}
+        Of the entries of the W_l; see `equilibrium_draw`.
+
+    Returns
+    -------
+    callable
+        For `monte_carlo`; gives one kernel, "conjugate", the Gram matrix of x_L.
+    """
+    owner = "explicit_draw"
+    if not isinstance(network, ExplicitNetwork):
+        raise checks.refusal("network", owner, "be an ExplicitNetwork", repr(network))
+    entries = _entries(law, owner)
+    m = checks.positive_integer(width, "width", owner)
+
+    def draw(generator: np.random.Generator, X: FloatArray) -> dict[str, FloatArray]:
+        features = X
+        for activation in network.activations:
+            features = _layer(activation, features @ entries(generator, (features.shape[1], m)))
+        return {"conjugate": features @ features.T}
+
+    return draw
+
+
+def _entries(law: str, owner: str) -> Callable[[np.random.Generator, tuple[int, int]], FloatArray]:
+    """Return what makes matrices with entries of mean 0 and variance 1."""
+    if checks.known_name(law, get_args(Law), f"law of {owner}") == "normal":
+        return lambda generator, shape: generator.standard_normal(shape)
+    return lambda generator, shape: generator.choice(np.array([-1.0, 1.0]), shape)
+
+
+def _layer(activation: Any, preactivation: FloatArray) -> FloatArray:
+    with np.errstate(over="ignore", invalid="ignore"):  # looked at where it matters
+        return np.asarray(activation(preactivation) / math.sqrt(preactivation.shape[1]))
+
+
+def _fixed_point(
+    deq: DeepEquilibrium,
+    drive: FloatArray,
+    recurrent: FloatArray,
+    tolerance: float,
+    max_steps: int,
+) -> FloatArray:
+    """Iterate z ← φ(z·recurrent + drive)/√m from z = 0; shape (n, m)."""
+    features = _layer(deq.activation, drive)
+    residual, steps, reason = math.inf, 0, f"no convergence in {max_steps} steps"
+    while steps < max_steps:
+        steps += 1
+        image = _layer(deq.activation, features @ recurrent + drive)
+        change = np.linalg.norm(image - features, axis=1)
+        size = np.linalg.norm(image, axis=1)
+        if not np.isfinite(size).all():
+            reason = "the iterates grow without bound"
+            break
+        features = image
+        residual = float((change / np.maximum(size, np.finfo(float).tiny)).max())
+        if residual <= tolerance:
+            return features
+    bound = 0.25 / deq.activation.lipschitz**2
+    raise NotConverged(
+        f"The features z* of a {deq} of width {drive.shape[1]} were not found: {reason} (relative "
+        f"residual {residual:.3g} after {steps} steps). At finite width they are sure to exist "
+        f"for σa² < 1/(4L²) = {bound:.4g} only. Use a smaller sigma_a2, or more steps.",
+        FixedPoint(features, False, residual, steps, reason),
+    )

@@ -1,0 +1,248 @@
+"""What holds for the kernels of every model, on every route."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import notsodeep as nsd
+from notsodeep import checks
+from notsodeep.errors import InvalidInput, NotEnoughMemory, UnknownName
+from notsodeep.kernels import evaluation
+
+MODELS = [
+    nsd.DeepEquilibrium("tanh", 0.2),
+    nsd.DeepEquilibrium("relu", 0.2),
+    nsd.DeepEquilibrium("relu", 0.2).centred(1.0),
+    nsd.DeepEquilibrium("swish", 0.2).centred(1.0),
+    nsd.DeepEquilibrium("hard_tanh", 0.4),
+    nsd.DeepEquilibrium("elu", 0.1),
+    nsd.DeepEquilibrium(nsd.activations.from_formula("x / (1 + abs(x))", kinks=(0.0,)), 0.3),
+    nsd.DeepEquilibrium(nsd.activations.hermite((0.1, 0.5, 0.2)), 0.1),
+    nsd.ExplicitNetwork(["relu"]),
+    nsd.ExplicitNetwork(["tanh", "relu"]).centred(1.0),
+]
+every_model = pytest.mark.parametrize("model", MODELS, ids=str)
+both_inputs = pytest.mark.parametrize("unit", [False, True], ids=["spread", "unit"])
+
+
+def inputs(n: int, unit: bool, seed: int = 0, p: int = 30) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, p)) / np.sqrt(p)
+    X *= np.exp(rng.uniform(-0.7, 0.7, size=(n, 1)))
+    X = X / np.linalg.norm(X, axis=1, keepdims=True) if unit else X
+    X.flags.writeable = False
+    return X
+
+
+@every_model
+@both_inputs
+def test_symmetric_equals_cross(model, unit: bool) -> None:  # type: ignore[no-untyped-def]
+    X = inputs(150, unit)
+    symmetric, cross = nsd.kernel_pair(model, X), nsd.kernel_pair(model, X, X.copy())
+    for name in ("conjugate", "tangent"):
+        a, b = getattr(symmetric, name), getattr(cross, name)
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
+        assert np.array_equal(a, a.T)
+
+
+@every_model
+@both_inputs
+def test_positive_semidefinite_and_cauchy_schwarz(model, unit: bool) -> None:  # type: ignore[no-untyped-def]
+    X = inputs(80, unit)
+    pair = nsd.kernel_pair(model, X)
+    for kernel in (pair.conjugate, pair.tangent):
+        assert np.linalg.eigvalsh(kernel).min() >= -1e-12 * np.trace(kernel)
+        d = np.sqrt(np.diag(kernel))
+        assert (np.abs(kernel) <= np.outer(d, d) * (1 + 1e-12)).all()
+
+
+@every_model
+@both_inputs
+def test_permutation_and_rotation(model, unit: bool) -> None:  # type: ignore[no-untyped-def]
+    X = inputs(70, unit)
+    rng = np.random.default_rng(1)
+    order = rng.permutation(70)
+    rotation = np.linalg.qr(rng.normal(size=(30, 30)))[0]
+    base = nsd.kernel_pair(model, X)
+    permuted, rotated = nsd.kernel_pair(model, X[order]), nsd.kernel_pair(model, X @ rotation)
+    for name in ("conjugate", "tangent"):
+        kernel = getattr(base, name)
+        np.testing.assert_allclose(
+            getattr(permuted, name), kernel[np.ix_(order, order)], rtol=1e-11, atol=1e-13
+        )
+        np.testing.assert_allclose(getattr(rotated, name), kernel, rtol=1e-11, atol=1e-13)
+
+
+@every_model
+def test_blocks_equal_the_whole(model, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    X, Y = inputs(100, False), inputs(37, False, seed=5)
+    whole, cross = nsd.kernel_pair(model, X), nsd.kernel_pair(model, X, Y)
+    monkeypatch.setattr(evaluation, "BLOCK", 900)
+    pieces, cross_pieces = nsd.kernel_pair(model, X), nsd.kernel_pair(model, X, Y)
+    for name in ("conjugate", "tangent"):
+        np.testing.assert_allclose(
+            getattr(pieces, name), getattr(whole, name), rtol=1e-12, atol=1e-14
+        )
+        np.testing.assert_allclose(
+            getattr(cross_pieces, name), getattr(cross, name), rtol=1e-12, atol=1e-14
+        )
+
+
+@every_model
+def test_one_thread_equals_many(model, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+    X = inputs(90, False)
+    monkeypatch.setattr(evaluation, "BLOCK", 900)
+    many = nsd.kernel_pair(model, X)
+    monkeypatch.setenv("NOTSODEEP_THREADS", "1")
+    one = nsd.kernel_pair(model, X)
+    assert np.array_equal(one.conjugate, many.conjugate)
+    assert np.array_equal(one.tangent, many.tangent)
+
+
+@every_model
+def test_single_functions_equal_the_pair(model) -> None:  # type: ignore[no-untyped-def]
+    X, Y = inputs(40, False), inputs(11, False, seed=3)
+    for other in (None, Y):
+        pair = nsd.kernel_pair(model, X, other, convention="feature")
+        conjugate = nsd.conjugate_kernel(model, X, other, convention="feature")
+        tangent = nsd.tangent_kernel(model, X, other, convention="feature")
+        assert np.array_equal(pair.conjugate, conjugate)
+        assert np.array_equal(pair.tangent, tangent)
+
+
+@every_model
+def test_float32_is_the_rounded_result(model) -> None:  # type: ignore[no-untyped-def]
+    X = inputs(60, False)
+    double, single = nsd.kernel_pair(model, X), nsd.kernel_pair(model, X, dtype=np.float32)
+    assert single.conjugate.dtype == np.float32
+    assert np.array_equal(single.conjugate, single.conjugate.T)
+    np.testing.assert_allclose(single.conjugate, double.conjugate, rtol=2e-7, atol=1e-8)
+    np.testing.assert_allclose(single.tangent, double.tangent, rtol=2e-7, atol=1e-8)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_result_can_go_to_a_memory_map(tmp_path: Path, dtype: type) -> None:
+    X = inputs(50, False)
+    model = MODELS[0]
+    room = np.memmap(tmp_path / "k.bin", dtype=dtype, mode="w+", shape=(50, 50))
+    returned = nsd.tangent_kernel(model, X, out=room)
+    assert returned is room
+    np.testing.assert_allclose(room, nsd.tangent_kernel(model, X), rtol=2e-7)
+    fortran = np.empty((50, 50), order="F")
+    nsd.conjugate_kernel(model, X, out=fortran)
+    np.testing.assert_allclose(fortran, nsd.conjugate_kernel(model, X), rtol=1e-14)
+
+
+def test_input_is_not_changed() -> None:
+    X = inputs(20, False).copy()
+    before = X.copy()
+    nsd.kernel_pair(MODELS[0], X)
+    assert np.array_equal(X, before)
+
+
+def test_one_sample_and_one_feature() -> None:
+    for model in MODELS:
+        alone = nsd.kernel_pair(model, [[0.5]])
+        assert alone.conjugate.shape == (1, 1)
+        column = nsd.kernel_pair(model, [[0.5], [-0.5], [2.0], [0.0]])
+        assert np.isfinite(column.tangent).all()
+
+
+def test_integers_and_lists_are_accepted() -> None:
+    model = nsd.DeepEquilibrium("relu", 0.2)
+    expected = nsd.conjugate_kernel(model, np.eye(3))
+    assert np.array_equal(nsd.conjugate_kernel(model, [[1, 0, 0], [0, 1, 0], [0, 0, 1]]), expected)
+    assert np.array_equal(nsd.conjugate_kernel(model, np.eye(3, dtype=np.float32)), expected)
+
+
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from(range(len(MODELS))),
+    st.floats(-3, 2),
+    st.integers(2, 12),
+    st.integers(1, 9),
+)
+@settings(max_examples=80)
+def test_random_inputs(seed: int, index: int, log_scale: float, n: int, p: int) -> None:
+    X = np.random.default_rng(seed).normal(size=(n, p)) * 10.0**log_scale
+    if isinstance(MODELS[index], nsd.DeepEquilibrium) and index == 7:
+        X = X / max(1.0, np.abs(X).max())  # a quadratic has no fixed point at large norms
+    pair = nsd.kernel_pair(MODELS[index], X)
+    for kernel in (pair.conjugate, pair.tangent):
+        assert np.isfinite(kernel).all()
+        assert np.array_equal(kernel, kernel.T)
+        d = np.sqrt(np.maximum(np.diag(kernel), 0))
+        assert (np.abs(kernel) <= np.outer(d, d) * (1 + 1e-9) + 1e-14).all()
+
+
+def test_explanation_and_log(caplog: pytest.LogCaptureFixture) -> None:
+    X = inputs(50, False)
+    with caplog.at_level(logging.INFO, logger="notsodeep.kernels"):
+        pair = nsd.kernel_pair(nsd.DeepEquilibrium("tanh", 0.2), X)
+    assert pair.explanation.route == "series"
+    assert pair.explanation.bound == 1e-14
+    assert "series route" in caplog.text
+    unit = nsd.kernel_pair(nsd.DeepEquilibrium("tanh", 0.2), inputs(50, True))
+    assert unit.explanation.route == "univariate"
+    assert nsd.kernel_pair(nsd.DeepEquilibrium("relu", 0.2), X).explanation.route == "univariate"
+    centred = nsd.DeepEquilibrium("relu", 0.2).centred(1.0)
+    assert nsd.kernel_pair(centred, X).explanation.route == "hinge"
+
+
+BAD_INPUTS = [
+    (
+        np.array([[1.0, np.nan], [np.inf, 2.0]]),
+        r"2 NaN or infinite entries, the first at index \(0, 1\)",
+    ),
+    (np.ones(3), "reshape"),
+    (np.ones((2, 2, 2)), "matrix"),
+    (np.ones((0, 3)), "at least one sample"),
+    (np.ones((3, 0)), "at least one sample"),
+    ([[1.0, 2.0], [3.0]], "rectangular"),
+    (np.ones((2, 2)) + 1j, "real numbers"),
+    ([["a", "b"]], "real numbers"),
+    (None, "real numbers"),
+]
+
+
+@pytest.mark.parametrize(("X", "words"), BAD_INPUTS)
+def test_bad_inputs_are_refused(X: object, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        nsd.conjugate_kernel(MODELS[0], X)  # type: ignore[arg-type]
+    if isinstance(X, np.ndarray) and X.ndim == 2:
+        with pytest.raises(InvalidInput, match="Y of"):
+            nsd.conjugate_kernel(MODELS[0], np.ones((2, 2)), X)  # type: ignore[arg-type]
+
+
+def test_bad_arguments_are_refused() -> None:
+    X = np.eye(3)
+    with pytest.raises(InvalidInput, match="as many features"):
+        nsd.conjugate_kernel(MODELS[0], X, np.eye(4))
+    with pytest.raises(UnknownName, match="'feature'"):
+        nsd.conjugate_kernel(MODELS[0], X, convention="features")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="float64 or float32"):
+        nsd.conjugate_kernel(MODELS[0], X, dtype=np.float16)
+    with pytest.raises(InvalidInput, match="float64 or float32"):
+        nsd.conjugate_kernel(MODELS[0], X, dtype="nonsense")
+    with pytest.raises(InvalidInput, match=r"shape \(3, 3\)"):
+        nsd.conjugate_kernel(MODELS[0], X, out=np.empty((2, 2)))
+    read_only = np.empty((3, 3))
+    read_only.flags.writeable = False
+    with pytest.raises(InvalidInput, match="read-only"):
+        nsd.conjugate_kernel(MODELS[0], X, out=read_only)
+    with pytest.raises(InvalidInput, match="DeepEquilibrium or an ExplicitNetwork"):
+        nsd.conjugate_kernel("relu", X)  # type: ignore[arg-type]
+
+
+def test_results_that_do_not_fit_are_refused_before_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "available_memory", lambda: 1000)
+    with pytest.raises(NotEnoughMemory, match=r"needs .* GiB.*KernelOperator"):
+        nsd.conjugate_kernel(MODELS[0], np.ones((100, 3)))
+    room = np.empty((100, 100))
+    assert nsd.conjugate_kernel(MODELS[0], np.ones((100, 3)), out=room) is room

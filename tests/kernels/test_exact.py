@@ -1,0 +1,238 @@
+"""The engine against the slow, obvious reference, to 1e-10, on awkward inputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from reference import equilibrium_kernels, explicit_kernels
+
+import notsodeep as nsd
+from cases import REFERENCE, identifier
+from notsodeep.activations import Activation
+from notsodeep.errors import NotConverged
+
+CONVENTIONS = ("preactivation", "feature")
+
+
+def awkward_inputs(spread: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Rows with duplicates, antipodes, close and orthogonal ones; with `spread`, a zero row too."""
+    rng = np.random.default_rng(7)
+    X = rng.normal(size=(3, 6))
+    X[2] = X[1] + 1e-2 * rng.normal(size=6)
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    if spread:
+        X *= np.array([0.03, 1.0, 3.0])[:, None]
+    Y = np.vstack([X[1], -X[1], 0.0 * X[0] if spread else X[0]])
+    return X, Y
+
+
+def check_against_reference(deq: nsd.DeepEquilibrium, X: np.ndarray, Y: np.ndarray) -> None:
+    expected = equilibrium_kernels(deq, X, Y, layers=5000)
+    for convention in CONVENTIONS:
+        pair = nsd.kernel_pair(deq, X, Y, convention=convention)  # type: ignore[arg-type]
+        for name in ("conjugate", "tangent"):
+            reference = expected[f"{convention} {name}"]
+            # Antipodes keep the reference itself from being better than this: it has ρ only to
+            # 1e-16, and a kinked activation turns that into 1e-8 in its derivative kernel.
+            np.testing.assert_allclose(
+                getattr(pair, name), reference, rtol=1e-10, atol=1e-10 * np.abs(reference).max()
+            )
+
+
+def fast_case(activation: Activation, sigma_a2: float) -> bool:
+    """The reference is slow at large σa²; the whole grid is run by `make test-all`."""
+    return sigma_a2 == 0.1 or (sigma_a2 == 0.5 and activation.name in ("relu", "tanh"))
+
+
+def grid() -> list[object]:
+    cases = []
+    for activation in REFERENCE:
+        for sigma_a2 in (0.0, 0.1, 0.5, 0.9):
+            marks = () if fast_case(activation, sigma_a2) else (pytest.mark.slow,)
+            label = f"{identifier(activation)}-{sigma_a2}"
+            cases.append(pytest.param(activation, sigma_a2, id=label, marks=marks))
+    return cases
+
+
+@pytest.mark.parametrize("spread", [False, True], ids=["unit", "spread"])
+@pytest.mark.parametrize(("activation", "sigma_a2"), grid())
+def test_equilibrium_kernels(activation: Activation, sigma_a2: float, spread: bool) -> None:
+    X, Y = awkward_inputs(spread)
+    deq = nsd.DeepEquilibrium(activation, sigma_a2)
+    if has_kernels(deq, np.vstack([X, Y])):
+        check_against_reference(deq, X, Y)
+    else:
+        with pytest.raises(NotConverged, match="smaller sigma_a2"):
+            nsd.kernel_pair(deq, X, Y)
+
+
+def has_kernels(deq: nsd.DeepEquilibrium, X: np.ndarray) -> bool:
+    """Whether plain iteration of the variances settles, with a finite tangent kernel there."""
+    norms = np.einsum("ij,ij->i", X, X)
+    q = deq.sigma_b2 * norms
+    for _ in range(5000):
+        square = deq.activation.moments(np.sqrt(np.maximum(q, 1e-60))).square
+        before, q = q, deq.sigma_a2 * square + deq.sigma_b2 * norms
+        if q.max() > 1e12:
+            return False
+        if np.abs(q - before).max() <= 1e-13 * q.max():
+            break
+    slopes = deq.activation.moments(np.sqrt(np.maximum(q, 1e-60))).slope_square
+    return bool(deq.sigma_a2 * slopes.max() < 1.0)
+
+
+@pytest.mark.parametrize("activation", REFERENCE, ids=identifier)
+def test_centred_equilibrium_kernels(activation: Activation) -> None:
+    X, Y = awkward_inputs(spread=True)
+    deq = nsd.DeepEquilibrium(activation, 0.1)
+    if np.isfinite(activation.lipschitz):
+        check_against_reference(deq.centred(1.0), X, Y)
+    else:
+        X, Y = 0.1 * X, 0.1 * Y
+        check_against_reference(deq.centred(0.1), X, Y)
+
+
+@pytest.mark.parametrize("spread", [False, True], ids=["unit", "spread"])
+@pytest.mark.parametrize(
+    "layers",
+    [
+        ["relu"],
+        ["tanh"],
+        ["elu"],
+        ["hard_tanh", "swish"],
+        ["relu", "tanh", "cos"],
+        [nsd.activations.polynomial([0.1, 1.0, 0.3]), "relu"],
+    ],
+    ids=str,
+)
+def test_explicit_kernels(layers: list[str], spread: bool) -> None:
+    X, Y = awkward_inputs(spread)
+    for network in (nsd.ExplicitNetwork(layers), nsd.ExplicitNetwork(layers).centred(1.0)):
+        conjugate, tangent = explicit_kernels(network, X, Y)
+        pair = nsd.kernel_pair(network, X, Y)
+        atol = 1e-10 * np.abs(tangent).max()
+        np.testing.assert_allclose(pair.conjugate, conjugate, rtol=1e-10, atol=atol)
+        np.testing.assert_allclose(pair.tangent, tangent, rtol=1e-10, atol=atol)
+
+
+def test_one_relu_layer_is_the_arc_cosine_kernel() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 5))
+    norms = np.linalg.norm(X, axis=1)
+    cosine = np.clip(X @ X.T / np.outer(norms, norms), -1, 1)
+    angle = np.arccos(cosine)
+    size = np.outer(norms, norms)
+    first = size * (np.sin(angle) + (np.pi - angle) * np.cos(angle)) / (2 * np.pi)
+    zeroth = (np.pi - angle) / (2 * np.pi)
+    pair = nsd.kernel_pair(nsd.ExplicitNetwork(["relu"]), X)
+    off = ~np.eye(40, dtype=bool)
+    np.testing.assert_allclose(pair.conjugate[off], first[off], rtol=1e-12)
+    np.testing.assert_allclose(
+        pair.tangent[off], (first + X @ X.T * zeroth)[off], rtol=1e-12, atol=1e-12
+    )
+    np.testing.assert_allclose(np.diag(pair.conjugate), norms**2 / 2, rtol=1e-14)
+    np.testing.assert_allclose(np.diag(pair.tangent), norms**2, rtol=1e-14)
+
+
+def test_sphere_reference_values() -> None:
+    # Normalised ReLU, σa² = .2, orthogonal unit inputs: g(0) and k(0) of the sphere theory.
+    pair = nsd.kernel_pair(nsd.DeepEquilibrium("normalized_relu", 0.2), np.eye(2))
+    assert pair.conjugate[0, 1] == pytest.approx(0.07091, abs=5e-6)
+    assert pair.tangent[0, 1] == pytest.approx(0.07919, abs=5e-6)
+    assert pair.conjugate[0, 0] == pytest.approx(1.0, abs=1e-14)
+
+
+@pytest.mark.parametrize("name", ["relu", "tanh", "swish"])
+def test_untied_recursion_converges_to_the_equilibrium_kernel(name: str) -> None:
+    # 200 layers of G ← σa² E[φφ] + σb² S through the general pair expectations.
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(5, 20)) / np.sqrt(20)
+    deq = nsd.DeepEquilibrium(name, 0.6)
+    S = X @ X.T
+    G = np.zeros_like(S)
+    for _ in range(200):
+        q = np.maximum(np.diag(G), 1e-60)
+        limit = np.sqrt(np.outer(q, q))
+        cov = np.clip(G, -limit, limit)
+        pairs = nsd.activations.pair_expectations(deq.activation, q[:, None], q[None, :], cov)
+        G = 0.6 * pairs.value + 0.4 * S
+    np.testing.assert_allclose(nsd.conjugate_kernel(deq, X), G, rtol=1e-9, atol=1e-11)
+
+
+def test_zero_recurrence_is_one_explicit_layer() -> None:
+    X = np.random.default_rng(2).normal(size=(9, 4))
+    deq = nsd.kernel_pair(nsd.DeepEquilibrium("swish", 0.0), X, convention="feature")
+    net = nsd.kernel_pair(nsd.ExplicitNetwork(["swish"]), X)
+    np.testing.assert_allclose(deq.conjugate, net.conjugate, rtol=1e-13)
+    np.testing.assert_allclose(deq.tangent, net.tangent, rtol=1e-13)
+
+
+@pytest.mark.parametrize("name", ["relu", "hard_tanh", "elu", "tanh"])
+@pytest.mark.parametrize("sigma_a2", [0.0, 0.2])
+@pytest.mark.parametrize("distance", [1e-3, 1e-5, 1e-7, 1e-9, 1e-12, 1e-15])
+def test_nearly_equal_rows(name: str, sigma_a2: float, distance: float) -> None:
+    # To first order E(u − v)² = σb²‖x − y‖²/(1 − σa² E φ′²), and 1 − E[φ′φ′]/E φ′² goes with its
+    # square root for a kinked φ.  Halving the distance twice must scale both accordingly.
+    rng = np.random.default_rng(3)
+    x, direction = rng.normal(size=(2, 8))
+    direction -= x * (direction @ x) / (x @ x)
+    deq = nsd.DeepEquilibrium(name, sigma_a2)
+    gaps = []
+    for factor in (1.0, 0.25):
+        y = x + factor * distance * direction
+        pair = nsd.kernel_pair(deq, x[None], np.stack([y, x]), convention="feature")
+        gaps.append(pair.tangent[0, 1] - pair.tangent[0, 0])
+    scale = abs(pair.tangent[0, 1])
+    assert np.isfinite(gaps).all()
+    if name == "tanh" or name == "elu":
+        assert abs(gaps[0]) <= 40 * distance * scale + 1e-13 * scale
+    elif distance >= 1e-12:
+        # Proportional to the distance, down to distances whose square is below rounding.
+        assert gaps[0] / gaps[1] == pytest.approx(4.0, rel=0.02)
+
+
+def test_unit_relu_close_pair_against_the_exact_angle() -> None:
+    # On the circle, normalised ReLU and σa² = 0: E[φ′φ′] = 1 − θ/π with θ the angle itself.
+    for angle in (1e-1, 1e-3, 1e-5, 1e-7, 1e-9, 1e-11):
+        x, y = np.array([1.0, 0.0]), np.array([np.cos(angle), np.sin(angle)])
+        network = nsd.ExplicitNetwork(["normalized_relu"])
+        pair = nsd.kernel_pair(network, x[None], y[None])
+        slope = (pair.tangent[0, 0] - pair.conjugate[0, 0]) / np.cos(angle)
+        assert 1.0 - slope == pytest.approx(angle / np.pi, rel=1e-6, abs=1e-15)
+
+
+def test_bit_equal_rows_get_the_diagonal_value() -> None:
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(6, 3))
+    X[5] = X[1]
+    for name in ("relu", "hard_tanh", "elu", "tanh"):
+        pair = nsd.kernel_pair(nsd.DeepEquilibrium(name, 0.2), X)
+        for kernel in (pair.conjugate, pair.tangent):
+            assert kernel[1, 5] == kernel[1, 1] == kernel[5, 5]
+
+
+@pytest.mark.parametrize("name", ["tanh", "relu", "arctan", "softplus"])
+def test_high_recurrence_and_norms_over_three_decades(name: str) -> None:
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(60, 30)) / np.sqrt(30)
+    X *= np.logspace(-1.5, 1.5, 60)[:, None]
+    deq = nsd.DeepEquilibrium(name, 0.99)
+    pair = nsd.kernel_pair(deq, X)
+    q = np.diag(pair.conjugate)
+    value = nsd.activations.pair_expectations(
+        deq.activation,
+        q[:, None],
+        q[None, :],
+        np.clip(pair.conjugate, -np.sqrt(np.outer(q, q)), np.sqrt(np.outer(q, q))),
+    ).value
+    residual = 0.99 * value + 0.01 * X @ X.T - pair.conjugate
+    assert np.abs(residual / np.sqrt(np.outer(q, q))).max() <= 1e-12
+
+
+def test_no_fixed_point_is_an_error_with_a_remedy() -> None:
+    cubic = nsd.DeepEquilibrium(nsd.activations.polynomial([0, 1, 0, 1]), 0.5)
+    with pytest.raises(NotConverged, match="smaller sigma_a2"):
+        nsd.conjugate_kernel(cubic, np.eye(3))
+    steep = nsd.DeepEquilibrium(nsd.activations.leaky_relu(2.0, 2.0), 0.5)
+    with pytest.raises(NotConverged, match="must be below 1"):
+        nsd.conjugate_kernel(steep, np.eye(3))
