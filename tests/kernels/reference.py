@@ -8,9 +8,14 @@ from notsodeep.activations import Activation, pair_expectations
 from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
 
 
-def equal_rows(X: np.ndarray, Y: np.ndarray) -> np.ndarray:
-    """Which pairs are bit-equal: their covariance is their variance, exactly."""
-    return (X[:, None, :] == Y[None, :, :]).all(axis=2)
+def pinned(odd: bool, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
+    """Correlations known exactly: 1 for bit-equal rows, −1 for opposite ones if all is odd, or NaN.
+
+    Rounding would put these pairs 1e-16 away, which a kinked φ turns into 1e-8 of E[φ′φ′].
+    """
+    equal = (X[:, None, :] == Y[None, :, :]).all(axis=2)
+    opposite = (X[:, None, :] == -Y[None, :, :]).all(axis=2) & odd
+    return np.where(equal, 1.0, np.where(opposite, -1.0, np.nan))
 
 
 def quadrature(activation: Activation, q1: np.ndarray, q2: np.ndarray, g: np.ndarray):  # type: ignore[no-untyped-def]
@@ -38,11 +43,11 @@ def equilibrium_kernels(
         if done:
             break
     v1, v2 = (np.broadcast_to(z, (n, m)) for z in (q[:n, None], q[None, n:]))
-    same = equal_rows(X, Y)
+    known = pinned(phi.parity == "odd" or a == 0.0, X, Y)
     g = b * gram
     for _ in range(layers):
         value, derivative = quadrature(phi, v1, v2, g)
-        new = np.where(same, v1, a * value + b * gram)
+        new = np.where(np.isnan(known), a * value + b * gram, known * v1)
         done = np.abs(new - g).max() <= tolerance
         g = new
         if done:
@@ -62,13 +67,15 @@ def explicit_kernels(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Σ_L and Θ_L by the layer recursion."""
     sigma = theta = X @ Y.T
-    same = equal_rows(X, Y)
     q1, q2 = (np.einsum("ij,ij->i", Z, Z) for Z in (X, Y))
+    odd = True
     for activation in network.activations:
         v1, v2 = (np.broadcast_to(z, sigma.shape) for z in (q1[:, None], q2[None, :]))
-        sigma = np.where(same, v1, sigma)
+        known = pinned(odd, X, Y)
+        sigma = np.where(np.isnan(known), sigma, known * v1)
         value, derivative = quadrature(activation, v1, v2, sigma)
         theta = value + theta * derivative
         sigma = value
+        odd = odd and activation.parity == "odd"
         q1, q2 = (activation.moments(np.sqrt(np.maximum(q, 1e-60))).square for q in (q1, q2))
     return sigma, theta

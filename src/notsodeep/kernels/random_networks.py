@@ -11,12 +11,13 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from notsodeep import checks
+from notsodeep.activations import Activation
 from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
 from notsodeep.errors import NotConverged
 from notsodeep.execution import progress_bar
@@ -234,9 +235,8 @@ def _entries(law: str, owner: str) -> Callable[[np.random.Generator, tuple[int, 
     return lambda generator, shape: generator.choice(np.array([-1.0, 1.0]), shape)
 
 
-def _layer(activation: Any, preactivation: FloatArray) -> FloatArray:
-    with np.errstate(over="ignore", invalid="ignore"):  # looked at where it matters
-        return np.asarray(activation(preactivation) / math.sqrt(preactivation.shape[1]))
+def _layer(activation: Activation, preactivation: FloatArray) -> FloatArray:
+    return np.asarray(activation(preactivation) / math.sqrt(preactivation.shape[1]))
 
 
 def _fixed_point(
@@ -251,20 +251,22 @@ def _fixed_point(
     residual, steps, reason = math.inf, 0, f"no convergence in {max_steps} steps"
     while steps < max_steps:
         steps += 1
-        image = _layer(deq.activation, features @ recurrent + drive)
-        change = np.linalg.norm(image - features, axis=1)
-        size = np.linalg.norm(image, axis=1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            image = _layer(deq.activation, features @ recurrent + drive)
+            size = np.linalg.norm(image, axis=1)
+            change = np.linalg.norm(image - features, axis=1)
         if not np.isfinite(size).all():
             reason = "the iterates grow without bound"
             break
         features = image
-        residual = float((change / np.maximum(size, np.finfo(float).tiny)).max())
+        residual = float((change / np.maximum(size, np.finfo(np.float64).tiny)).max())
         if residual <= tolerance:
             return features
     bound = 0.25 / deq.activation.lipschitz**2
     raise NotConverged(
         f"The features z* of a {deq} of width {drive.shape[1]} were not found: {reason} (relative "
         f"residual {residual:.3g} after {steps} steps). At finite width they are sure to exist "
-        f"for σa² < 1/(4L²) = {bound:.4g} only. Use a smaller sigma_a2, or more steps.",
+        f"for σa² < 1/(4L²) = {bound:.4g} only. Use a smaller sigma_a2, a larger width or more "
+        "steps.",
         FixedPoint(features, False, residual, steps, reason),
     )
