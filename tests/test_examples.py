@@ -30,4 +30,5 @@ def test_readme_code_runs(capsys: pytest.CaptureFixture[str]) -> None:
         exec(compile(block, "README.md", "exec"), {})
     printed = capsys.readouterr().out
     assert "contraction: holds" in printed
-    assert "odd 1.0" in printed
+    assert "(1437, 5)" in printed
+    assert "odd series route" in printed

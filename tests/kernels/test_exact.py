@@ -41,7 +41,8 @@ def check_against_reference(deq: nsd.DeepEquilibrium, X: np.ndarray, Y: np.ndarr
 
 def fast_case(activation: Activation, sigma_a2: float) -> bool:
     """The reference is slow at large σa²; the whole grid is run by `make test-all`."""
-    return sigma_a2 == 0.1 or (sigma_a2 == 0.5 and activation.name in ("relu", "tanh"))
+    hard = {("relu", 0.5), ("tanh", 0.5), ("abs", 0.9)}  # the last: steep, near ρ = 1
+    return sigma_a2 == 0.1 or (activation.name, sigma_a2) in hard
 
 
 def grid() -> list[object]:
@@ -236,3 +237,25 @@ def test_no_fixed_point_is_an_error_with_a_remedy() -> None:
     steep = nsd.DeepEquilibrium(nsd.activations.leaky_relu(2.0, 2.0), 0.5)
     with pytest.raises(NotConverged, match="must be below 1"):
         nsd.conjugate_kernel(steep, np.eye(3))
+
+
+def test_conjugate_kernel_does_not_need_a_finite_tangent_kernel() -> None:
+    # A steep φ at σa² = .9 has σa² E φ′² above 1: the NTK is infinite, the CK is not.
+    deq = nsd.DeepEquilibrium(nsd.activations.from_formula("tanh(3 * x)"), 0.9)
+    X = 0.1 * np.eye(3)
+    with pytest.raises(NotConverged, match=r"tangent kernel .* is infinite"):
+        nsd.tangent_kernel(deq, X)
+    kernel = nsd.conjugate_kernel(deq, X)
+    q = np.diag(kernel)
+    pairs = nsd.activations.pair_expectations(deq.activation, q[:, None], q[None, :], kernel)
+    np.testing.assert_allclose(kernel, 0.9 * pairs.value + 0.1 * X @ X.T, rtol=1e-10, atol=1e-13)
+
+
+def test_results_of_mixed_kinds() -> None:
+    X = np.random.default_rng(8).normal(size=(300, 4))
+    deq = nsd.DeepEquilibrium("swish", 0.2)
+    out = (np.empty((300, 300)), np.empty((300, 300), dtype=np.float32))
+    mixed, plain = nsd.kernel_pair(deq, X, out=out), nsd.kernel_pair(deq, X)
+    assert mixed.conjugate is out[0]
+    np.testing.assert_allclose(out[0], plain.conjugate, rtol=1e-14)
+    np.testing.assert_allclose(out[1], plain.tangent, rtol=2e-7)

@@ -22,8 +22,9 @@ FloatArray = NDArray[np.float64]
 
 _LINEAR = 1e-11  # below this 1 − |ρ| the first-order change of the kernel is exact to rounding
 _MAX_STEPS = 100
-_TOLERANCE = 4e-15
-_ROUNDING = 1e-15
+_TOLERANCE = 4e-15  # a step in ρ that is not worth another evaluation
+_RESIDUAL = 1e-12
+_START_TERMS, _START_STEPS = 192, 8
 
 
 @dataclass(frozen=True)
@@ -62,44 +63,76 @@ def equilibrium_pairs(
     sigma_a2 = deq.sigma_a2
     drive = deq.sigma_b2 * inputs.inner
     size = one.scales * two.scales
-    rho = np.clip(inputs.inner / size, -1.0, 1.0)
-    low, high = np.full_like(rho, -1.0), np.ones_like(rho)
-    value, slope = np.empty_like(rho), np.empty_like(rho)
-    residual = np.zeros_like(rho)
     # With a zero input there is nothing to solve: u is constant, and ρ is 0 by convention.
     solvable = np.minimum(one.scales, two.scales) > LEAST_SCALE
-    rho[~solvable] = 0.0
+    rho = np.where(solvable, _approximate(deq, drive, one.scales, two.scales), 0.0)
+    low, high = np.full_like(rho, -1.0), np.ones_like(rho)
+    value, slope = _pairs(deq.activation, one.scales, two.scales, rho)
+    gap = np.where(solvable, sigma_a2 * value + drive - size * rho, 0.0)
     active = np.flatnonzero(solvable)
-    for _ in range(_MAX_STEPS if active.size else 0):
-        value[active], slope[active] = _pairs(
-            deq.activation, one.scales[active], two.scales[active], rho[active]
-        )
-        gap = sigma_a2 * value[active] + drive[active] - size[active] * rho[active]
-        residual[active] = np.abs(gap) / size[active]
-        low[active] = np.where(gap >= 0.0, rho[active], low[active])
-        high[active] = np.where(gap <= 0.0, rho[active], high[active])
+    for _ in range(_MAX_STEPS):
+        here = gap[active]
+        low[active] = np.where(here >= 0.0, rho[active], low[active])
+        high[active] = np.where(here <= 0.0, rho[active], high[active])
         with np.errstate(divide="ignore", invalid="ignore"):
-            step = gap / (size[active] * (1.0 - sigma_a2 * slope[active]))
-        moved = rho[active] + step
-        outside = ~((moved >= low[active]) & (moved <= high[active]))
-        moved = np.where(outside, 0.5 * (low[active] + high[active]), moved)
-        change = np.abs(moved - rho[active])
-        rho[active] = moved
-        active = active[(change > _TOLERANCE) & (residual[active] > _ROUNDING)]
+            moved = rho[active] + here / (size[active] * (1.0 - sigma_a2 * slope[active]))
+        inside = (moved >= low[active]) & (moved <= high[active])
+        moved = np.where(inside, moved, 0.5 * (low[active] + high[active]))
+        again = np.abs(moved - rho[active]) > _TOLERANCE
+        active, moved = active[again], moved[again]
         if not active.size:
             break
-    stuck = residual > 1e-13
+        rho[active] = moved
+        value[active], slope[active] = _pairs(
+            deq.activation, one.scales[active], two.scales[active], moved
+        )
+        gap[active] = sigma_a2 * value[active] + drive[active] - size[active] * moved
+    _require_convergence(deq, inputs, one, two, np.abs(gap) / size)
+    rest = _refined_rest(deq, inputs, one, two, rho)
+    refined = rest != 1.0 - np.abs(rho)
+    if refined.any():
+        value[refined], slope[refined] = _pairs(
+            deq.activation, one.scales[refined], two.scales[refined], rho[refined], rest[refined]
+        )
+    return np.asarray(sigma_a2 * value + drive), value, slope
+
+
+def _approximate(
+    deq: DeepEquilibrium, drive: FloatArray, scale1: FloatArray, scale2: FloatArray
+) -> FloatArray:
+    """Solve for ρ with a truncated series: a good start, so that dear evaluations are few."""
+    scales, place = np.unique(np.stack([scale1, scale2]), return_inverse=True)
+    first, second = place.reshape(2, -1)
+    coefficients = deq.activation.hermite_coefficients(scales, _START_TERMS)
+    products = (coefficients[first] * coefficients[second]).T
+    slopes = products[1:] * np.arange(1, _START_TERMS)[:, None]
+    size = scale1 * scale2
+    rho = np.clip(drive / size, -1.0, 1.0)
+    for _ in range(_START_STEPS):
+        value = np.polynomial.polynomial.polyval(rho, products, tensor=False)
+        slope = np.polynomial.polynomial.polyval(rho, slopes, tensor=False)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            step = (deq.sigma_a2 * value + drive - size * rho) / (size - deq.sigma_a2 * slope)
+        rho = np.clip(np.where(np.isfinite(step), rho + step, rho), -1.0, 1.0)
+    return np.asarray(rho)
+
+
+def _require_convergence(
+    deq: DeepEquilibrium,
+    inputs: InputPairs,
+    one: SampleColumns,
+    two: SampleColumns,
+    residual: FloatArray,
+) -> None:
+    stuck = residual > _RESIDUAL
     if stuck.any():
-        worst = int(np.where(stuck, residual, -1.0).argmax())
+        worst = int(residual.argmax())
         raise NotConverged(
             f"{int(stuck.sum())} pairs of the {deq} did not converge: the worst, with x·y = "
             f"{inputs.inner[worst]:.6g} and variances {one.scales[worst] ** 2:.6g} and "
             f"{two.scales[worst] ** 2:.6g}, has a residual of {residual[worst]:.3g}. "
             "Use a smaller sigma_a2."
         )
-    rest = _refined_rest(deq, inputs, one, two, rho)
-    value, slope = _pairs(deq.activation, one.scales, two.scales, rho, rest)
-    return np.asarray(sigma_a2 * value + drive), value, slope
 
 
 def _refined_rest(

@@ -33,12 +33,14 @@ NEAR_ONE = 1e-6
 """Pairs with 1 − |ρ| below this are left to `careful_pairs`."""
 
 _STRIP = PADDING
-_CLOSE = 3e-8  # a Newton step this small leaves an error of its square
+# A Newton step below this times 1 − |ρ| leaves an error of its square; the factor is because the
+# derivatives of P may grow with powers of 1/(1 − |ρ|).
+_CLOSE = 1e-8
 _MAX_STEPS = 60
 _SHORT = 8  # terms of the first approximation
 
 # Strips of the work array of a row: ρ first, then P, P′, P″/2, s, what centring takes off, σb² x·y
-# the size of the last Newton step, and room for anything.
+# whether the last Newton step was too long, and room for anything.
 _P, _D, _E, _SIZE, _OFFSET, _C, _STEP, _SCRATCH = (k * _STRIP for k in range(1, 9))
 _STRIPS = 9
 
@@ -195,7 +197,8 @@ def _newton(work, sigma_a2):
         work[t] = moved
         work[_P + t] = work[_P + t] + step * (d + step * e)
         work[_D + t] = d + 2.0 * step * e
-        work[_STEP + t] = abs(step)
+        close = abs(step) <= _CLOSE * (1.0 - abs(moved))
+        work[_STEP + t] = 0.0 if close else 1.0
 
 
 @_compile
@@ -253,13 +256,13 @@ def solve_block(
                     _series(work, coefficients, right, shift + column, terms)
                 _newton(work, sigma_a2)
                 done = kind == HINGE or turn_of_newton > 0
-                if done and _largest(work, _STEP) <= _CLOSE:
+                if done and _largest(work, _STEP) == 0.0:
                     break
             _kernels(work, sigma_a2, feature)
             # Most strips are good as a whole, and copied as a whole.
             largest = _largest(work, 0)
             fine = largest < 1.0 - NEAR_ONE
-            fine = fine and _largest(work, _STEP) <= _CLOSE and _largest(work, _D) < 1.0
+            fine = fine and _largest(work, _STEP) == 0.0 and _largest(work, _D) < 1.0
             if kind == SERIES:
                 fine = fine and _terms_for(largest, table) > 0
             if fine:
@@ -269,7 +272,7 @@ def solve_block(
                 continue
             for t in range(width):
                 ratio = abs(work[t])
-                good = ratio < 1.0 - NEAR_ONE and work[_STEP + t] <= _CLOSE and work[_D + t] < 1.0
+                good = ratio < 1.0 - NEAR_ONE and work[_STEP + t] == 0.0 and work[_D + t] < 1.0
                 if kind == SERIES and ratio < 1.0 - NEAR_ONE and _terms_for(ratio, table) < 0:
                     good = False
                     short += 1

@@ -28,7 +28,7 @@ logger = logging.getLogger("notsodeep.kernels")
 BLOCK = 1 << 17
 """Pairs in a block: a megabyte of doubles, so that a block stays in cache."""
 
-_CAREFUL = 20_000  # single pairs worked on at a time
+_CAREFUL = 4_000  # single pairs worked on at a time
 _MANY = 1e-3  # share of marked pairs above which a block is done again by the general route
 
 
@@ -72,12 +72,15 @@ class Evaluation:
     Y : ndarray of shape (m, p) or None
         None makes the kernel symmetric.
     convention : {"preactivation", "feature"}
+    tangent : bool
+        Whether the tangent kernel is wanted, and must be finite.
     """
 
     model: Model
     X: FloatArray
     Y: FloatArray | None
     convention: Convention
+    tangent: bool = True
     explanation: Explanation = field(init=False)
 
     def __post_init__(self) -> None:
@@ -86,8 +89,9 @@ class Evaluation:
         self._squares2 = np.einsum("ij,ij->i", self._columns, self._columns)
         self._one_norm = self._merge_equal_norms()
         self._counting = threading.Lock()
+        second = None if self.Y is None else self._squares2
         self._pairs = PairMap(
-            self.model, self._squares1, None if self.Y is None else self._squares2, self.convention
+            self.model, self._squares1, second, self.convention, tangent=self.tangent
         )
         self._norms1, self._norms2 = np.sqrt(self._squares1), padded(np.sqrt(self._squares2), 1.0)
         self._cosine, self.explanation = self._choose()

@@ -131,9 +131,18 @@ def kernel_pair(
 
 
 def checked_evaluation(
-    model: Model, X: ArrayLike, Y: ArrayLike | None, convention: Convention, owner: str
+    model: Model,
+    X: ArrayLike,
+    Y: ArrayLike | None,
+    convention: Convention,
+    owner: str,
+    *,
+    tangent: bool = True,
 ) -> Evaluation:
-    """Check everything a user may have got wrong, then prepare the evaluation."""
+    """Check everything a user may have got wrong, then prepare the evaluation.
+
+    Without `tangent` an infinite tangent kernel is not an error.
+    """
     if not isinstance(model, DeepEquilibrium | ExplicitNetwork):
         requirement = "be a DeepEquilibrium or an ExplicitNetwork"
         raise checks.refusal("model", owner, requirement, repr(model))
@@ -143,7 +152,7 @@ def checked_evaluation(
     if right is not None and right.shape[1] != left.shape[1]:
         requirement = f"have as many features as X ({left.shape[1]})"
         raise checks.refusal("Y", owner, requirement, right.shape[1])
-    return Evaluation(model, left, right, convention)
+    return Evaluation(model, left, right, convention, tangent)
 
 
 def _evaluate(
@@ -157,7 +166,7 @@ def _evaluate(
 ) -> KernelPair:
     owner = "a kernel"
     kind = checks.kernel_dtype(dtype, owner)
-    evaluation = checked_evaluation(model, X, Y, convention, owner)
+    evaluation = checked_evaluation(model, X, Y, convention, owner, tangent=wanted[1])
     shape = evaluation.shape
     missing = sum(w and o is None for w, o in zip(wanted, out, strict=True))
     checks.enough_memory(missing * shape[0] * shape[1] * kind.itemsize, f"a {shape} kernel")
@@ -186,8 +195,10 @@ def _fill(
     ]
 
     def work(rows: slice) -> int:
-        # A block is computed in its place if that has the right form, elsewhere otherwise.
-        shift = rows.start if symmetric and not any(direct) else 0
+        # A block is computed in its place if that has the right form, elsewhere otherwise.  What
+        # lies left of `begin` may be finished work of another block.
+        begin = rows.start if symmetric else 0
+        shift = 0 if any(direct) else begin
         room = (rows.stop - rows.start, m - shift)
         places: list[Any] = [
             result[rows] if d else np.zeros(room) for result, d in zip(results, direct, strict=True)
@@ -195,7 +206,7 @@ def _fill(
         evaluation.evaluate(rows, shift, *places, upper=symmetric)
         for result, place, d, needed in zip(results, places, direct, wanted, strict=True):
             if needed and not d:
-                result[rows, shift:] = place
+                result[rows, begin:] = place[:, begin - shift :]
             if needed and symmetric:
                 mirror(result, rows.start, rows.stop)
         return len(places[0])

@@ -141,11 +141,12 @@ class KernelOperator(LinearOperator):  # type: ignore[misc]  # scipy has no type
         """
         n, m = self._evaluation.shape
         side = min(math.isqrt(self._memory // (2 * _PAIR)) // PADDING * PADDING, _SIDE)
-        height = side if self._symmetric else side**2 // min(m, side)
-        rows, columns = _parts(n, height), _parts(m, side)
-        if not self._symmetric:
-            return [_Tile(r, c) for r in rows for c in columns]
-        return [_Tile(r, c) for i, r in enumerate(rows) for c in columns[i:]]
+        if self._symmetric:
+            parts = _parts(n, side)
+            return [_Tile(r, c) for i, r in enumerate(parts) for c in parts[i:]]
+        # Few rows or few columns make long tiles, of the same size.
+        rows, columns = _parts(n, side**2 // min(m, side)), _parts(m, side**2 // min(n, side))
+        return [_Tile(r, c) for r in rows for c in columns]
 
     def _block(self, index: int) -> FloatArray:
         """Compute a tile of the kernel, or take it from the cache."""

@@ -112,7 +112,8 @@ def _kernels(
     draw: Draw, generator: np.random.Generator, X: FloatArray, number: int
 ) -> dict[str, FloatArray]:
     """Make one draw and check what it returns."""
-    result = draw(generator, X)
+    with np.errstate(over="ignore", invalid="ignore"):  # overflow is refused below
+        result = draw(generator, X)
     if not isinstance(result, Mapping) or not result:
         requirement = "return a mapping from names to kernels, like {'conjugate': Z @ Z.T}"
         raise checks.refusal("draw", "monte_carlo", requirement, type(result).__name__)

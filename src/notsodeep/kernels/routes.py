@@ -82,9 +82,12 @@ class PairMap:
         squares1: FloatArray,
         squares2: FloatArray | None,
         convention: Convention,
+        *,
+        tangent: bool = True,
     ) -> None:
         self.model = model
         self.convention = convention
+        self.tangent = tangent
         split = len(squares1)
         squares = squares1 if squares2 is None else np.concatenate([squares1, squares2])
 
@@ -121,13 +124,14 @@ class PairMap:
     ) -> tuple[FloatArray, FloatArray]:
         variance, dot = rows.scales**2, sigma_a2 * rows.slope_square
         self.require_finite_tangent(dot)
-        if self.convention == "feature":
-            return rows.square, rows.square + variance * rows.slope_square / (1.0 - dot)
-        return variance, variance / (1.0 - dot)
+        with np.errstate(divide="ignore"):
+            if self.convention == "feature":
+                return rows.square, rows.square + variance * rows.slope_square / (1.0 - dot)
+            return variance, variance / (1.0 - dot)
 
     def require_finite_tangent(self, dot: FloatArray) -> None:
-        """Refuse Ġ ≥ 1, where G/(1 − Ġ) means nothing."""
-        if dot.size and not dot.max() < 1.0:
+        """Refuse Ġ ≥ 1, where G/(1 − Ġ) means nothing, if the tangent kernel is wanted."""
+        if self.tangent and dot.size and not dot.max() < 1.0:
             raise NotConverged(
                 f"The tangent kernel of the {self.model} is infinite: σa² E[φ′(u)φ′(v)] reaches "
                 f"{float(dot.max()):.4g} and must stay below 1. Use a smaller sigma_a2."
@@ -181,9 +185,10 @@ class PairMap:
         full, value, slope = equilibrium_pairs(self.model, inputs, *chosen[0])
         dot = sigma_a2 * slope
         self.require_finite_tangent(dot)
-        if self.convention == "feature":
-            return value, value + full * slope / (1.0 - dot)
-        return full, full / (1.0 - dot)
+        with np.errstate(divide="ignore"):
+            if self.convention == "feature":
+                return value, value + full * slope / (1.0 - dot)
+            return full, full / (1.0 - dot)
 
 
 def _take(columns: SampleColumns, index: IntArray) -> SampleColumns:

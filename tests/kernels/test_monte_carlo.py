@@ -1,0 +1,270 @@
+"""Random finite networks against the exact kernels.
+
+The bound is five standard errors of the mean, plus what finite width adds on average.  That bias is
+a second-order effect of the fluctuations of one network: about a third of s²/√(K_ii K_jj), where s
+is their standard deviation (K a kernel; found at width 128 with 2000 draws), and is allowed to be
+three times that.  In most cases it is far below one standard error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+import pytest
+from threadpoolctl import threadpool_limits
+
+import notsodeep as nsd
+from cases import REFERENCE, identifier
+from notsodeep.activations import Activation
+from notsodeep.errors import InvalidInput, NotConverged, UnknownName
+from notsodeep.kernels import (
+    MonteCarloEstimate,
+    equilibrium_draw,
+    explicit_draw,
+    monte_carlo,
+)
+
+DEVIATIONS = 5.0
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """Products this small are slower on many threads, and far slower on a busy machine."""
+    with threadpool_limits(limits=1, user_api="blas"):
+        yield
+
+
+def inputs() -> np.ndarray:
+    """Six unit-norm rows, some of them close or nearly opposite, and the same spread out."""
+    rng = np.random.default_rng(11)
+    X = rng.normal(size=(6, 20))
+    X[1] = X[0] + 0.5 * X[1]
+    X[2] = -X[0] + 0.5 * X[2]
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    return np.vstack([X, X * np.array([0.5, 0.7, 0.9, 1.3, 2.0, 3.0])[:, None]])
+
+
+def agrees(estimate: MonteCarloEstimate, exact: np.ndarray) -> bool:
+    size = np.sqrt(np.outer(np.diag(exact), np.diag(exact)))
+    error = estimate.standard_error
+    allowed = DEVIATIONS * error + estimate.draws * error**2 / size
+    return bool((np.abs(estimate.mean - exact) <= allowed).all())
+
+
+FEW = [
+    nsd.DeepEquilibrium(activation, sigma_a2)
+    for activation in ("relu", "tanh", "elu")
+    for sigma_a2 in (0.0, 0.1, 0.2)
+]
+FEW += [nsd.DeepEquilibrium("swish", sigma_a2).centred(1.0) for sigma_a2 in (0.0, 0.1, 0.2)]
+
+
+@pytest.mark.parametrize("deq", FEW, ids=str)
+def test_equilibrium_networks(deq: nsd.DeepEquilibrium) -> None:
+    X = inputs()
+    draw = equilibrium_draw(deq, width=256, convention="feature")
+    estimate = monte_carlo(draw, X, draws=150, rng=0)["conjugate"]
+    assert estimate.draws == 150
+    exact = nsd.conjugate_kernel(deq, X, convention="feature")
+    assert agrees(estimate, exact)
+    # The same numbers must reject a kernel that is a little wrong.
+    assert not agrees(estimate, 1.2 * exact)
+    assert not agrees(estimate, nsd.conjugate_kernel(deq, X) + 0.1)
+
+
+def test_preactivation_convention() -> None:
+    X = inputs()
+    deq = nsd.DeepEquilibrium("tanh", 0.2)
+    feature, full = (
+        monte_carlo(equilibrium_draw(deq, 64, convention=convention), X, 10, rng=3)["conjugate"]
+        for convention in ("feature", "preactivation")
+    )
+    np.testing.assert_allclose(full.mean, 0.2 * feature.mean + 0.8 * X @ X.T, rtol=1e-12)
+    np.testing.assert_allclose(full.standard_error, 0.2 * feature.standard_error, rtol=1e-9)
+    assert agrees(full, nsd.conjugate_kernel(deq, X))
+
+
+@pytest.mark.parametrize("layers", [["relu"], ["tanh", "relu"], ["swish", "elu", "sin"]])
+def test_explicit_networks(layers: list[str]) -> None:
+    X = inputs()
+    network = nsd.ExplicitNetwork(layers).centred(1.0)
+    estimate = monte_carlo(explicit_draw(network, 256), X, draws=100, rng=0)["conjugate"]
+    exact = nsd.conjugate_kernel(network, X)
+    assert agrees(estimate, exact)
+    assert not agrees(estimate, nsd.conjugate_kernel(nsd.ExplicitNetwork(layers), X) + 0.1)
+
+
+def test_signs_for_weights() -> None:
+    # With 2000 features every input is spread out: what is left of the law is of order 1/2000.
+    X = np.random.default_rng(2).normal(size=(6, 2000)) / np.sqrt(2000)
+    deq = nsd.DeepEquilibrium("tanh", 0.2)
+    draw = equilibrium_draw(deq, 128, convention="feature", law="rademacher")
+    estimate = monte_carlo(draw, X, draws=60, rng=0)["conjugate"]
+    assert agrees(estimate, nsd.conjugate_kernel(deq, X, convention="feature"))
+    network = nsd.ExplicitNetwork(["relu"])
+    estimate = monte_carlo(explicit_draw(network, 128, law="rademacher"), X, 60, rng=0)["conjugate"]
+    assert agrees(estimate, nsd.conjugate_kernel(network, X))
+    # With one feature the pre-activations are ±x, and no Gaussians at all.
+    alone = explicit_draw(nsd.ExplicitNetwork(["abs"]), 8, law="rademacher")
+    estimate = monte_carlo(alone, [[3.0]], draws=5, rng=0)["conjugate"]
+    assert estimate.mean == pytest.approx(9.0, rel=1e-15)
+    assert estimate.standard_error < 1e-14
+
+
+def contraction(deq: nsd.DeepEquilibrium, X: np.ndarray) -> float:
+    """σa² E φ′² at the worst sample: the squared spectral radius of the linearised iteration."""
+    scales = np.sqrt(np.diag(nsd.conjugate_kernel(deq, X)))
+    return float(deq.sigma_a2 * deq.activation.moments(scales).slope_square.max())
+
+
+def grid() -> list[object]:
+    """σa² = 0.8 is for those that have to skip 0.9."""
+    cases = []
+    for activation in REFERENCE:
+        steep = identifier(activation) in ("normalized_relu", "abs", "identity", "elu(alpha=1.5)")
+        for sigma_a2 in (0.0, 0.1, 0.5, 0.8, 0.9) if steep else (0.0, 0.1, 0.5, 0.9):
+            cases.append(
+                pytest.param(activation, sigma_a2, id=f"{identifier(activation)}-{sigma_a2}")
+            )
+    return cases
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("activation", "sigma_a2"), grid())
+def test_the_whole_grid(activation: Activation, sigma_a2: float) -> None:
+    deq = nsd.DeepEquilibrium(activation, sigma_a2)
+    draw = equilibrium_draw(deq, width=2048, convention="feature", tolerance=1e-7)
+    # A polynomial may have a kernel on the unit-norm rows and none on the larger ones.
+    for X in (inputs(), inputs()[:6]) if np.isinf(activation.lipschitz) else (inputs(),):
+        try:
+            exact = nsd.conjugate_kernel(deq, X, convention="feature")
+        except NotConverged:
+            # No finite variance at infinite width: finite networks have no fixed point either.
+            with pytest.raises(NotConverged, match="grow without bound"):
+                monte_carlo(draw, X, draws=2, rng=5)
+            continue
+        if (steepness := contraction(deq, X)) > 0.89:
+            pytest.skip(
+                f"σa² E φ′² = {steepness:.3f}: at this width some networks have a spectral radius "
+                "of one or more and no stable fixed point, and the mean over them does not exist"
+            )
+        assert agrees(monte_carlo(draw, X, draws=32, rng=5)["conjugate"], exact)
+
+
+def test_networks_without_a_fixed_point() -> None:
+    X = inputs()
+    growing = nsd.DeepEquilibrium(nsd.activations.leaky_relu(1.5, 1.0), 0.9)
+    with pytest.raises(
+        NotConverged, match=r"width 64.*4L²\) = 0\.1111.*smaller sigma_a2"
+    ) as caught:
+        monte_carlo(equilibrium_draw(growing, 64, max_steps=100), X, draws=2, rng=0)
+    record = caught.value.record
+    assert (record.converged, record.steps) == (False, 100)
+    assert record.residual > 0.01
+    assert record.value.shape == (12, 64)
+    # Faster than exponential growth ends at once, and without a warning.
+    cubic = nsd.DeepEquilibrium(nsd.activations.polynomial((0.0, 1.0, 0.0, 1.0)), 0.5)
+    with pytest.raises(NotConverged, match="grow without bound") as caught:
+        monte_carlo(equilibrium_draw(cubic, 64), X, draws=2, rng=0)
+    assert caught.value.record.steps < 50
+
+
+def test_features_are_a_fixed_point() -> None:
+    X = inputs()
+    deq = nsd.DeepEquilibrium("tanh", 0.2)
+    draw = equilibrium_draw(deq, 50, convention="feature")
+    gram = np.asarray(draw(np.random.default_rng(7), X)["conjugate"])
+    rng = np.random.default_rng(7)
+    B, A = rng.standard_normal((20, 50)), rng.standard_normal((50, 50))
+    z = np.zeros((12, 50))
+    for _ in range(200):
+        z = np.tanh(np.sqrt(0.2) * z @ A + np.sqrt(0.8) * X @ B) / np.sqrt(50)
+    np.testing.assert_allclose(gram, z @ z.T, rtol=1e-9, atol=1e-12)
+
+
+def test_mean_and_standard_error() -> None:
+    matrices = np.random.default_rng(0).normal(size=(9, 2, 3, 3)) + 1e6
+    remaining = iter(matrices)
+
+    def draw(rng: np.random.Generator, X: np.ndarray) -> Mapping[str, np.ndarray]:
+        conjugate, tangent = next(remaining)
+        return {"conjugate": conjugate, "tangent": tangent}
+
+    estimates = monte_carlo(draw, np.eye(3), draws=9, rng=0)
+    assert list(estimates) == ["conjugate", "tangent"]
+    for index, estimate in enumerate(estimates.values()):
+        values = matrices[:, index]
+        np.testing.assert_allclose(estimate.mean, values.mean(axis=0), rtol=1e-15)
+        expected = values.std(axis=0, ddof=1) / 3.0
+        np.testing.assert_allclose(estimate.standard_error, expected, rtol=1e-8)
+
+
+def test_randomness_comes_from_rng_alone() -> None:
+    X = inputs()
+    draw = equilibrium_draw(nsd.DeepEquilibrium("relu", 0.1), 16)
+    seeded, again, other = (monte_carlo(draw, X, 3, rng=seed)["conjugate"] for seed in (1, 1, 2))
+    assert np.array_equal(seeded.mean, again.mean)
+    assert not np.array_equal(seeded.mean, other.mean)
+    generator = np.random.default_rng(1)
+    assert np.array_equal(monte_carlo(draw, X, 3, rng=generator)["conjugate"].mean, seeded.mean)
+    assert not np.array_equal(monte_carlo(draw, X, 3, rng=generator)["conjugate"].mean, seeded.mean)
+
+
+def returning(*results: object):  # type: ignore[no-untyped-def]
+    remaining = iter(results)
+    return lambda rng, X: next(remaining)
+
+
+def test_bad_draws_are_refused() -> None:
+    X = np.eye(2)
+    good = {"conjugate": np.eye(2)}
+    cases = [
+        ((np.eye(2),), "return a mapping .* Got ndarray"),
+        (({},), "return a mapping"),
+        ((good, {"conjugate": np.full((2, 2), np.nan)}), "conjugate kernel of draw 1 must be fini"),
+        ((good, {"conjugate": np.eye(3)}), r"draw 1 must have shape \(2, 2\)"),
+        (({"tangent": np.ones(2)},), r"tangent kernel of draw 0 must have shape \(2, 2\)"),
+        ((good, {"tangent": np.eye(2)}), r"same kernels every time \(conjugate\). Got tangent"),
+    ]
+    for results, words in cases:
+        with pytest.raises(InvalidInput, match=words):
+            monte_carlo(returning(*results), X, draws=2, rng=0)
+    # An overflow in the features is seen in the kernel.
+    huge = explicit_draw(nsd.ExplicitNetwork([nsd.activations.polynomial((0.0, 0.0, 1e200))]), 4)
+    with pytest.raises(InvalidInput, match="conjugate kernel of draw 0 must be finite"):
+        monte_carlo(huge, X, draws=2, rng=0)
+
+
+def test_bad_arguments_are_refused() -> None:
+    X = np.eye(2)
+    deq, network = nsd.DeepEquilibrium("relu", 0.1), nsd.ExplicitNetwork(["relu"])
+    draw = equilibrium_draw(deq, 4)
+    for draws in (1, 0, 2.5, True, "3"):
+        with pytest.raises(InvalidInput, match=r"draws of monte_carlo .* at least 2"):
+            monte_carlo(draw, X, draws, rng=0)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="rng of monte_carlo"):
+        monte_carlo(draw, X, 2, rng=None)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"reshape\(1, -1\)"):
+        monte_carlo(draw, np.ones(3), 2, rng=0)
+    with pytest.raises(InvalidInput, match="draw of monte_carlo must be a callable"):
+        monte_carlo(deq, X, 2, rng=0)  # type: ignore[arg-type]
+    for width in (0, -3, 2.0, None):
+        with pytest.raises(InvalidInput, match="width of equilibrium_draw"):
+            equilibrium_draw(deq, width)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match="width of explicit_draw"):
+            explicit_draw(network, width)  # type: ignore[arg-type]
+    with pytest.raises(UnknownName, match="law of explicit_draw 'gaussian'"):
+        explicit_draw(network, 4, law="gaussian")  # type: ignore[arg-type]
+    with pytest.raises(UnknownName, match="'rademacher'"):
+        equilibrium_draw(deq, 4, law="radmacher")  # type: ignore[arg-type]
+    with pytest.raises(UnknownName, match="'feature'"):
+        equilibrium_draw(deq, 4, convention="features")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="tolerance of equilibrium_draw must be positive"):
+        equilibrium_draw(deq, 4, tolerance=0.0)
+    with pytest.raises(InvalidInput, match="max_steps"):
+        equilibrium_draw(deq, 4, max_steps=0)
+    with pytest.raises(InvalidInput, match="be a DeepEquilibrium"):
+        equilibrium_draw(network, 4)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="be an ExplicitNetwork"):
+        explicit_draw(deq, 4)  # type: ignore[arg-type]
