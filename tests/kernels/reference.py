@@ -26,7 +26,7 @@ def quadrature(activation: Activation, q1: np.ndarray, q2: np.ndarray, g: np.nda
 
 
 def equilibrium_kernels(
-    deq: DeepEquilibrium, X: np.ndarray, Y: np.ndarray, layers: int = 200, tolerance: float = 2e-16
+    deq: DeepEquilibrium, X: np.ndarray, Y: np.ndarray, layers: int = 200, tolerance: float = 4e-16
 ) -> dict[str, np.ndarray]:
     """All four kernels of a DEQ, by iterating the weight-untied recursion G ← σa² E[φφ] + σb² S."""
     a, b, phi = deq.sigma_a2, deq.sigma_b2, deq.activation
@@ -48,7 +48,7 @@ def equilibrium_kernels(
     for _ in range(layers):
         value, derivative = quadrature(phi, v1, v2, g)
         new = np.where(np.isnan(known), a * value + b * gram, known * v1)
-        done = np.abs(new - g).max() <= tolerance
+        done = np.abs(new - g).max() <= tolerance * np.abs(new).max()
         g = new
         if done:
             break
