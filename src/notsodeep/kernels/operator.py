@@ -109,7 +109,8 @@ class KernelOperator(LinearOperator):  # type: ignore[misc]  # scipy has no type
         checks.known_name(kernel, kernels, f"kernel of {owner}")
         checks.known_name(cache, get_args(Cache), f"cache of {owner}")
         self._memory = checks.memory_budget(memory, _LEAST, owner)
-        self._evaluation = checked_evaluation(model, X, Y, convention, owner)
+        tangent = kernel == "tangent"
+        self._evaluation = checked_evaluation(model, X, Y, convention, owner, tangent=tangent)
         self.model, self.kernel, self.convention = model, kernel, convention
         self._symmetric = Y is None
         self._which = kernels.index(kernel)
