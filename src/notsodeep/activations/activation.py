@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from notsodeep import checks
 from notsodeep.activations.moments import Moments, gaussian_moments
 from notsodeep.numerics.hermite import hermite_coefficients
+from notsodeep.numerics.scale_table import at_many_scales
 
 FloatArray = NDArray[np.float64]
 Parity = Literal["odd", "even"]
@@ -84,7 +85,15 @@ class Activation(ABC):
         return coefficients
 
     def _hermite_coefficients(self, scales: FloatArray, terms: int) -> FloatArray:
-        return hermite_coefficients(self.value, scales, terms, self.kinks, name=str(self))
+        def relative(tau: FloatArray) -> FloatArray:
+            values = hermite_coefficients(self.value, tau, terms, self.kinks, name=str(self))
+            return values / self.size(tau)[:, None]
+
+        return at_many_scales(relative, scales) * self.size(scales)[:, None]
+
+    def size(self, scales: FloatArray) -> FloatArray:
+        """Return |φ(0)| + τ, roughly the size of φ(τξ): what small scales keep digits against."""
+        return np.asarray(abs(float(self(0.0))) + scales)
 
     def moments(self, scale: ArrayLike) -> Moments:
         """Gaussian moments at scale τ; see `Moments`.  One scale, or an array of them."""

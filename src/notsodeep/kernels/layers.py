@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from notsodeep.activations import Activation, Centred, PiecewiseLinear
 from notsodeep.activations.polynomial import AbstractPolynomial
 from notsodeep.kernels import compiled
-from notsodeep.kernels.sample_scales import SampleColumns, sample_coefficients, sample_columns
+from notsodeep.kernels.sample_scales import SampleColumns, sample_columns
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -110,7 +110,7 @@ class Layer:
         n = len(self.rows.scales)
         if self.kind == compiled.HINGE:
             return Series(np.zeros((n, 1)), np.zeros((1, 1)), np.zeros(1, dtype=np.int64))
-        coefficients = sample_coefficients(self.activation, self.everything.scales, terms)
+        coefficients = self.activation.hermite_coefficients(self.everything.scales, terms)
         if self.degree is None:
             table = terms_table(coefficients, self.everything)
         else:

@@ -12,24 +12,13 @@ from notsodeep.activations import Activation
 from notsodeep.activations.gaussian_pairs import LEAST_SCALE
 from notsodeep.architectures import DeepEquilibrium
 from notsodeep.errors import NotConverged, NotIntegrable
-from notsodeep.kernels.scale_table import ScaleFunction, tabulated
 from notsodeep.numerics.fixed_point import solve_fixed_point
+from notsodeep.numerics.scale_table import ScaleFunction, at_many_scales, tabulated
 
 FloatArray = NDArray[np.float64]
 
 _ORDINARY = 1e-8  # scales below this share of the largest are treated one by one
 _FEW = 48  # different norms up to which nothing is tabulated
-
-
-def _ordinary_range(scales: FloatArray) -> tuple[NDArray[np.bool_], float, float]:
-    """Which scales a table should cover, and its range; a zero row would stretch it for ever."""
-    ordinary = scales >= _ORDINARY * scales.max()
-    return ordinary, float(scales[ordinary].min()), float(scales.max())
-
-
-def _size(activation: Activation, scales: FloatArray) -> FloatArray:
-    """Rough size of φ(τξ); values are divided by it, so that small scales keep their digits."""
-    return np.asarray(abs(float(activation(0.0))) + scales)
 
 
 def equilibrium_scales(deq: DeepEquilibrium, squared_norms: FloatArray) -> FloatArray:
@@ -59,14 +48,14 @@ def equilibrium_scales(deq: DeepEquilibrium, squared_norms: FloatArray) -> Float
     ordinary = different >= _ORDINARY**2 * different[-1]
     low, high = _solve_scales(deq, different[ordinary][[0, -1]])
     table = tabulated(
-        lambda tau: (_squares(activation, tau) / _size(activation, tau) ** 2)[:, None],
+        lambda tau: (_squares(activation, tau) / activation.size(tau) ** 2)[:, None],
         0.999 * low,
         1.001 * high,
         int(ordinary.sum()),
     )
     scales = np.empty_like(different)
     scales[ordinary] = _solve_scales(
-        deq, different[ordinary], lambda tau: table(tau)[:, 0] * _size(activation, tau) ** 2
+        deq, different[ordinary], lambda tau: table(tau)[:, 0] * activation.size(tau) ** 2
     )
     if not ordinary.all():
         scales[~ordinary] = _solve_scales(deq, different[~ordinary])
@@ -123,32 +112,11 @@ def sample_columns(activation: Activation, scales: FloatArray) -> SampleColumns:
     """Work out the moments of φ at every sample's scale."""
 
     def sample(tau: FloatArray) -> FloatArray:
-        moments, size = activation.moments(tau), _size(activation, tau)
+        moments, size = activation.moments(tau), activation.size(tau)
         return np.stack(
             [moments.mean / size, moments.square / size**2, moments.slope_square], axis=1
         )
 
-    size = _size(activation, scales)
-    mean, square, slope_square = _at_samples(sample, scales).T
+    size = activation.size(scales)
+    mean, square, slope_square = at_many_scales(sample, scales).T
     return SampleColumns(scales, mean * size, square * size**2, slope_square)
-
-
-def sample_coefficients(activation: Activation, scales: FloatArray, terms: int) -> FloatArray:
-    """Work out the Hermite coefficients of φ at every sample's scale; shape (n, terms)."""
-
-    def sample(tau: FloatArray) -> FloatArray:
-        return activation.hermite_coefficients(tau, terms) / _size(activation, tau)[:, None]
-
-    return _at_samples(sample, scales) * _size(activation, scales)[:, None]
-
-
-def _at_samples(function: ScaleFunction, scales: FloatArray) -> FloatArray:
-    ordinary, low, high = _ordinary_range(scales)
-    table = tabulated(function, low, high, int(ordinary.sum()))
-    if ordinary.all():
-        return table(scales)
-    first = table(scales[ordinary])
-    values = np.empty((len(scales), first.shape[1]))
-    values[ordinary] = first
-    values[~ordinary] = tabulated(function, low, low, 0)(scales[~ordinary])
-    return values

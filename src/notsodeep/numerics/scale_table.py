@@ -17,6 +17,7 @@ ScaleFunction = Callable[[FloatArray], FloatArray]
 
 _SIZES = (24, 48, 96, 192)
 _RESOLVED = 1e-14
+_ORDINARY = 1e-8  # scales below this share of the largest are left out of a table
 
 
 def tabulated(function: ScaleFunction, low: float, high: float, count: int) -> ScaleFunction:
@@ -48,6 +49,24 @@ def tabulated(function: ScaleFunction, low: float, high: float, count: int) -> S
         if np.abs(series[-(size // 6) :]).max() <= _RESOLVED * np.abs(values).max():
             return _chebyshev(series, middle, half)
     return _at_different_scales(function)
+
+
+def at_many_scales(function: ScaleFunction, scales: FloatArray) -> FloatArray:
+    """Evaluate `function` at every scale, through a table where that pays; shape (n, columns).
+
+    Scales far below the largest, such as that of a zero row, would stretch the table for ever, and
+    are done by themselves.
+    """
+    ordinary = scales >= _ORDINARY * scales.max()
+    low, high = float(scales[ordinary].min()), float(scales.max())
+    table = tabulated(function, low, high, int(ordinary.sum()))
+    if ordinary.all():
+        return table(scales)
+    first = table(scales[ordinary])
+    values = np.empty((len(scales), first.shape[1]))
+    values[ordinary] = first
+    values[~ordinary] = _at_different_scales(function)(scales[~ordinary])
+    return values
 
 
 def _chebyshev(series: FloatArray, middle: float, half: float) -> ScaleFunction:
