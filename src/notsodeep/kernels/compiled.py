@@ -420,11 +420,8 @@ def univariate_block(
 
 
 @_compile
-def mirror(matrix, start, stop):
-    """Copy rows start … stop of the upper triangle onto the lower one, tile by tile."""
-    n = matrix.shape[0]
-    for corner in range(start, n, _STRIP):
-        for top in range(start, stop, 16):
-            for j in range(corner, min(corner + _STRIP, n)):
-                for i in range(top, min(top + 16, stop, j)):
-                    matrix[j, i] = matrix[i, j]
+def mirror(matrix):
+    """Copy the upper triangle of a small square matrix onto the lower one."""
+    for j in range(len(matrix)):
+        for i in range(j):
+            matrix[j, i] = matrix[i, j]

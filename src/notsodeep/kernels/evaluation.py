@@ -1,16 +1,17 @@
-"""Kernels of a model on data, block by block."""
+"""Kernels of a model on data, tile by tile."""
 
 from __future__ import annotations
 
 import logging
 import threading
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep.architectures import DeepEquilibrium
+from notsodeep.kernels import compiled
 from notsodeep.kernels.careful_pairs import InputPairs
 from notsodeep.kernels.layers import SERIES_BOUND, padded
 from notsodeep.kernels.routes import (
@@ -25,8 +26,8 @@ from notsodeep.kernels.routes import (
 FloatArray = NDArray[np.float64]
 logger = logging.getLogger("notsodeep.kernels")
 
-BLOCK = 1 << 17
-"""Pairs in a block: a megabyte of doubles, so that a block stays in cache."""
+SIDE = 384
+"""Side of a square tile: about a megabyte of doubles for each kernel, which stays in cache."""
 
 _CAREFUL = 4_000  # single pairs worked on at a time
 _MANY = 1e-3  # share of marked pairs above which a block is done again by the general route
@@ -61,9 +62,26 @@ class Explanation:
         return text + f", {self.careful_pairs} pairs one by one"
 
 
+@dataclass(frozen=True)
+class Tile:
+    """A rectangle of a kernel: some rows with some columns."""
+
+    rows: slice
+    columns: slice
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and columns."""
+        return self.rows.stop - self.rows.start, self.columns.stop - self.columns.start
+
+
+def _parts(length: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+
+
 @dataclass
 class Evaluation:
-    """A model between samples X and Y (or X and itself), ready to deliver blocks.
+    """A model between samples X and Y (or X and itself), ready to deliver tiles.
 
     Attributes
     ----------
@@ -140,29 +158,35 @@ class Evaluation:
         """CK and NTK of every row of X with itself."""
         return self._diagonal
 
-    def row_blocks(self) -> list[slice]:
-        """Cut the rows so that a block holds about `BLOCK` pairs."""
+    def tiles(self, side: int | None = None) -> list[Tile]:
+        """Cut the kernel into tiles; of a symmetric one, only what is on and above the diagonal."""
         n, m = self.shape
-        size = max(8, min(n, BLOCK // m))
-        return [slice(start, min(start + size, n)) for start in range(0, n, size)]
+        side = side or SIDE
+        if self.Y is None:
+            parts = _parts(n, side)
+            return [Tile(r, c) for i, r in enumerate(parts) for c in parts[i:]]
+        # Few rows or few columns make long tiles, of the same size.
+        rows, columns = _parts(n, side**2 // min(m, side)), _parts(m, side**2 // min(n, side))
+        return [Tile(r, c) for r in rows for c in columns]
 
-    def evaluate(
-        self, rows: slice, shift: int, gram: FloatArray, tangent: FloatArray, *, upper: bool = False
-    ) -> None:
-        """Put CK and NTK of some rows with the columns from `shift` on into `gram` and `tangent`.
+    def tile(self, tile: Tile) -> FloatArray:
+        """CK and NTK of a tile, shape (2, rows, columns); symmetric if on the diagonal."""
+        both = np.empty((2, *tile.shape))
+        upper = self.Y is None and tile.rows == tile.columns
+        self._evaluate(tile, both[0], both[1], upper=upper)
+        if upper:
+            compiled.mirror(both[0])
+            compiled.mirror(both[1])
+        return both
 
-        With `upper` (a symmetric kernel) only what lies on and above the diagonal is computed, and
-        the rest is undefined.
-        """
-        own = np.arange(rows.start, rows.stop) - shift  # columns of the diagonal
-        first = own + 1 if upper else np.zeros(len(own), dtype=np.int64)
-        start = int(first[0]) if upper else 0
-        X, Y = self.X[rows], self._columns[shift + start : shift + gram.shape[1]]
-
-        def fill() -> None:
-            np.matmul(X, Y.T, out=gram[:, start:])
-
-        block = Block(gram, tangent, rows, shift, first, fill)
+    def _evaluate(self, tile: Tile, gram: FloatArray, tangent: FloatArray, *, upper: bool) -> None:
+        """Fill a tile; with `upper`, only what lies on and above its diagonal."""
+        rows = tile.rows
+        X, Y = self.X[rows], self._columns[tile.columns]
+        own = np.arange(len(X))
+        first = own + 1 if upper else np.zeros_like(own)
+        fill = partial(np.matmul, X, Y.T, out=gram)
+        block = Block(gram, tangent, rows, tile.columns.start, first, fill)
         if self._cosine is not None:
             marked = self._cosine.run(block, self._norms1[rows], self._norms2, self._homogeneous)
         if self._cosine is None or marked.sum() > _MANY * gram.size:
@@ -171,7 +195,7 @@ class Evaluation:
             self._finish(block, marked)
         if upper:
             for kernel, values in zip((gram, tangent), self.diagonal(), strict=True):
-                kernel[np.arange(len(own)), own] = values[rows]
+                kernel[own, own] = values[rows]
 
     def _finish(self, block: Block, marked: NDArray[np.int64]) -> None:
         """Do the marked pairs of a block one by one; equal inputs take the diagonal's value."""

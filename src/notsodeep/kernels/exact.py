@@ -12,8 +12,7 @@ from notsodeep import checks
 from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
 from notsodeep.execution import progress_bar
 from notsodeep.execution.threads import map_threads
-from notsodeep.kernels.compiled import mirror
-from notsodeep.kernels.evaluation import Evaluation, Explanation
+from notsodeep.kernels.evaluation import Evaluation, Explanation, Tile
 from notsodeep.kernels.routes import Convention, Model
 
 KernelMatrix = NDArray[np.floating[Any]]
@@ -175,44 +174,24 @@ def _evaluate(
         if given is not None:
             checks.output_array(given, shape, owner)
         results.append(given if given is not None else np.empty(shape if needed else (0, 0), kind))
-    _fill(evaluation, results, wanted, symmetric=Y is None)
+    _fill(evaluation, [(k, r) for k, r in enumerate(results) if wanted[k]])
     evaluation.report()
     return KernelPair(results[0], results[1], evaluation.explanation)
 
 
-def _fill(
-    evaluation: Evaluation,
-    results: list[KernelMatrix],
-    wanted: tuple[bool, bool],
-    *,
-    symmetric: bool,
-) -> None:
-    """Compute the results block by block, on all threads; the upper half only, if symmetric."""
+def _fill(evaluation: Evaluation, results: list[tuple[int, KernelMatrix]]) -> None:
+    """Compute the results, given with their places in a pair, tile by tile on all threads."""
+    symmetric = evaluation.Y is None
+    tiles = evaluation.tiles()
+
+    def work(tile: Tile) -> None:
+        both = evaluation.tile(tile)
+        for which, result in results:
+            result[tile.rows, tile.columns] = both[which]
+            if symmetric and tile.rows != tile.columns:
+                result[tile.columns, tile.rows] = both[which].T
+
     n, m = evaluation.shape
-    direct = [
-        needed and result.dtype == np.float64 and result.flags.c_contiguous
-        for result, needed in zip(results, wanted, strict=True)
-    ]
-
-    def work(rows: slice) -> int:
-        # A block is computed in its place if that has the right form, elsewhere otherwise.  What
-        # lies left of `begin` may be finished work of another block.
-        begin = rows.start if symmetric else 0
-        shift = 0 if any(direct) else begin
-        room = (rows.stop - rows.start, m - shift)
-        places: list[Any] = [
-            result[rows] if d else np.zeros(room) for result, d in zip(results, direct, strict=True)
-        ]
-        evaluation.evaluate(rows, shift, *places, upper=symmetric)
-        for result, place, d, needed in zip(results, places, direct, wanted, strict=True):
-            if needed and not d:
-                result[rows, begin:] = place[:, begin - shift :]
-            if needed and symmetric:
-                mirror(result, rows.start, rows.stop)
-        return len(places[0])
-
-    with progress_bar("kernel rows", enabled=n * m > _LONG) as advance:
-        done = 0
-        for rows in map_threads(work, evaluation.row_blocks()):
-            done += rows
-            advance(done, n)
+    with progress_bar("kernel tiles", enabled=n * m > _LONG) as advance:
+        for done, _ in enumerate(map_threads(work, tiles), start=1):
+            advance(done, len(tiles))

@@ -8,7 +8,6 @@ for both of its places.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -17,8 +16,8 @@ from scipy.sparse.linalg import LinearOperator
 
 from notsodeep import checks
 from notsodeep.execution.threads import map_threads, thread_count
-from notsodeep.kernels.compiled import PADDING, mirror
-from notsodeep.kernels.evaluation import Explanation
+from notsodeep.kernels.compiled import PADDING
+from notsodeep.kernels.evaluation import SIDE, Explanation
 from notsodeep.kernels.exact import checked_evaluation
 from notsodeep.kernels.routes import Convention, Model
 
@@ -27,20 +26,9 @@ Vectors = NDArray[Any]
 KernelName = Literal["conjugate", "tangent"]
 Cache = Literal["never", "float32", "float64"]
 
-_SIDE = 384  # of a square tile: about a megabyte for each kernel
 _PAIR = 16  # bytes of a pair that is being worked on: both kernels, as doubles
 _LEAST = 2 * _PAIR * PADDING**2  # the compiled loops work on strips of PADDING columns
 _BATCH = 256  # tiles whose products wait to be added up, at most
-
-
-@dataclass(frozen=True)
-class _Tile:
-    rows: slice
-    columns: slice
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.rows.stop - self.rows.start, self.columns.stop - self.columns.start
 
 
 class KernelOperator(LinearOperator):  # type: ignore[misc]  # scipy has no types
@@ -114,7 +102,10 @@ class KernelOperator(LinearOperator):  # type: ignore[misc]  # scipy has no type
         self.model, self.kernel, self.convention = model, kernel, convention
         self._symmetric = Y is None
         self._which = kernels.index(kernel)
-        self._tiles = self._cut()
+        # A tile takes half of the memory at most; not less for more threads, so that their number
+        # does not change the result.
+        side = math.isqrt(self._memory // (2 * _PAIR)) // PADDING * PADDING
+        self._tiles = self._evaluation.tiles(min(side, SIDE))
         self._kept: dict[int, NDArray[Any]] = {}
         self._keep_as = None if cache == "never" else np.dtype(cache)
         if self._keep_as is not None:
@@ -135,30 +126,10 @@ class KernelOperator(LinearOperator):  # type: ignore[misc]  # scipy has no type
         checks.symmetric_operator(self._symmetric, self.shape, "KernelOperator")
         return self._evaluation.diagonal()[self._which].copy()
 
-    def _cut(self) -> list[_Tile]:
-        """Cut the matrix, or its upper triangle, into tiles; one takes half of the memory at most.
-
-        Not into smaller ones for more threads, so that their number does not change the result.
-        """
-        n, m = self._evaluation.shape
-        side = min(math.isqrt(self._memory // (2 * _PAIR)) // PADDING * PADDING, _SIDE)
-        if self._symmetric:
-            parts = _parts(n, side)
-            return [_Tile(r, c) for i, r in enumerate(parts) for c in parts[i:]]
-        # Few rows or few columns make long tiles, of the same size.
-        rows, columns = _parts(n, side**2 // min(m, side)), _parts(m, side**2 // min(n, side))
-        return [_Tile(r, c) for r in rows for c in columns]
-
     def _block(self, index: int) -> FloatArray:
         """Compute a tile of the kernel, or take it from the cache."""
         if index not in self._kept:
-            tile = self._tiles[index]
-            both = np.empty((2, *tile.shape))
-            upper = self._symmetric and tile.rows == tile.columns
-            self._evaluation.evaluate(tile.rows, tile.columns.start, *both, upper=upper)
-            block: FloatArray = both[self._which]
-            if upper:
-                mirror(block, 0, len(block))
+            block: FloatArray = self._evaluation.tile(self._tiles[index])[self._which]
             if self._keep_as is None:
                 return block
             self._kept[index] = block.astype(self._keep_as)
@@ -212,7 +183,3 @@ class KernelOperator(LinearOperator):  # type: ignore[misc]  # scipy has no type
 
     def _transpose(self) -> LinearOperator:
         return self if self._symmetric else super()._transpose()
-
-
-def _parts(length: int, size: int) -> list[slice]:
-    return [slice(start, min(start + size, length)) for start in range(0, length, size)]

@@ -149,9 +149,7 @@ class PairMap:
                 feature = self.convention == "feature"
                 compiled.solve_block(*place, *arguments, self.model.sigma_a2, feature, marked)
             else:
-                # What is left of `first` may be finished work of another block.
-                start = int(block.first.min())
-                block.tangent[:, start:] = block.gram[:, start:]
+                block.tangent[:] = block.gram
                 for layer in self.layers:
                     compiled.map_block(*place, *self._arguments(layer, attempt, block.rows), marked)
             if not marked[:, 1].any():
