@@ -104,7 +104,7 @@ class Evaluation:
     def __post_init__(self) -> None:
         self._columns = self.X if self.Y is None else self.Y
         self._squares1 = np.einsum("ij,ij->i", self.X, self.X)
-        self._squares2 = np.einsum("ij,ij->i", self._columns, self._columns)
+        self._squares2 = self._squares1 if self.Y is None else np.einsum("ij,ij->i", self.Y, self.Y)
         self._one_norm = self._merge_equal_norms()
         self._counting = threading.Lock()
         second = None if self.Y is None else self._squares2
