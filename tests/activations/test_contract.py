@@ -207,3 +207,14 @@ def test_large_scales_go_through_quadrature_and_are_right() -> None:
     assert pair.value == pytest.approx(2 / np.pi * np.arcsin(0.9), abs=2e-3)
     sharper = activations.pair_expectations(tanh, 1e8, 1e8, 0.9e8)
     assert sharper.value == pytest.approx(2 / np.pi * np.arcsin(0.9), abs=2e-4)
+
+
+@pytest.mark.parametrize("name", ["relu", "hard_tanh", "abs"])
+def test_long_series_are_exact_too(name: str) -> None:
+    # The kernels use up to 384 terms: the quadrature must follow their oscillation.
+    activation = activations.named(name)
+    scales = np.array([0.05, 1.0, 20.0])
+    plain = hermite_coefficients(activation.value, scales, 384, activation.kinks)
+    size = np.sqrt(activation.moments(scales).square)[:, None]
+    closed = activation.hermite_coefficients(scales, 384)
+    np.testing.assert_allclose(closed / size, plain / size, atol=3e-14)
