@@ -1,0 +1,125 @@
+"""Checks of arrays of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from notsodeep.checks.scalars import finite_number
+from notsodeep.checks.wording import refusal
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+
+def real_array(values: object, parameter: str, owner: str) -> FloatArray:
+    """Require a rectangular array of finite real numbers; return it as float64."""
+    try:
+        array = np.asarray(values)
+    except ValueError as error:  # ragged nesting
+        raise refusal(parameter, owner, "be rectangular", "rows of unequal length") from error
+    if array.dtype.kind not in "fiub":
+        raise refusal(parameter, owner, "hold real numbers", f"dtype {array.dtype}")
+    array = array.astype(np.float64, copy=False)
+    bad = ~np.isfinite(array)
+    if bad.any():
+        where = tuple(int(i) for i in np.argwhere(bad)[0])
+        index = where[0] if len(where) == 1 else where
+        raise refusal(
+            parameter,
+            owner,
+            "be finite",
+            f"{int(bad.sum())} NaN or infinite entries, the first at index {index}",
+            "Remove or impute them first.",
+        )
+    return array
+
+
+def samples(X: object, parameter: str = "X", owner: str = "the data") -> FloatArray:
+    """Require a finite, non-empty (n_samples, n_features) matrix; return it as float64."""
+    array = real_array(X, parameter, owner)
+    if array.ndim != 2:
+        remedy = f"Reshape it with {parameter}.reshape(1, -1) or {parameter}.reshape(-1, 1)."
+        raise refusal(
+            parameter,
+            owner,
+            "be a matrix of shape (n_samples, n_features)",
+            f"shape {array.shape}",
+            remedy if array.ndim == 1 else "",
+        )
+    if 0 in array.shape:
+        raise refusal(
+            parameter, owner, "have at least one sample and one feature", f"shape {array.shape}"
+        )
+    return array
+
+
+def matrix_of_shape(
+    values: object, shape: tuple[int, int], parameter: str, owner: str
+) -> FloatArray:
+    """Require a finite real matrix of the given shape; return it as float64."""
+    array = real_array(values, parameter, owner)
+    if array.shape != shape:
+        raise refusal(parameter, owner, f"have shape {shape}", f"shape {array.shape}")
+    return array
+
+
+def increasing_points(values: object, parameter: str, owner: str) -> tuple[float, ...]:
+    """Require a (possibly empty) sequence of finite numbers; return it sorted, without repeats."""
+    if not isinstance(values, Iterable) or isinstance(values, str):
+        raise refusal(parameter, owner, "be a sequence of numbers, like (0.0,)", repr(values))
+    return tuple(sorted({finite_number(v, f"each of the {parameter}", owner) for v in values}))
+
+
+def scales(values: object, parameter: str, owner: str) -> FloatArray:
+    """Require finite positive scales τ; any shape, returned as float64."""
+    array = real_array(values, parameter, owner)
+    if array.size and not (array > 0.0).all():
+        worst = float(array.min())
+        raise refusal(parameter, owner, "be positive", f"a value of {worst}")
+    return array
+
+
+def variances(values: object, parameter: str, owner: str) -> FloatArray:
+    """Require finite numbers of at least zero."""
+    array = real_array(values, parameter, owner)
+    if array.size and array.min() < 0.0:
+        raise refusal(parameter, owner, "be at least 0", f"a value of {float(array.min())}")
+    return array
+
+
+def covariances(var1: FloatArray, var2: FloatArray, cov: FloatArray, owner: str) -> None:
+    """Require |cov| ≤ √(var1·var2), up to rounding."""
+    excess = np.abs(cov) - np.sqrt(var1) * np.sqrt(var2) * (1.0 + 1e-12)
+    if excess.size and excess.max() > 0.0:
+        worst = np.unravel_index(int(excess.argmax()), excess.shape)
+        raise refusal(
+            "cov",
+            owner,
+            "satisfy |cov| ≤ √(var1·var2)",
+            f"cov = {cov[worst]:.6g} with var1 = {var1[worst]:.6g}, var2 = {var2[worst]:.6g}",
+        )
+
+
+def kernel_dtype(dtype: Any, owner: str) -> np.dtype[Any]:
+    """Require float64 or float32."""
+    try:
+        kind: np.dtype[Any] = np.dtype(dtype)
+    except TypeError:
+        kind = np.dtype(object)
+    if kind not in (np.dtype(np.float64), np.dtype(np.float32)):
+        raise refusal("dtype", owner, "be float64 or float32", repr(dtype))
+    return kind
+
+
+def output_array(out: object, shape: tuple[int, int], owner: str) -> None:
+    """Require a writable float array of the given shape to put a result into."""
+    if not isinstance(out, np.ndarray) or out.shape != shape:
+        got = f"shape {np.shape(out)}" if isinstance(out, np.ndarray) else type(out).__name__
+        raise refusal("out", owner, f"be an array of shape {shape}", got)
+    if out.dtype not in (np.float64, np.float32) or not out.flags.writeable:
+        state = "" if out.flags.writeable else ", read-only"
+        raise refusal("out", owner, "be writable, of float64 or float32", f"{out.dtype}{state}")

@@ -1,0 +1,62 @@
+"""Checks of what fits into memory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from notsodeep.checks.scalars import finite_number
+from notsodeep.checks.wording import refusal
+from notsodeep.errors import InvalidInput, NotEnoughMemory
+
+
+def enough_memory(needed: int, what: str) -> None:
+    """Refuse an allocation that does not fit into the memory that is free now."""
+    available = available_memory()
+    if needed > available:
+        raise NotEnoughMemory(
+            f"{what} needs {needed / 2**30:.1f} GiB, and {available / 2**30:.1f} GiB of memory are "
+            "free. Use dtype=numpy.float32, out=numpy.memmap(…) for a result on disk, or "
+            "KernelOperator, which never holds the whole kernel."
+        )
+
+
+def available_memory() -> int:
+    """Bytes that can be allocated without swapping, as the operating system sees it."""
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return 1 << 62  # unknown: let the allocation itself decide
+
+
+def memory_budget(value: object, least: int, owner: str) -> int:
+    """Require a number of bytes of at least `least`."""
+    number = finite_number(value, "memory", owner)
+    if number < least:
+        requirement = f"be at least {least:,} bytes"
+        raise refusal("memory", owner, requirement, f"{number:g}", "One GiB is 2**30.")
+    return int(number)
+
+
+def cache_fits(needed: int, memory: int, owner: str) -> None:
+    """Refuse a cache that is larger than its budget, or than the memory that is free now."""
+    available = available_memory()
+    if needed > min(memory, available):
+        raise NotEnoughMemory(
+            f"The cache of {owner} needs {needed / 2**20:,.1f} MiB. It has memory = "
+            f"{memory / 2**20:,.1f} MiB, and {available / 2**20:,.1f} MiB are free. "
+            "Use cache='never', or cache='float32' and a larger memory."
+        )
+
+
+def symmetric_operator(symmetric: bool, shape: tuple[int, int], owner: str) -> None:
+    """Require a kernel of X with itself, for what makes sense of no other."""
+    if not symmetric:
+        raise InvalidInput(
+            f"diagonal() of {owner} must be asked of a symmetric kernel. Got a cross kernel of "
+            f"shape {shape}, made with Y. Leave Y out for the kernel of X with itself."
+        )
