@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from notsodeep import activations, data, errors
-    from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork, conditions
+    from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
+    from notsodeep.equivalents import (
+        compare,
+        conditions,
+        equivalent,
+        limiting_spectrum,
+        sphere_equivalent,
+    )
     from notsodeep.kernels import (
         KernelOperator,
         KernelPair,
@@ -32,10 +39,14 @@ _HOMES = {
     "ExplicitNetwork": "notsodeep.architectures",
     "KernelOperator": "notsodeep.kernels",
     "KernelPair": "notsodeep.kernels",
-    "conditions": "notsodeep.architectures",
+    "compare": "notsodeep.equivalents",
+    "conditions": "notsodeep.equivalents",
     "conjugate_kernel": "notsodeep.kernels",
+    "equivalent": "notsodeep.equivalents",
     "kernel_pair": "notsodeep.kernels",
+    "limiting_spectrum": "notsodeep.equivalents",
     "monte_carlo": "notsodeep.kernels",
+    "sphere_equivalent": "notsodeep.equivalents",
     "tangent_kernel": "notsodeep.kernels",
 }
 _MODULES = ("activations", "data", "errors")
@@ -47,12 +58,16 @@ __all__ = [
     "KernelPair",
     "__version__",
     "activations",
+    "compare",
     "conditions",
     "conjugate_kernel",
     "data",
+    "equivalent",
     "errors",
     "kernel_pair",
+    "limiting_spectrum",
     "monte_carlo",
+    "sphere_equivalent",
     "tangent_kernel",
 ]
 

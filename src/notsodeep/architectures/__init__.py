@@ -2,6 +2,17 @@
 
 from notsodeep.architectures.deep_equilibrium import DeepEquilibrium
 from notsodeep.architectures.explicit_network import ExplicitNetwork
+from notsodeep.architectures.kernel_choice import Convention, KernelName, Model, checked_choice
 from notsodeep.architectures.verdicts import Conditions, Verdict, conditions
 
-__all__ = ["Conditions", "DeepEquilibrium", "ExplicitNetwork", "Verdict", "conditions"]
+__all__ = [
+    "Conditions",
+    "Convention",
+    "DeepEquilibrium",
+    "ExplicitNetwork",
+    "KernelName",
+    "Model",
+    "Verdict",
+    "checked_choice",
+    "conditions",
+]

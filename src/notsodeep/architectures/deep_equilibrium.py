@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from notsodeep import checks
 from notsodeep.activations import Activation, Centred, as_activation, centre, from_dict
-from notsodeep.errors import InvalidInput, NotIntegrable
+from notsodeep.errors import InvalidInput, NotIntegrable, TheoryDoubtful
 from notsodeep.numerics.fixed_point import FixedPoint, solve_fixed_point
 
 FloatArray = NDArray[np.float64]
@@ -107,6 +108,33 @@ class DeepEquilibrium:
             return False
         tau = float(self.solve_tau_star(tau0).value)
         return math.isclose(self.activation.scale, tau, rel_tol=rtol)
+
+    @classmethod
+    def from_weights(
+        cls, recurrent: ArrayLike, injection: ArrayLike, activation: str | Activation
+    ) -> DeepEquilibrium:
+        """Describe a DEQ z = φ(A z + B x) that exists already, by its weights.
+
+        σa² = m·mean(A_ij²); the scale of B only changes the units of x, see
+        `notsodeep.architectures.weight_analysis.analyse_weights`, which also reports every test.
+
+        Parameters
+        ----------
+        recurrent, injection : array_like of shape (m, m), (m, p)
+            A and B as they are used in the equation above.
+        activation : str or Activation
+
+        Warns
+        -----
+        TheoryDoubtful
+            The weights do not look like independent draws of mean zero, or do not contract.
+        """
+        from notsodeep.architectures.weight_analysis import analyse_weights
+
+        analysis = analyse_weights(recurrent, injection, activation)
+        if any(verdict.holds is False for verdict in analysis.verdicts):
+            warnings.warn(analysis.summary, TheoryDoubtful, stacklevel=2)
+        return analysis.model
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON form; `from_dict` turns it back."""

@@ -15,6 +15,7 @@ from notsodeep.checks.arrays import (
     real_array,
     samples,
     scales,
+    unit_rows,
     variances,
 )
 from notsodeep.checks.classes import (
@@ -76,5 +77,6 @@ __all__ = [
     "scales",
     "stored_form",
     "symmetric_operator",
+    "unit_rows",
     "variances",
 ]

@@ -57,6 +57,22 @@ def samples(X: object, parameter: str = "X", owner: str = "the data") -> FloatAr
     return array
 
 
+def unit_rows(X: object, parameter: str, owner: str) -> FloatArray:
+    """Require samples of norm one, to within 1e-8."""
+    array = samples(X, parameter, owner)
+    squares = np.einsum("ij,ij->i", array, array)
+    worst = int(np.abs(squares - 1.0).argmax())
+    if abs(squares[worst] - 1.0) > 2e-8:
+        raise refusal(
+            parameter,
+            owner,
+            "have rows of norm one",
+            f"row {worst} with norm {np.sqrt(squares[worst]):.8g}",
+            f"Divide the rows by numpy.linalg.norm({parameter}, axis=1, keepdims=True).",
+        )
+    return array
+
+
 def matrix_of_shape(
     values: object, shape: tuple[int, int], parameter: str, owner: str
 ) -> FloatArray:

@@ -7,9 +7,45 @@ from typing import Literal
 
 import numpy as np
 
-from notsodeep.checks import FloatArray
+from notsodeep.checks import FloatArray, IntArray
 
 SpectrumOrigin = Literal["population", "pooled within-class sample covariance"]
+
+
+@dataclass(frozen=True, eq=False)
+class ClassCovariances:
+    """The covariances C_1 … C_K and the means in a basis that diagonalises every C_a.
+
+    Attributes
+    ----------
+    eigenvalues : ndarray of shape (m, K)
+        The distinct rows (λ_1, …, λ_K): one eigenvalue of each class, for m groups of directions.
+    weights : ndarray of shape (m,)
+        The share of the p directions in each group.
+    group : ndarray of shape (p,)
+        The group of each direction.
+    means : ndarray of shape (p, K)
+        Coordinates of the raw means μ_a in these directions.
+    shared_basis : bool
+        False if the C_a do not commute: then no such basis exists, the directions are those of C°,
+        and every column of `eigenvalues` is that of C°.
+    """
+
+    eigenvalues: FloatArray
+    weights: FloatArray
+    group: IntArray
+    means: FloatArray
+    shared_basis: bool
+
+    @classmethod
+    def from_directions(
+        cls, values: FloatArray, means: FloatArray, *, shared_basis: bool = True
+    ) -> ClassCovariances:
+        """Group p directions, given by their eigenvalues (p, K) and mean coordinates (p, K)."""
+        rows, group, counts = np.unique(
+            np.maximum(values, 0.0), axis=0, return_inverse=True, return_counts=True
+        )
+        return cls(rows, counts / counts.sum(), group.reshape(-1), means, shared_basis)
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,21 +63,26 @@ class CovarianceSpectrum:
         covariance"``: eigenvalues of an estimate, which sampling spreads out (by about the
         factor (1 ± √(p/n))² of Marchenko and Pastur); they estimate the trace of C° without
         bias, but not its spectrum.
+    classes : ClassCovariances or None
+        The covariance of each class by itself; known for a mixture only.
     """
 
     eigenvalues: FloatArray
     weights: FloatArray
     origin: SpectrumOrigin
+    classes: ClassCovariances | None = None
 
     @classmethod
-    def from_eigenvalues(cls, values: FloatArray, origin: SpectrumOrigin) -> CovarianceSpectrum:
+    def from_eigenvalues(
+        cls, values: FloatArray, origin: SpectrumOrigin, classes: ClassCovariances | None = None
+    ) -> CovarianceSpectrum:
         """Collect p eigenvalues, in any order, into atoms and weights.
 
         Rounding can leave eigenvalues of a semi-definite matrix slightly below zero; they are
         set to zero.
         """
         atoms, counts = np.unique(np.maximum(values, 0.0), return_counts=True)
-        return cls(atoms, counts / counts.sum(), origin)
+        return cls(atoms, counts / counts.sum(), origin, classes)
 
     @property
     def is_population(self) -> bool:

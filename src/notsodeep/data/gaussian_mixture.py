@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from notsodeep import checks
 from notsodeep.checks import FloatArray, IntArray
-from notsodeep.data.covariance_spectrum import CovarianceSpectrum
+from notsodeep.data.covariance_spectrum import ClassCovariances, CovarianceSpectrum
 from notsodeep.data.mixture_statistics import MixtureStatistics
 from notsodeep.data.theory_scaling import to_theory_scale
 
@@ -202,9 +202,29 @@ class GaussianMixture:
         return np.asarray(flat @ flat.T / self.dimension)
 
     def _spectrum(self, proportions: FloatArray) -> CovarianceSpectrum:
-        mean = np.tensordot(proportions, self.covariances, axes=1)
-        values = np.linalg.eigvalsh(mean) if self.covariances.ndim == 3 else np.atleast_1d(mean)
-        return CovarianceSpectrum.from_eigenvalues(np.asarray(values, np.float64), "population")
+        classes = self._class_covariances(proportions)
+        values = classes.eigenvalues[classes.group] @ proportions
+        return CovarianceSpectrum.from_eigenvalues(values, "population", classes)
+
+    def _class_covariances(self, proportions: FloatArray) -> ClassCovariances:
+        K, p = self.means.shape
+        if self.covariances.ndim < 3:
+            values = np.broadcast_to(self.covariances.reshape(K, -1).T, (p, K))
+            return ClassCovariances.from_directions(values, self.means.T)
+        # A combination without symmetries has a common basis of the C_a among its eigenvectors,
+        # which their mean need not have where its own eigenvalues coincide.
+        uneven = proportions * (1.0 + np.sqrt(2.0 + np.arange(K)) / 10.0)
+        basis = np.linalg.eigh(np.tensordot(uneven, self.covariances, axes=1))[1]
+        rotated = basis.T @ self.covariances @ basis
+        values = np.diagonal(rotated, axis1=1, axis2=2).T.copy()
+        rotated[:, np.arange(p), np.arange(p)] = 0.0
+        if np.linalg.norm(rotated) > 1e-10 * np.linalg.norm(values):
+            eigenvalues, basis = np.linalg.eigh(np.tensordot(proportions, self.covariances, axes=1))
+            values = np.repeat(eigenvalues[:, None], K, axis=1)
+            return ClassCovariances.from_directions(
+                values, basis.T @ self.means.T, shared_basis=False
+            )
+        return ClassCovariances.from_directions(values, basis.T @ self.means.T)
 
     @functools.cached_property
     def _roots(self) -> tuple[FloatArray, ...]:

@@ -10,18 +10,11 @@ from functools import cached_property, partial
 import numpy as np
 from numpy.typing import NDArray
 
-from notsodeep.architectures import DeepEquilibrium
+from notsodeep.architectures import Convention, DeepEquilibrium, Model
 from notsodeep.kernels import compiled
 from notsodeep.kernels.careful_pairs import InputPairs
 from notsodeep.kernels.layers import SERIES_BOUND, padded
-from notsodeep.kernels.routes import (
-    Block,
-    Convention,
-    CosineMap,
-    Model,
-    PairMap,
-    RouteName,
-)
+from notsodeep.kernels.routes import Block, CosineMap, PairMap, RouteName
 
 FloatArray = NDArray[np.float64]
 logger = logging.getLogger("notsodeep.kernels")

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from notsodeep import checks
-from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
+from notsodeep.architectures import Convention, Model, checked_choice
 from notsodeep.execution import progress_bar
 from notsodeep.execution.threads import map_threads
 from notsodeep.kernels.evaluation import Evaluation, Explanation, Tile
-from notsodeep.kernels.routes import Convention, Model
 
 KernelMatrix = NDArray[np.floating[Any]]
 
@@ -142,10 +141,7 @@ def checked_evaluation(
 
     Without `tangent` an infinite tangent kernel is not an error.
     """
-    if not isinstance(model, DeepEquilibrium | ExplicitNetwork):
-        requirement = "be a DeepEquilibrium or an ExplicitNetwork"
-        raise checks.refusal("model", owner, requirement, repr(model))
-    checks.known_name(convention, get_args(Convention), f"convention of {owner}")
+    checked_choice(model, "tangent" if tangent else "conjugate", convention, owner)
     left = checks.samples(X, "X", owner)
     right = None if Y is None else checks.samples(Y, "Y", owner)
     if right is not None and right.shape[1] != left.shape[1]:

@@ -15,15 +15,14 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse.linalg import LinearOperator
 
 from notsodeep import checks
+from notsodeep.architectures import Convention, KernelName, Model
 from notsodeep.execution.threads import map_threads, thread_count
 from notsodeep.kernels.compiled import PADDING
 from notsodeep.kernels.evaluation import SIDE, Explanation
 from notsodeep.kernels.exact import checked_evaluation
-from notsodeep.kernels.routes import Convention, Model
 
 FloatArray = NDArray[np.float64]
 Vectors = NDArray[Any]
-KernelName = Literal["conjugate", "tangent"]
 Cache = Literal["never", "float32", "float64"]
 
 _PAIR = 16  # bytes of a pair that is being worked on: both kernels, as doubles

@@ -18,10 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from notsodeep import checks
 from notsodeep.activations import Activation
-from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
+from notsodeep.architectures import Convention, DeepEquilibrium, ExplicitNetwork
 from notsodeep.errors import NotConverged
 from notsodeep.execution import progress_bar
-from notsodeep.kernels.routes import Convention
 from notsodeep.numerics.fixed_point import FixedPoint
 
 FloatArray = NDArray[np.float64]

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep.activations import Activation
-from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
+from notsodeep.architectures import Convention, DeepEquilibrium, ExplicitNetwork, Model
 from notsodeep.errors import NotConverged
 from notsodeep.kernels import compiled
 from notsodeep.kernels.careful_pairs import InputPairs, equilibrium_pairs, explicit_pairs
@@ -35,8 +35,6 @@ from notsodeep.kernels.sample_scales import SampleColumns, equilibrium_scales
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-Model = DeepEquilibrium | ExplicitNetwork
-Convention = Literal["preactivation", "feature"]
 RouteName = Literal["univariate", "hinge", "series"]
 
 _REACH = 0.5  # |cosine| up to which the middle polynomial of the univariate route goes

@@ -1,0 +1,87 @@
+"""The random-matrix equivalent of a kernel, as a matrix that keeps its structure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from notsodeep.architectures import Convention, KernelName, Model
+from notsodeep.checks import FloatArray, IntArray
+from notsodeep.data import MixtureStatistics
+from notsodeep.equivalents.mixture_coefficients import Coefficients
+from notsodeep.numerics.structured_matrix import StructuredMatrix
+
+
+@dataclass(frozen=True)
+class SphereCoefficients:
+    """Coefficients of constant·11ᵀ + linear·XXᵀ + diagonal·I on the unit sphere.
+
+    Attributes
+    ----------
+    constant : float
+        α = g(0) + g″(0)/(2d).
+    linear : float
+        β = g′(0).
+    diagonal : float
+        μ = g(1) − g(0) − g′(0).
+    value, curvature, end : float
+        g(0), g″(0) and g(1), of which the coefficients are made.
+    """
+
+    constant: float
+    linear: float
+    diagonal: float
+    value: float
+    curvature: float
+    end: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON form."""
+        return {name: float(value) for name, value in vars(self).items()}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value:.6g}" for name, value in self.to_dict().items())
+
+
+class Equivalent(StructuredMatrix):
+    """An equivalent kernel a·XXᵀ + V C Vᵀ + γI: a `LinearOperator` with solves and spectra.
+
+    Made by `equivalent` and `sphere_equivalent`.  Besides the attributes it has ``@``, ``solve``,
+    ``inverse``, ``logdet``, ``eigvalsh``, ``frobenius_norm``, ``operator_norm``, ``diagonal``,
+    ``rows`` and ``to_dense``.
+
+    Attributes
+    ----------
+    coefficients : Coefficients or SphereCoefficients
+    statistics : MixtureStatistics or None
+        None on the sphere.
+    model, kernel, convention
+        What it is the equivalent of.
+    """
+
+    def __init__(
+        self,
+        X: FloatArray,
+        factors: FloatArray,
+        core: FloatArray,
+        coefficients: Coefficients | SphereCoefficients,
+        statistics: MixtureStatistics | None,
+        model: Model,
+        kernel: KernelName,
+        convention: Convention,
+    ) -> None:
+        super().__init__(X, coefficients.linear, factors, core, coefficients.diagonal)
+        self.coefficients = coefficients
+        self.statistics = statistics
+        self.model = model
+        self.kernel = kernel
+        self.convention = convention
+
+    @property
+    def class_counts(self) -> IntArray:
+        """Samples in each class, shape (K,); one class on the sphere."""
+        if self.statistics is None:
+            return np.array([len(self.X)])
+        return self.statistics.counts

@@ -1,0 +1,150 @@
+"""The limiting spectrum of an equivalent kernel: a bulk, perhaps a point mass, and spikes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from notsodeep import checks
+from notsodeep.checks import FloatArray
+from notsodeep.equivalents.equivalent_matrix import Equivalent
+from notsodeep.equivalents.population import PopulationSource, population_of
+from notsodeep.equivalents.spikes import Spike, isolated_eigenvalues, point_mass_spikes
+from notsodeep.numerics.bulk_law import BulkLaw, Interval
+
+
+@dataclass(frozen=True, eq=False)
+class LimitingSpectrum:
+    """The law of the eigenvalues of a kernel, and those that leave it.
+
+    Attributes
+    ----------
+    scale, shift : float
+        An eigenvalue λ of the noise's Gram matrix becomes scale·λ + shift.
+    bulk : BulkLaw or None
+        The law of the noise's Gram matrix; None if the kernel has no linear part, and its bulk
+        sits at `shift`.
+    spikes : tuple of Spike
+        Isolated eigenvalues, largest first.
+    undetected : tuple of Spike
+        Directions of class means, norms and covariances that stay inside the bulk (value NaN).
+    size : int
+        Number of eigenvalues n.
+    origin : str
+        How the population was obtained.
+    """
+
+    scale: float
+    shift: float
+    bulk: BulkLaw | None
+    spikes: tuple[Spike, ...]
+    undetected: tuple[Spike, ...]
+    size: int
+    origin: str
+
+    @property
+    def support(self) -> tuple[Interval, ...]:
+        """Intervals of the bulk, ascending, without the point mass."""
+        if self.bulk is None:
+            return ()
+        return tuple(
+            (self.scale * low + self.shift, self.scale * high + self.shift)
+            for low, high in self.bulk.support
+        )
+
+    @property
+    def point_mass(self) -> tuple[float, float]:
+        """(place, mass) of the atom: eigenvalues that are exactly `shift`, as when p < n."""
+        return self.shift, 1.0 if self.bulk is None else self.bulk.zero_mass
+
+    def density(self, x: ArrayLike) -> FloatArray:
+        """Return the density of the bulk at x, without point mass and spikes."""
+        points = checks.real_array(x, "x", "LimitingSpectrum.density")
+        if self.bulk is None:
+            return np.zeros(points.shape)
+        return self.bulk.density((points - self.shift) / self.scale) / self.scale
+
+    def cdf(self, x: ArrayLike) -> FloatArray:
+        """Return the share of eigenvalues ≤ x in the limit, spikes counted as 1/n each."""
+        points = checks.real_array(x, "x", "LimitingSpectrum.cdf")
+        if self.bulk is None:
+            smooth = (points >= self.shift).astype(np.float64)
+        else:
+            # Rounding may put eigenvalues just below the point mass.
+            level = (points - self.shift) / self.scale
+            slack = 1e-9 * self.bulk.equation.reach
+            smooth = self.bulk.cdf(np.where(np.abs(level) < slack, 0.0, level))
+        places = np.array([spike.value for spike in self.spikes])
+        beyond = (points[..., None] >= places).sum(axis=-1)
+        return np.asarray(((self.size - len(places)) * smooth + beyond) / self.size)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON form of what a reader wants to know."""
+        return {
+            "support": [list(interval) for interval in self.support],
+            "point_mass": list(self.point_mass),
+            "spikes": [spike.to_dict() for spike in self.spikes],
+            "undetected": [spike.to_dict() for spike in self.undetected],
+            "mass_error": 0.0 if self.bulk is None else self.bulk.mass_error,
+            "origin": self.origin,
+        }
+
+    def __str__(self) -> str:
+        bulk = ", ".join(f"[{low:.4g}, {high:.4g}]" for low, high in self.support) or "none"
+        spikes = ", ".join(f"{spike.value:.4g}" for spike in self.spikes) or "none"
+        place, mass = self.point_mass
+        return f"bulk {bulk}; mass {mass:.4g} at {place:.4g}; spikes {spikes}; from {self.origin}"
+
+
+def limiting_spectrum(
+    eq: Equivalent, *, population: PopulationSource | None = None
+) -> LimitingSpectrum:
+    """Compute the limiting spectrum of an equivalent kernel.
+
+    The bulk is that of linear·WWᵀ + diagonal·I, W = X − E X: a generalised Marchenko–Pastur law,
+    for classes with covariances of their own.  Isolated eigenvalues come from the finite-rank rest,
+    which holds the class means and V C Vᵀ.  No n × n matrix is made.
+
+    Parameters
+    ----------
+    eq : Equivalent
+        From `equivalent` or `sphere_equivalent`.
+    population : {None, "exact", "deconvolved"}
+        Where the covariances and means come from.  None takes those of a known mixture (or of the
+        uniform law on the sphere) and refuses estimated statistics; "deconvolved" estimates the
+        spectrum of C° from the samples (El Karoui, 2008), one for all classes.
+
+    Raises
+    ------
+    InvalidInput
+        The statistics are estimates, and `population` does not say what to do about it.
+    NotConverged
+        The equation of the law was not solved, or its mass is not 1 to within 1e-6.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> X = nsd.data.sphere(100, 400, rng=0)
+    >>> law = limiting_spectrum(nsd.sphere_equivalent(nsd.ExplicitNetwork(["relu"]), X))
+    >>> [round(float(edge), 4) for edge in law.support[0]]
+    [0.1533, 0.6533]
+    """
+    owner = "limiting_spectrum"
+    if not isinstance(eq, Equivalent):
+        remedy = "Make one with equivalent(model, X, stats) or sphere_equivalent(model, X)."
+        raise checks.refusal("eq", owner, "be an Equivalent", type(eq).__name__, remedy)
+    if population is not None:
+        checks.known_name(population, get_args(PopulationSource), f"population of {owner}")
+    scale, shift, n = eq.coefficients.linear, eq.coefficients.diagonal, eq.shape[0]
+    # Nothing but low rank and identity is left of an even activation's features.
+    if scale <= 1e-12 * eq.trace() / n:
+        spikes = point_mass_spikes(eq)
+        origin = "the equivalent itself, which has no linear part"
+        return LimitingSpectrum(scale, shift, None, spikes, (), n, origin)
+    known = population_of(eq, population)
+    bulk = BulkLaw.of(known.equation)
+    spikes, undetected = isolated_eigenvalues(eq, known, bulk)
+    return LimitingSpectrum(scale, shift, bulk, spikes, undetected, n, known.origin)

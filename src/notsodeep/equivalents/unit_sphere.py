@@ -1,0 +1,186 @@
+"""Equivalents of kernels on the unit sphere, where a kernel is a function g of x·y alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from notsodeep import checks
+from notsodeep.activations.dual_derivatives import DualDerivatives, dual_derivatives
+from notsodeep.architectures import (
+    Convention,
+    DeepEquilibrium,
+    ExplicitNetwork,
+    KernelName,
+    Model,
+    checked_choice,
+)
+from notsodeep.checks import FloatArray
+from notsodeep.equivalents.equivalent_matrix import Equivalent, SphereCoefficients
+from notsodeep.errors import InvalidInput, NotConverged
+from notsodeep.numerics.fixed_point import solve_fixed_point
+
+
+@dataclass(frozen=True)
+class _Jet:
+    """A function of t by its value and first two derivatives at 0, and its value at 1."""
+
+    value: float
+    first: float
+    second: float
+    end: float
+
+    def plus(self, other: _Jet) -> _Jet:
+        return _Jet(
+            self.value + other.value,
+            self.first + other.first,
+            self.second + other.second,
+            self.end + other.end,
+        )
+
+    def times(self, other: _Jet) -> _Jet:
+        return _Jet(
+            self.value * other.value,
+            self.first * other.value + self.value * other.first,
+            self.second * other.value + 2.0 * self.first * other.first + self.value * other.second,
+            self.end * other.end,
+        )
+
+    def scaled(self, factor: float) -> _Jet:
+        return _Jet(*(factor * x for x in (self.value, self.first, self.second, self.end)))
+
+    def mapped(self, value: float, first: float, second: float, end: float) -> _Jet:
+        """F∘self for F with these derivatives at self.value; `end` is F at self.end."""
+        bend = second * self.first**2 + first * self.second
+        return _Jet(value, first * self.first, bend, end)
+
+
+_INNER_PRODUCT = _Jet(0.0, 1.0, 0.0, 1.0)
+
+
+def sphere_equivalent(
+    model: Model,
+    X: ArrayLike,
+    *,
+    kernel: KernelName = "conjugate",
+    convention: Convention = "preactivation",
+) -> Equivalent:
+    """Compute the equivalent α 11ᵀ + β XXᵀ + μI of a kernel on the unit sphere.
+
+    With g(t) the kernel as a function of t = x·y: α = g(0) + g″(0)/(2d), β = g′(0) and
+    μ = g(1) − g(0) − g′(0) (sphere paper, arXiv 2308.16425, theorems 1 and 2, the sign of k′(0)
+    corrected).  The derivatives of a DEQ's g come from implicit differentiation of
+    g = σa² f(g) + σb² t, those of an explicit network from the chain rule.  The model is not
+    centred here: the constant is part of the kernel.
+
+    Parameters
+    ----------
+    model : DeepEquilibrium or ExplicitNetwork
+        Any activation.
+    X : array_like of shape (n, d)
+        Rows of norm one, taken to be spread evenly over the sphere.
+    kernel : {"conjugate", "tangent"}
+    convention : {"preactivation", "feature"}
+        Concerns DEQs only.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> X = nsd.data.sphere(100, 120, rng=0)
+    >>> deq = nsd.DeepEquilibrium("normalized_relu", sigma_a2=0.2)
+    >>> c = nsd.sphere_equivalent(deq, X).coefficients
+    >>> round(c.value, 5), round(c.linear, 5), round(c.curvature, 5), round(c.diagonal, 5)
+    (0.07091, 0.89337, 0.05688, 0.03571)
+    """
+    owner = "sphere_equivalent"
+    checked_choice(model, kernel, convention, owner)
+    rows = checks.unit_rows(X, "X", owner)
+    n, d = rows.shape
+    if min(n, d) < 2:
+        requirement = "have at least two rows and two columns (the theory lets both grow)"
+        raise checks.refusal("X", owner, requirement, f"shape {rows.shape}")
+    numbers = sphere_coefficients(model, d, kernel=kernel, convention=convention)
+    core = np.array([[numbers.constant]])
+    return Equivalent(rows, np.ones((n, 1)), core, numbers, None, model, kernel, convention)
+
+
+def sphere_coefficients(
+    model: Model,
+    dimension: int,
+    *,
+    kernel: KernelName = "conjugate",
+    convention: Convention = "preactivation",
+) -> SphereCoefficients:
+    """Compute α, β and μ of `sphere_equivalent` for points on the sphere of R^dimension."""
+    checked_choice(model, kernel, convention, "sphere_coefficients")
+    if isinstance(model, DeepEquilibrium):
+        g = _equilibrium(model, kernel, convention)
+    else:
+        g = _explicit(model, kernel)
+    return SphereCoefficients(
+        constant=g.value + g.second / (2.0 * dimension),
+        linear=g.first,
+        # Non-negative Taylor coefficients make μ at least zero, up to rounding.
+        diagonal=max(0.0, g.end - g.value - g.first),
+        value=g.value,
+        curvature=g.second,
+        end=g.end,
+    )
+
+
+def _equilibrium(deq: DeepEquilibrium, kernel: KernelName, convention: Convention) -> _Jet:
+    back, forth = deq.sigma_a2, deq.sigma_b2
+    activation = deq.activation
+    variance = float(
+        solve_fixed_point(
+            lambda q: back * activation.moments(np.sqrt(q)).square + forth,
+            forth,
+            name=f"the variance of the {deq} on the sphere",
+        ).value
+    )
+
+    def dual(G: float) -> DualDerivatives:
+        return dual_derivatives(activation, variance, G)
+
+    def angle_map(G: FloatArray) -> FloatArray:
+        return np.asarray(back * dual(float(G)).value)
+
+    angle = float(solve_fixed_point(angle_map, 0.0, name=f"g(0) of the {deq}").value)
+    f = dual(angle)
+    moments = activation.moments(np.sqrt(variance))
+    # g = σa² f(g) + σb² t, differentiated at t = 0.
+    room = 1.0 - back * f.first
+    first = forth / room
+    g = _Jet(angle, first, back * f.second * first**2 / room, variance)
+    if kernel == "conjugate":
+        if convention == "preactivation":
+            return g
+        return g.mapped(f.value, f.first, f.second, float(moments.square))
+    slope = g.mapped(f.first, f.second, f.third, float(moments.slope_square))
+    if not back * slope.end < 1.0:
+        raise NotConverged(
+            f"The tangent kernel of the {deq} is infinite: σa² E φ′(√q ξ)² = "
+            f"{back * slope.end:.4g} must stay below 1. Use a smaller sigma_a2."
+        )
+    # K = G/(1 − σa² f′(G)); its features part is Φ + G f′/(1 − σa² f′).
+    left = _Jet(room, -back * slope.first, -back * slope.second, 1.0 - back * slope.end)
+    inverse = left.mapped(1.0 / room, -1.0 / room**2, 2.0 / room**3, 1.0 / left.end)
+    if convention == "preactivation":
+        return g.times(inverse)
+    features = g.mapped(f.value, f.first, f.second, float(moments.square))
+    return features.plus(g.times(slope).times(inverse))
+
+
+def _explicit(network: ExplicitNetwork, kernel: KernelName) -> _Jet:
+    covariance = tangent = _INNER_PRODUCT
+    for activation in network.activations:
+        moments = activation.moments(float(np.sqrt(covariance.end)))
+        f = dual_derivatives(activation, covariance.end, covariance.value)
+        slope = covariance.mapped(f.first, f.second, f.third, float(moments.slope_square))
+        covariance = covariance.mapped(f.value, f.first, f.second, float(moments.square))
+        if not covariance.end > 0.0:
+            raise InvalidInput(f"The {network} is zero on the unit sphere: {activation} vanishes.")
+        tangent = covariance.plus(tangent.times(slope))
+    return tangent if kernel == "tangent" else covariance

@@ -1,0 +1,201 @@
+"""The fixed-point equation for the spectrum of a sample of several classes.
+
+W has n rows in K classes; a row of class a is N(0, C_a/p), and the C_a share a basis, in which
+direction k has the eigenvalues λ_k1 … λ_kK.  As n and p grow, (WWᵀ − z)⁻¹ behaves like the diagonal
+matrix with q_a = −1/(z(1 + δ_a)) in class a, and (WᵀW − z)⁻¹ like one with 1/(D_k − z), where
+
+    δ_a = Σ_k w_k λ_ka/(D_k − z),   D_k = Σ_b c_b λ_kb/(1 + δ_b),   c_b = n_b/p.
+
+For one class it is Silverstein's equation.  For Im z > 0 there is one solution with Im δ > 0; on
+the real axis it is the limit from above: complex inside the spectrum, real outside.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from notsodeep.checks import FloatArray
+from notsodeep.errors import NotConverged
+
+ComplexArray = NDArray[np.complex128]
+
+EDGE = 1e-7
+"""Imaginary parts of δ up to this count as zero: the accuracy of δ where the spectrum ends."""
+
+_RESIDUAL = 1e-12
+_COARSE = np.array([1.0, 0.3, 0.1, 0.03, 0.01, 1e-3])
+_FINE = np.logspace(0.0, -13.0, 44)
+_CHUNK = 400_000  # numbers in a table of points × directions
+_POLYNOMIAL = 4  # distinct eigenvalues up to which roots of polynomials are used
+
+
+@dataclass(frozen=True, eq=False)
+class SilversteinEquation:
+    """The equation for given classes.
+
+    Attributes
+    ----------
+    eigenvalues : ndarray of shape (m, K)
+        λ_ka ≥ 0.
+    weights : ndarray of shape (m,)
+        w_k, the share of the p directions in group k; their sum is one.
+    ratios : ndarray of shape (K,)
+        c_a = n_a/p.
+    """
+
+    eigenvalues: FloatArray
+    weights: FloatArray
+    ratios: FloatArray
+
+    @property
+    def reach(self) -> float:
+        """An upper bound for the spectrum: λ_max (1 + √(n/p))²."""
+        return float(self.eigenvalues.max() * (1.0 + np.sqrt(self.ratios.sum())) ** 2)
+
+    def solve(self, z: NDArray[Any]) -> ComplexArray:
+        """Return δ at every z, Im z ≥ 0 and z ≠ 0; shape (len(z), K).
+
+        For one class with few distinct eigenvalues the roots of a polynomial.  Otherwise a plain
+        iteration at Im z = reach, where it contracts, and Newton's method on the way down to z,
+        each step from the solution of the one before.
+
+        Raises
+        ------
+        NotConverged
+            The residual of the equation stays above 1e-12 (relative), or the solution is not the
+            limit from above.
+        """
+        points = np.asarray(z, dtype=np.complex128)
+        if self.eigenvalues.shape[1] == 1 and len(self.eigenvalues) <= _POLYNOMIAL:
+            return self._polynomial_roots(points)[:, None]
+        size = max(1, _CHUNK // self.eigenvalues.size)
+        parts = [
+            self._continued(points[start : start + size]) for start in range(0, len(points), size)
+        ]
+        return np.concatenate(parts) if parts else np.empty((0, len(self.ratios)), np.complex128)
+
+    def directions(self, delta: ComplexArray) -> ComplexArray:
+        """Return D_k for δ of shape (points, K); shape (points, m)."""
+        return np.asarray((self.ratios / (1.0 + delta)) @ self.eigenvalues.T)
+
+    def resolvent(self, z: NDArray[Any], delta: ComplexArray) -> ComplexArray:
+        """Return q_a = −1/(z(1 + δ_a)), shape (points, K)."""
+        return np.asarray(-1.0 / (z[:, None] * (1.0 + delta)))
+
+    def stieltjes(self, z: NDArray[Any]) -> ComplexArray:
+        """Return m(z) = lim (1/n) tr(WWᵀ − z)⁻¹ at every z."""
+        points = np.asarray(z, dtype=np.complex128)
+        shares = self.ratios / self.ratios.sum()
+        return np.asarray(self.resolvent(points, self.solve(points)) @ shares)
+
+    def _map(self, delta: ComplexArray, z: ComplexArray) -> tuple[ComplexArray, ComplexArray]:
+        """Right-hand side of the equation for δ, and its Jacobian (points, K, K)."""
+        inverse = 1.0 / (self.directions(delta) - z[:, None])
+        weighted = self.weights[:, None] * self.eigenvalues
+        image = inverse @ weighted
+        slope = self.ratios / (1.0 + delta) ** 2
+        K = len(self.ratios)
+        products = (weighted[:, :, None] * self.eigenvalues[:, None, :]).reshape(-1, K * K)
+        jacobian = (inverse**2 @ products).reshape(-1, K, K) * slope[:, None, :]
+        return image, jacobian
+
+    def _newton(self, start: ComplexArray, z: ComplexArray, steps: int) -> ComplexArray:
+        eye = np.eye(len(self.ratios))
+        result = start.copy()
+        active = np.arange(len(z))
+        for _ in range(steps):
+            delta = result[active]
+            image, jacobian = self._map(delta, z[active])
+            gap = image - delta
+            going = (np.abs(gap) > 0.1 * _RESIDUAL * (1.0 + np.abs(delta))).any(axis=1)
+            active, delta, gap, jacobian = (v[going] for v in (active, delta, gap, jacobian))
+            if not active.size:
+                break
+            with np.errstate(all="ignore"):
+                step = np.linalg.solve(eye - jacobian, gap[:, :, None])[:, :, 0]
+            # Where the Jacobian is singular the plain iteration goes on.
+            step = np.where(np.isfinite(step), step, gap)
+            # 1 + δ = −1/(zq) is never 0; a step goes at most half the way there.
+            room = 0.5 * np.abs(1.0 + delta)
+            result[active] = delta + step * (room / np.maximum(room, np.abs(step)))
+        return result
+
+    def _certified(self, delta: ComplexArray, z: ComplexArray) -> NDArray[np.bool_]:
+        """Whether δ solves the equation and is the limit from above.
+
+        Complex solutions have Im δ > 0; real ones are limits from above iff the iteration is
+        stable there: the spectral radius of its Jacobian is below one.
+        """
+        image, jacobian = self._map(delta, z)
+        solves = (np.abs(image - delta) <= _RESIDUAL * (1.0 + np.abs(delta))).all(axis=1)
+        # At an edge two solutions meet, and each is known to the root of the rounding only.
+        least = np.where(z.imag > 0.0, 0.0, EDGE)
+        above = (delta.imag > least[:, None]).all(axis=1)
+        radius = np.abs(np.linalg.eigvals(jacobian)).max(axis=1)
+        real = (np.abs(delta.imag) <= EDGE).all(axis=1) & (radius < 1.0 + 10.0 * EDGE)
+        return np.asarray(solves & (above | (real & (z.imag == 0.0))))
+
+    def _continued(self, z: ComplexArray) -> ComplexArray:
+        delta = self._descended(z, _COARSE)
+        bad = ~self._certified(delta, z)
+        if bad.any():
+            delta[bad] = self._descended(z[bad], _FINE)
+            bad[bad] = ~self._certified(delta[bad], z[bad])
+        if bad.any():
+            worst = z[np.flatnonzero(bad)[0]]
+            raise NotConverged(
+                f"The equation for the limiting spectrum was not solved at z = {worst:.6g}: "
+                f"{int(bad.sum())} of {len(z)} points keep a residual above {_RESIDUAL:g}."
+            )
+        return delta
+
+    def _descended(self, z: ComplexArray, ladder: NDArray[np.floating[Any]]) -> ComplexArray:
+        top = z + 1j * self.reach
+        delta = -(self.weights @ self.eigenvalues) / top[:, None]
+        for _ in range(10):
+            delta = self._map(delta, top)[0]
+        for height in ladder:
+            delta = self._newton(delta, z + 1j * height * self.reach, 12)
+        delta = self._newton(delta, z, 80)
+        # On the real axis the solution is defined up to conjugation.
+        flipped = (z.imag == 0.0)[:, None] & (delta.imag < 0.0)
+        return np.where(flipped, delta.conj(), delta)
+
+    def _polynomial_roots(self, z: ComplexArray) -> ComplexArray:
+        """δ from s = 1/q: −s + Σ_k w_k λ_k s/(s + cλ_k) = z, a polynomial of degree m + 1."""
+        positive = self.eigenvalues[:, 0] > 0.0
+        t, w = self.eigenvalues[positive, 0], self.weights[positive]
+        c = float(self.ratios[0])
+        whole = np.poly(-c * t)
+        parts = sum(
+            w[k] * t[k] * np.append(np.poly(np.delete(-c * t, k)), 0.0) for k in range(len(t))
+        )
+        # (−s − z)·Π(s + cλ) + Σ w λ s Π', for every z at once, leading coefficient made 1.
+        table = np.zeros((len(z), len(t) + 2), np.complex128)
+        table[:, :-1] += whole
+        table[:, 1:] += z[:, None] * whole - parts
+        companion = np.zeros((len(z), len(t) + 1, len(t) + 1), np.complex128)
+        companion[:, 0] = -table[:, 1:]
+        companion[:, np.arange(1, len(t) + 1), np.arange(len(t))] = 1.0
+        roots = np.linalg.eigvals(companion)
+        delta = -1.0 - roots / z[:, None]
+        return self._limit_from_above(delta, z)
+
+    def _limit_from_above(self, delta: ComplexArray, z: ComplexArray) -> ComplexArray:
+        """Choose among all solutions (points, m + 1) the one that is the limit from above."""
+        stable = np.empty(delta.shape)
+        for column in range(delta.shape[1]):
+            with np.errstate(all="ignore"):
+                jacobian = self._map(delta[:, [column]], z)[1][:, 0, 0]
+            stable[:, column] = np.where(np.isfinite(jacobian), np.abs(jacobian), np.inf)
+        most = delta.imag.argmax(axis=1)
+        rows = np.arange(len(z))
+        complex_ = delta.imag[rows, most] > 1e-7 * (1.0 + np.abs(delta[rows, most]))
+        choice = np.where((z.imag > 0.0) | complex_, most, stable.argmin(axis=1))
+        chosen = delta[rows, choice]
+        real = (z.imag == 0.0) & ~complex_
+        return self._newton(np.where(real, chosen.real, chosen)[:, None], z, 5)[:, 0]

@@ -1,0 +1,1 @@
+"""Figures and pages.  They take records and stored results; no mathematics is done here."""

@@ -1,0 +1,61 @@
+"""What all figures share: canvas, colours, and how they are written."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from notsodeep.execution.atomic_files import atomic_write
+
+DEEP = "#3b6ea8"
+"""Colour of the deep equilibrium model and of what was measured."""
+SHALLOW = "#d9822b"
+"""Colour of the explicit network and of what was predicted."""
+MUTED = "#8a8f98"
+
+_STYLE = {
+    "font.size": 10.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 11.0,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "notsodeep",
+}
+
+
+def new_figure(
+    panels: int = 1, *, width: float = 4.2, height: float = 3.2, ratios: list[float] | None = None
+) -> tuple[Figure, list[Axes]]:
+    """Make a figure with panels side by side, independent of pyplot and of the user's style."""
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(width * panels, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.subplots(1, panels, squeeze=False, width_ratios=ratios)[0]
+    return figure, list(axes)
+
+
+def svg_text(figure: Figure) -> str:
+    """Return the figure as SVG, the same bytes every time."""
+    buffer = io.StringIO()
+    with rc_context(_STYLE):
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()
+
+
+def save_figure(figure: Figure, path: str | Path) -> Path:
+    """Write the figure; the format is that of the file's ending."""
+    target = Path(path)
+    with rc_context(_STYLE), atomic_write(target) as stream:
+        figure.savefig(
+            stream,
+            format=target.suffix.lstrip(".") or "svg",
+            dpi=150,
+            metadata={"Date": None} if target.suffix == ".svg" else None,
+        )
+    return target
