@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         monte_carlo,
         tangent_kernel,
     )
+    from notsodeep.matching import match
 
 __version__ = "0.1.0"
 
@@ -45,6 +46,7 @@ _HOMES = {
     "equivalent": "notsodeep.equivalents",
     "kernel_pair": "notsodeep.kernels",
     "limiting_spectrum": "notsodeep.equivalents",
+    "match": "notsodeep.matching",
     "monte_carlo": "notsodeep.kernels",
     "sphere_equivalent": "notsodeep.equivalents",
     "tangent_kernel": "notsodeep.kernels",
@@ -66,6 +68,7 @@ __all__ = [
     "errors",
     "kernel_pair",
     "limiting_spectrum",
+    "match",
     "monte_carlo",
     "sphere_equivalent",
     "tangent_kernel",

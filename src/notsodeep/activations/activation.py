@@ -123,6 +123,9 @@ def _plain(value: Any) -> Any:
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, tuple) and len(value) > 8:
+        first = ", ".join(_short(v) for v in value[:3])
+        return f"({first}, … {len(value)} numbers)"
     if isinstance(value, tuple):
         return "(" + ", ".join(_short(v) for v in value) + ("," if len(value) == 1 else "") + ")"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

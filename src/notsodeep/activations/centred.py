@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from notsodeep import checks
 from notsodeep.activations.activation import Activation, frozen_parameters
+from notsodeep.activations.polynomial import AbstractPolynomial, moments_of_series
 
 FloatArray = NDArray[np.float64]
 
@@ -49,6 +50,12 @@ class Centred(Activation):
         scales, place = np.unique(np.stack([scale1, scale2]), return_inverse=True)
         means = self.base.hermite_coefficients(scales, 1)[:, 0][place.reshape(2, -1)]
         return pairs[0] - self.constant * (means[0] + means[1] - self.constant), pairs[1]
+
+    def closed_form_moments(self, scales: FloatArray) -> FloatArray | None:
+        """Compute the moments of a centred polynomial from its series."""
+        if not isinstance(self.base, AbstractPolynomial):
+            return None
+        return moments_of_series(self._hermite_coefficients(scales, self.base.degree + 3), scales)
 
     def _hermite_coefficients(self, scales: FloatArray, terms: int) -> FloatArray:
         coefficients = self.base.hermite_coefficients(scales, terms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +16,14 @@ from notsodeep.activations.activation import Activation, Parity, frozen_paramete
 from notsodeep.numerics.hermite import hermite_polynomials, iterate_hermite
 
 FloatArray = NDArray[np.float64]
+
+
+@functools.lru_cache(maxsize=64)
+def _gauss_hermite(size: int) -> tuple[FloatArray, FloatArray]:
+    """Nodes of the Gauss–Hermite rule, and weight·h_k at them, shape (size, size)."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(size)
+    weights = weights / math.sqrt(2.0 * math.pi)
+    return nodes, (weights * hermite_polynomials(nodes, size)).T
 
 
 @dataclass(frozen=True, repr=False)
@@ -31,12 +40,14 @@ class AbstractPolynomial(Activation):
     def _hermite_coefficients(self, scales: FloatArray, terms: int) -> FloatArray:
         """Exact coefficients by a Gauss–Hermite rule that integrates degree 2·degree + 1."""
         kept = min(terms, self.degree + 1)
-        nodes, weights = np.polynomial.hermite_e.hermegauss(self.degree + 1)
-        weights = weights / math.sqrt(2.0 * math.pi)
-        values = self.value(scales[:, None] * nodes)
+        nodes, table = _gauss_hermite(self.degree + 1)
         coefficients = np.zeros((len(scales), terms))
-        coefficients[:, :kept] = (weights * values) @ hermite_polynomials(nodes, kept).T
+        coefficients[:, :kept] = self.value(scales[:, None] * nodes) @ table[:, :kept]
         return coefficients
+
+    def closed_form_moments(self, scales: FloatArray) -> FloatArray:
+        """Compute the six moments from the finite Hermite series."""
+        return moments_of_series(self._hermite_coefficients(scales, self.degree + 3), scales)
 
     def closed_form_pairs(
         self, scale1: FloatArray, scale2: FloatArray, rho: FloatArray, rest: FloatArray
@@ -50,6 +61,30 @@ class AbstractPolynomial(Activation):
         slopes = products[1:] * np.arange(1, terms)[:, None] if terms > 1 else products * 0.0
         derivative = np.polynomial.polynomial.polyval(rho, slopes, tensor=False)
         return np.asarray(value, dtype=np.float64), derivative / (scale1 * scale2)
+
+
+def moments_of_series(coefficients: FloatArray, scales: FloatArray) -> FloatArray:
+    """Compute the six moments of Σ_k c_k h_k(x/τ) at scale τ, in the order of `Moments`.
+
+    Rows of `coefficients` belong to scales; at least three are given, the last two of them zero
+    for a finite series.  E φ′² = Σ k c_k²/τ², and with
+    (ξ² − 1)h_k = √((k+1)(k+2)) h_{k+2} + 2k h_k + √(k(k−1)) h_{k−2} the last moment is
+    E (φ²)″ = Σ (2k c_k² + 2√((k+1)(k+2)) c_k c_{k+2})/τ².
+    """
+    k = np.arange(coefficients.shape[1])
+    squares = coefficients**2
+    steps = np.sqrt((k[:-2] + 1.0) * (k[:-2] + 2.0))
+    products = coefficients[:, :-2] * coefficients[:, 2:]
+    return np.stack(
+        [
+            coefficients[:, 0],
+            coefficients[:, 1] / scales,
+            math.sqrt(2.0) * coefficients[:, 2] / scales**2,
+            squares.sum(axis=1),
+            squares @ k / scales**2,
+            2.0 * (squares @ k + products @ steps) / scales**2,
+        ]
+    )
 
 
 @dataclass(frozen=True, repr=False)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -86,12 +88,12 @@ def _mixture_verdicts(stats: MixtureStatistics) -> list[Verdict]:
     centred = stats.means - proportions @ stats.means
     means = float(np.square(centred).sum(axis=1).max()) / (p * noise)
     offset = float(np.square(proportions @ stats.means).sum()) / (p * noise)
-    traces = float(np.abs(stats.t).max()) / (np.sqrt(p) * noise)
+    traces = float(np.abs(stats.t).max()) / (math.sqrt(p) * noise)
     spread = float(stats.covariance_spectrum.eigenvalues.max()) / (p * noise)
     labels = stats.J.argmax(axis=1)
     fluctuation = np.bincount(labels, stats.psi**2, minlength=K) / stats.counts
     gaussian = 2.0 * np.maximum(np.diag(stats.T), 1e-300) / p
-    ratio = float(np.sqrt(fluctuation @ proportions / (gaussian @ proportions)))
+    ratio = math.sqrt(float(fluctuation @ proportions / (gaussian @ proportions)))
     return [
         Verdict(
             "small class means",

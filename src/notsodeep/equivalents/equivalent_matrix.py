@@ -37,6 +37,11 @@ class SphereCoefficients:
     curvature: float
     end: float
 
+    @property
+    def size(self) -> float:
+        """The unit in which residuals are judged: the kernel's diagonal."""
+        return self.end
+
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON form."""
         return {name: float(value) for name, value in vars(self).items()}

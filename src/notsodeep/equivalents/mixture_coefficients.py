@@ -9,6 +9,7 @@ import numpy as np
 
 from notsodeep import checks
 from notsodeep.activations import Activation
+from notsodeep.activations.moments import Moments
 from notsodeep.architectures import (
     Convention,
     DeepEquilibrium,
@@ -60,6 +61,11 @@ class Coefficients:
     def four(self) -> tuple[float, float, float, float]:
         """(linear, norm_fluctuation, covariance_overlap, scale2): what a match must meet."""
         return self.linear, self.norm_fluctuation, self.covariance_overlap, self.scale2
+
+    @property
+    def size(self) -> float:
+        """The unit in which residuals are judged: the kernel's diagonal."""
+        return self.scale2
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON form."""
@@ -124,8 +130,8 @@ def _equilibrium_features(deq: DeepEquilibrium, tau0: float, kernel: KernelName)
     q = σa² E[φ′]², α1 = σb²/(1 − q), α4 = σb²/(1 − σa² E[(φ²)″]/2), all moments at τ*.
     """
     tau = float(deq.solve_tau_star(tau0).value)
-    _require_centred(deq, deq.activation, tau, tau0)
     m = deq.activation.moments(tau)
+    _require_centred(deq, deq.activation, m, tau0)
     back, forth = deq.sigma_a2, deq.sigma_b2
     q = back * m.slope**2
     bend = m.curvature**2
@@ -163,16 +169,16 @@ class _Propagated:
 def _explicit(network: ExplicitNetwork, tau0: float, kernel: KernelName) -> Coefficients:
     state = _Propagated((1.0, 0.0, 0.0, 1.0), (1.0, 0.0, 0.0), tau0**2, tau0**2)
     for activation in network.activations:
-        _require_centred(network, activation, float(np.sqrt(state.tau2)), tau0)
-        state = _through_layer(activation, state)
+        moments = activation.moments(float(np.sqrt(state.tau2)))
+        _require_centred(network, activation, moments, tau0)
+        state = _through_layer(moments, state)
     if kernel == "tangent":
         return Coefficients(*state.beta, state.kappa2, tau0)
     return Coefficients(*state.alpha[:3], state.tau2, tau0)
 
 
-def _through_layer(activation: Activation, old: _Propagated) -> _Propagated:
+def _through_layer(m: Moments, old: _Propagated) -> _Propagated:
     """One layer of the recursion (mixture paper, and Gu et al., arXiv 2403.00258)."""
-    m = activation.moments(float(np.sqrt(old.tau2)))
     gain, bend = float(m.slope) ** 2, float(m.curvature) ** 2
     a1, a2, a3, a4 = old.alpha
     b1, b2, b3 = old.beta
@@ -191,12 +197,11 @@ def _through_layer(activation: Activation, old: _Propagated) -> _Propagated:
     return _Propagated(alpha, beta, square, square + float(m.slope_square) * old.kappa2)
 
 
-def _require_centred(model: Model, activation: Activation, scale: float, tau0: float) -> None:
-    moments = activation.moments(scale)
+def _require_centred(model: Model, activation: Activation, moments: Moments, tau0: float) -> None:
     if abs(moments.mean) > _CENTRED * np.sqrt(moments.square):
         kind = "deq" if isinstance(model, DeepEquilibrium) else "network"
         raise InvalidInput(
-            f"model of an equivalent must be centred, E φ(τξ) = 0 at τ = {scale:.6g}. Got the "
-            f"{model}, where the mean of {activation} is {moments.mean:.4g}. Use "
+            f"model of an equivalent must be centred, E φ(τξ) = 0 at τ = {moments.scale:.6g}. "
+            f"Got the {model}, where the mean of {activation} is {moments.mean:.4g}. Use "
             f"{kind}.centred({tau0:.6g}), that is {kind}.centred(stats.tau0)."
         )

@@ -16,7 +16,8 @@ from notsodeep.numerics.silverstein import EDGE, SilversteinEquation
 Interval = tuple[float, float]
 
 _MASS = 1e-6  # largest error of the total mass that is accepted
-_NODES = (64, 128, 256, 512, 1024, 2048)
+_ZERO = 1e-14  # edges below this share of the largest are zero
+_LONGEST = (2048, 8192)  # terms of a series, at first and if the mass is not right then
 _GRID = 600
 
 
@@ -40,6 +41,7 @@ class BulkLaw:
     support: tuple[Interval, ...]
     zero_mass: float
     mass_error: float
+    _grains: tuple[float, ...] = field(repr=False)
     _cosines: tuple[FloatArray, ...] = field(repr=False)
 
     @classmethod
@@ -52,18 +54,22 @@ class BulkLaw:
             The equation was not solved, or the mass is not 1 to within 1e-6.
         """
         support = _support(equation)
-        rank = float(equation.weights[(equation.eigenvalues > 0.0).any(axis=1)].sum())
-        zero_mass = max(0.0, 1.0 - rank / float(equation.ratios.sum()))
-        cosines = tuple(_cosine_series(equation, interval) for interval in support)
-        total = zero_mass + sum(np.pi * series[0] for series in cosines)
-        error = abs(total - 1.0)
+        zero_mass = max(0.0, 1.0 - equation.rank() / float(equation.ratios.sum()))
+        starts = tuple(_grain(equation, interval) for interval in support)
+        for longest in _LONGEST:
+            pieces = zip(support, starts, strict=True)
+            cosines = tuple(_cosine_series(equation, *piece, longest) for piece in pieces)
+            total = zero_mass + sum(np.pi * series[0] for series in cosines)
+            error = abs(total - 1.0)
+            if error <= _MASS:
+                break
         if not error <= _MASS:
             raise NotConverged(
                 f"The limiting density integrates to {total:.8f} with its point mass, and must to "
                 f"1 within {_MASS:g}: part of the spectrum was missed. Fewer distinct eigenvalues "
                 "of the covariance (group close ones) make it easier."
             )
-        return cls(equation, support, zero_mass, error, cosines)
+        return cls(equation, support, zero_mass, error, starts, cosines)
 
     def density(self, x: FloatArray) -> FloatArray:
         """Return the density at x, without the point mass; zero outside the support."""
@@ -80,51 +86,74 @@ class BulkLaw:
         """Return the share of eigenvalues ≤ x."""
         points = np.asarray(x, dtype=np.float64)
         result = np.where(points >= 0.0, self.zero_mass, 0.0)
-        for interval, series in zip(self.support, self._cosines, strict=True):
-            angle = _angle(points, interval)
-            order = np.arange(1, len(series))
-            waves = np.sin(np.multiply.outer(angle, order)) @ (series[1:] / order)
-            result = result + series[0] * angle + waves
+        pieces = zip(self.support, self._grains, self._cosines, strict=True)
+        for interval, grain, series in pieces:
+            angle = _angle(points, interval, grain)
+            terms = series[1:] / np.arange(1, len(series))
+            result = result + series[0] * angle + _sine_sum(terms, angle)
         return np.asarray(np.clip(result, 0.0, 1.0))
 
 
-def _is_wide(interval: Interval) -> bool:
-    """Whether an interval spans so many decades that it is better seen in log x."""
+def _grain(equation: SilversteinEquation, interval: Interval) -> float:
+    """Return the size s of the details at the lower end; infinite if the interval has one size.
+
+    An interval that spans many decades is seen in log(x − low + s), which is log x for s = low.
+    One that reaches zero has details of the size of the harmonic mean of the eigenvalues.
+    """
     low, high = interval
-    return 0.0 < 100.0 * low < high
+    if low == 0.0:
+        values = equation.eigenvalues.max(axis=1)
+        low = 1.0 / float(equation.weights @ (1.0 / values)) if (values > 0.0).all() else high
+    return low if 100.0 * low < high else np.inf
 
 
-def _angle(x: FloatArray, interval: Interval) -> FloatArray:
-    """θ ∈ [0, π] with x, or log x, = middle − half·cos θ, x beyond the ends put there."""
+def _angle(x: FloatArray, interval: Interval, grain: float) -> FloatArray:
+    """θ ∈ [0, π] with sin²(θ/2) the share of the way from low to high, x beyond them put there."""
     low, high = interval
-    inside = np.clip(x, low, high)
-    if _is_wide(interval):
-        inside, low, high = np.log(inside), np.log(low), np.log(high)
-    return np.asarray(np.arccos(np.clip((low + high - 2.0 * inside) / (high - low), -1.0, 1.0)))
+    inside = np.clip(x, low, high) - low
+    if np.isinf(grain):
+        share = inside / (high - low)
+    else:
+        share = np.log1p(inside / grain) / np.log1p((high - low) / grain)
+    return np.asarray(2.0 * np.arcsin(np.sqrt(np.clip(share, 0.0, 1.0))))
 
 
-def _cosine_series(equation: SilversteinEquation, interval: Interval) -> FloatArray:
+def _cosine_series(
+    equation: SilversteinEquation, interval: Interval, grain: float, longest: int
+) -> FloatArray:
     """Coefficients of density·dx/dθ in cos kθ.
 
     Square-root edges become smooth in θ, so the series converges fast, and its integral is known
     term by term.
     """
     low, high = interval
-    for size in _NODES:
+    size = 64
+    while True:
         angle = np.pi * (np.arange(size) + 0.5) / size
         share = np.sin(0.5 * angle) ** 2
-        if _is_wide(interval):
-            x = low * (high / low) ** share
-            slope = 0.5 * np.log(high / low) * x * np.sin(angle)
-        else:
+        if np.isinf(grain):
             x = low + (high - low) * share
             slope = 0.5 * (high - low) * np.sin(angle)
+        else:
+            span = np.log1p((high - low) / grain)
+            x = low + grain * np.expm1(span * share)
+            slope = 0.5 * span * (x - low + grain) * np.sin(angle)
         density = np.maximum(equation.stieltjes(x).imag, 0.0) / np.pi
         series = dct(density * slope, type=2) / size
         series[0] *= 0.5
-        if np.abs(series[-size // 8 :]).max() <= 1e-10 * max(abs(series[0]), 1e-300):
-            break
-    return np.asarray(series)
+        tail = float(np.abs(series[-size // 8 :]).max())
+        if tail <= 1e-10 * abs(series[0]) or size >= longest:
+            return np.asarray(series)
+        size *= 2
+
+
+def _sine_sum(coefficients: FloatArray, angle: FloatArray) -> FloatArray:
+    """Return Σ_k c_k sin kθ, k = 1 …, by Clenshaw's recurrence."""
+    twice = 2.0 * np.cos(angle)
+    last = before = np.zeros(angle.shape)
+    for coefficient in coefficients[::-1]:
+        last, before = coefficient + twice * last - before, last
+    return np.asarray(last * np.sin(angle))
 
 
 def _support(equation: SilversteinEquation) -> tuple[Interval, ...]:
@@ -173,6 +202,8 @@ def _support_of_one_class(equation: SilversteinEquation) -> tuple[Interval, ...]
             near_edge = brentq(h, top.x, ends[1] - min(near[k], 0.49 * (ends[1] - top.x)))
             edges += [x(near_edge), x(far_edge)]
     edges.append(x(right))
+    if edges[0] < _ZERO * edges[-1]:  # n = p: the spectrum reaches zero
+        edges[0] = 0.0
     return tuple((float(a), float(b)) for a, b in zip(edges[::2], edges[1::2], strict=True))
 
 
@@ -180,12 +211,17 @@ def _support_by_bisection(equation: SilversteinEquation) -> tuple[Interval, ...]
     """Edges are where the solution on the real axis turns complex."""
 
     def inside(x: FloatArray) -> FloatArray:
-        return np.asarray((equation.solve(x).imag > EDGE).any(axis=1), dtype=np.float64)
+        delta = equation.solve(x)
+        inner = delta.imag > EDGE * (1.0 + np.abs(delta))
+        return np.asarray(inner.any(axis=1), dtype=np.float64)
 
     # Finer at both ends, where the edges are.
     grid = 1.01 * equation.reach * np.sin(np.linspace(0.0, np.pi / 2, _GRID + 1)[1:]) ** 2
-    grid = np.concatenate([grid[0] * np.logspace(-2, -0.05, 20), grid])
     state = inside(grid)
+    # When n is near p the lowest edge is near zero, or there.
+    while grid[0] > _ZERO * equation.reach and (state[0] or grid[0] > 1e-7 * equation.reach):
+        below = grid[0] * np.logspace(-2.0, -0.1, 20)
+        grid, state = np.concatenate([below, grid]), np.concatenate([inside(below), state])
     change = np.flatnonzero(np.diff(state))
     low, high, start = grid[change], grid[change + 1], state[change]
     # At distance ε from an edge δ moves by √ε, which must stay above its accuracy.

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.optimize import linprog
 
 from notsodeep.checks import FloatArray
 from notsodeep.errors import NotConverged
@@ -24,7 +25,7 @@ from notsodeep.errors import NotConverged
 ComplexArray = NDArray[np.complex128]
 
 EDGE = 1e-7
-"""Imaginary parts of δ up to this count as zero: the accuracy of δ where the spectrum ends."""
+"""Im δ up to this times 1 + |δ| counts as zero: the accuracy of δ where the spectrum ends."""
 
 _RESIDUAL = 1e-12
 _COARSE = np.array([1.0, 0.3, 0.1, 0.03, 0.01, 1e-3])
@@ -86,6 +87,23 @@ class SilversteinEquation:
         """Return q_a = −1/(z(1 + δ_a)), shape (points, K)."""
         return np.asarray(-1.0 / (z[:, None] * (1.0 + delta)))
 
+    def rank(self) -> float:
+        """Return the rank of W over p.
+
+        Directions that no class reaches do not count, and a class has no more rank than rows and
+        than directions it reaches.  If all classes reach the same, it is the smaller of rows and
+        directions; otherwise the largest flow of rows into directions.
+        """
+        reached, group = np.unique(self.eigenvalues > 0.0, axis=0, return_inverse=True)
+        rooms = np.bincount(group.reshape(-1), self.weights)
+        if (reached == reached[:, :1]).all():
+            return float(min(self.ratios.sum(), rooms[reached[:, 0]].sum()))
+        room, row = np.nonzero(reached)  # one unknown for each direction that a class reaches
+        limits = np.concatenate([np.equal.outer(np.arange(len(rooms)), room),
+                                 np.equal.outer(np.arange(len(self.ratios)), row)])  # fmt: skip
+        flow = linprog(-np.ones(len(room)), limits, np.concatenate([rooms, self.ratios]))
+        return float(-flow.fun)
+
     def stieltjes(self, z: NDArray[Any]) -> ComplexArray:
         """Return m(z) = lim (1/n) tr(WWᵀ − z)⁻¹ at every z."""
         points = np.asarray(z, dtype=np.complex128)
@@ -95,13 +113,9 @@ class SilversteinEquation:
     def _map(self, delta: ComplexArray, z: ComplexArray) -> tuple[ComplexArray, ComplexArray]:
         """Right-hand side of the equation for δ, and its Jacobian (points, K, K)."""
         inverse = 1.0 / (self.directions(delta) - z[:, None])
-        weighted = self.weights[:, None] * self.eigenvalues
-        image = inverse @ weighted
+        image = inverse @ (self.weights[:, None] * self.eigenvalues)
         slope = self.ratios / (1.0 + delta) ** 2
-        K = len(self.ratios)
-        products = (weighted[:, :, None] * self.eigenvalues[:, None, :]).reshape(-1, K * K)
-        jacobian = (inverse**2 @ products).reshape(-1, K, K) * slope[:, None, :]
-        return image, jacobian
+        return image, self._products(inverse**2) * slope[:, None, :]
 
     def _newton(self, start: ComplexArray, z: ComplexArray, steps: int) -> ComplexArray:
         eye = np.eye(len(self.ratios))
@@ -112,7 +126,8 @@ class SilversteinEquation:
             image, jacobian = self._map(delta, z[active])
             gap = image - delta
             going = (np.abs(gap) > 0.1 * _RESIDUAL * (1.0 + np.abs(delta))).any(axis=1)
-            active, delta, gap, jacobian = (v[going] for v in (active, delta, gap, jacobian))
+            active = active[going]
+            delta, gap, jacobian = delta[going], gap[going], jacobian[going]
             if not active.size:
                 break
             with np.errstate(all="ignore"):
@@ -127,17 +142,28 @@ class SilversteinEquation:
     def _certified(self, delta: ComplexArray, z: ComplexArray) -> NDArray[np.bool_]:
         """Whether δ solves the equation and is the limit from above.
 
-        Complex solutions have Im δ > 0; real ones are limits from above iff the iteration is
-        stable there: the spectral radius of its Jacobian is below one.
+        That limit has Im δ ≥ 0.  The imaginary part of the equation reads Im δ = P Im δ + a
+        non-negative vector, where P is the Jacobian with every factor replaced by its modulus; so
+        the spectral radius of P is at most one: one inside the spectrum, below one outside.
         """
-        image, jacobian = self._map(delta, z)
+        image = self._map(delta, z)[0]
         solves = (np.abs(image - delta) <= _RESIDUAL * (1.0 + np.abs(delta))).all(axis=1)
-        # At an edge two solutions meet, and each is known to the root of the rounding only.
-        least = np.where(z.imag > 0.0, 0.0, EDGE)
-        above = (delta.imag > least[:, None]).all(axis=1)
-        radius = np.abs(np.linalg.eigvals(jacobian)).max(axis=1)
-        real = (np.abs(delta.imag) <= EDGE).all(axis=1) & (radius < 1.0 + 10.0 * EDGE)
-        return np.asarray(solves & (above | (real & (z.imag == 0.0))))
+        above = (delta.imag >= -EDGE * (1.0 + np.abs(delta))).all(axis=1)
+        stable = self._radius(delta, z) < 1.0 + 100.0 * EDGE
+        return np.asarray(solves & above & stable)
+
+    def _radius(self, delta: ComplexArray, z: ComplexArray) -> FloatArray:
+        """Spectral radius of P_ab = Σ_k w_k λ_ka λ_kb c_b/(|1 + δ_b|² |D_k − z|²)."""
+        squares = np.abs(self.directions(delta) - z[:, None]) ** -2.0
+        matrices = self._products(squares) * (self.ratios / np.abs(1.0 + delta) ** 2)[:, None, :]
+        return np.asarray(np.abs(np.linalg.eigvals(matrices)).max(axis=1))
+
+    def _products(self, factors: NDArray[Any]) -> NDArray[Any]:
+        """Return Σ_k f_k w_k λ_ka λ_kb for factors of shape (points, m); shape (points, K, K)."""
+        K = len(self.ratios)
+        weighted = self.weights[:, None] * self.eigenvalues
+        products = (weighted[:, :, None] * self.eigenvalues[:, None, :]).reshape(-1, K * K)
+        return np.asarray((factors @ products).reshape(-1, K, K))
 
     def _continued(self, z: ComplexArray) -> ComplexArray:
         delta = self._descended(z, _COARSE)

@@ -141,7 +141,11 @@ class StructuredMatrix(LinearOperator):  # type: ignore[misc]  # scipy has no ty
     def rows(self, rows: slice) -> FloatArray:
         """Return some rows as an array, shape (len(rows), n)."""
         low_rank, signs = self._low_rank
-        block = self.linear * (self.X[rows] @ self.X.T) + (low_rank[rows] * signs) @ low_rank.T
+        block = (low_rank[rows] * signs) @ low_rank.T
+        if self.linear > 0.0:
+            gram = self.X[rows] @ self.X.T
+            gram *= self.linear
+            block += gram
         index = np.arange(self.shape[0])[rows]
         block[np.arange(len(index)), index] += self.shift
         return np.asarray(block)
@@ -149,9 +153,11 @@ class StructuredMatrix(LinearOperator):  # type: ignore[misc]  # scipy has no ty
     def to_dense(self) -> FloatArray:
         """Return the matrix itself, shape (n, n), exactly symmetric."""
         n = self.shape[0]
-        checks.enough_memory(8 * n * n, f"The dense form of a {n} × {n} matrix")
+        checks.enough_memory(2 * 8 * n * n, f"The dense form of a {n} × {n} matrix")
         dense = self.rows(slice(None))
-        return 0.5 * (dense + dense.T)
+        dense += dense.T
+        dense *= 0.5
+        return dense
 
     def trace(self) -> float:
         """Return the trace."""
@@ -160,8 +166,8 @@ class StructuredMatrix(LinearOperator):  # type: ignore[misc]  # scipy has no ty
     def eigvalsh(self) -> FloatArray:
         """Return all n eigenvalues, ascending.
 
-        On the small side those of FᵀF D, found from the symmetric Λ^{1/2}Pᵀ D PΛ^{1/2} with
-        FᵀF = PΛPᵀ, and γ as often as is left.
+        On the small side those of FᵀF, and γ as often as is left.  With an indefinite core those of
+        R D Rᵀ, F = QR: roots of FᵀF would lose half the digits where F lacks rank.
         """
         n = self.shape[0]
         if not self.small_side:
@@ -169,19 +175,16 @@ class StructuredMatrix(LinearOperator):  # type: ignore[misc]  # scipy has no ty
         if (self.signs > 0.0).all():
             values = np.linalg.eigvalsh(self._inner)
         else:
-            lengths, axes = np.linalg.eigh(self._inner)
-            half = axes * np.sqrt(np.maximum(lengths, 0.0))
-            values = np.linalg.eigvalsh(half.T @ (self.signs[:, None] * half))
+            parts = [self._low_rank[0]]
+            if self.linear > 0.0:
+                parts.insert(0, math.sqrt(self.linear) * self.X)
+            triangle = np.linalg.qr(np.concatenate(parts, axis=1), mode="r")
+            values = np.linalg.eigvalsh((triangle * self.signs) @ triangle.T)
         return np.sort(np.concatenate([values, np.zeros(n - len(values))])) + self.shift
 
     def frobenius_norm(self) -> float:
-        """Return √(Σ M_ij²), from tr (FᵀF D)² on the small side."""
-        n = self.shape[0]
-        if not self.small_side:
-            return float(np.linalg.norm(self.to_dense()))
-        product = self._inner * self.signs
-        squares = float(np.einsum("ij,ji->", product, product))
-        return math.sqrt(squares + 2.0 * self.shift * float(np.trace(product)) + n * self.shift**2)
+        """Return √(Σ M_ij²)."""
+        return float(np.linalg.norm(self.eigvalsh()))
 
     def operator_norm(self) -> float:
         """Return the largest |eigenvalue|."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from typing import Any
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -18,12 +19,11 @@ SHALLOW = "#d9822b"
 """Colour of the explicit network and of what was predicted."""
 MUTED = "#8a8f98"
 
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.size": 10.0,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.titlesize": 11.0,
-    "legend.frameon": False,
     "svg.fonttype": "none",
     "svg.hashsalt": "notsodeep",
 }

@@ -61,7 +61,7 @@ def draw_bulk(axes: Axes, eigenvalues: FloatArray, law: LimitingSpectrum) -> Non
     axes.set_xlabel("eigenvalue")
     axes.set_ylabel("density")
     axes.set_title("bulk")
-    axes.legend()
+    axes.legend(frameon=False)
 
 
 def draw_spikes(axes: Axes, comparison: Comparison) -> None:
@@ -80,4 +80,4 @@ def draw_spikes(axes: Axes, comparison: Comparison) -> None:
     axes.set_xlim(0.5, len(ranks) + 0.5)
     axes.set_ylim(0.0, 1.15 * max(*found, *predicted))
     axes.set_xlabel("rank")
-    axes.legend(loc="lower left")
+    axes.legend(loc="lower left", frameon=False)

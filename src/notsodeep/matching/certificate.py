@@ -1,0 +1,150 @@
+"""The certificate of a match: exact kernels of both sides on the user's data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from scipy import linalg
+
+from notsodeep import checks
+from notsodeep.architectures import Conditions
+from notsodeep.checks import FloatArray, IntArray
+from notsodeep.numerics.kernel_distance import KernelDistance, kernel_distance
+
+_RIDGE = 1e-3  # of the mean of the kernel's diagonal
+
+
+@dataclass(frozen=True, eq=False)
+class Certificate:
+    """How closely a network's kernel follows a DEQ's on given data, next to a baseline.
+
+    Attributes
+    ----------
+    matched, baseline : KernelDistance
+        Of the matched network, and of an unmatched network of the same shape, from the DEQ.
+    accuracy : dict or None
+        Two-fold kernel ridge accuracy of "deq", "matched" and "baseline"; None without labels.
+    class_means : dict or None
+        Means of the blocks of "deq" and "matched" by pairs of classes, (K, K); None without
+        labels.
+    conditions : Conditions
+        The theory's assumptions on this DEQ and data.
+    kernel, convention : str
+    names : dict
+        What "deq", "matched" and "baseline" are.
+    difference : ndarray of shape (n, n)
+        K_deq − K_matched, rows ordered by class if labels were given.
+    """
+
+    matched: KernelDistance
+    baseline: KernelDistance
+    accuracy: dict[str, float] | None
+    class_means: dict[str, FloatArray] | None
+    conditions: Conditions
+    kernel: str
+    convention: str
+    names: dict[str, str]
+    difference: FloatArray = field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON form, without matrices and eigenvalues."""
+        means = self.class_means
+        return {
+            "kernel": self.kernel,
+            "convention": self.convention,
+            "names": self.names,
+            "matched": self.matched.to_dict(),
+            "baseline": self.baseline.to_dict(),
+            "accuracy": self.accuracy,
+            "class_means": means and {name: value.tolist() for name, value in means.items()},
+            "conditions": self.conditions.to_dict(),
+        }
+
+    def __str__(self) -> str:
+        table = Table(title=f"{self.names['deq']}: {self.kernel} kernel, {self.convention}")
+        table.add_column("")
+        table.add_column("matched", justify="right")
+        table.add_column("unmatched", justify="right")
+        rows = {
+            "operator-norm gap": ("gap", "{:.4g}"),
+            "relative to the DEQ": ("relative_gap", "{:.3%}"),
+            "Frobenius, relative": ("frobenius", "{:.3%}"),
+            "spectra (Wasserstein)": ("spectra", "{:.3g}"),
+            "kernel alignment": ("alignment", "{:.6f}"),
+            "top eigenvector overlap": ("eigenvector_overlap", "{:.6f}"),
+        }
+        for label, (name, form) in rows.items():
+            values = [form.format(getattr(side, name)) for side in (self.matched, self.baseline)]
+            table.add_row(label, *values)
+        if self.accuracy is not None:
+            table.add_row(
+                f"ridge accuracy (DEQ {self.accuracy['deq']:.2%})",
+                f"{self.accuracy['matched']:.2%}",
+                f"{self.accuracy['baseline']:.2%}",
+            )
+        console = Console(width=80, no_color=True)
+        with console.capture() as capture:
+            console.print(table)
+        failing = [verdict.name for verdict in self.conditions if verdict.holds is not True]
+        note = f"conditions that do not hold: {', '.join(failing)}\n" if failing else ""
+        networks = f"matched: {self.names['matched']}\nunmatched: {self.names['baseline']}\n"
+        return capture.get() + networks + note
+
+
+def certificate_of_kernels(
+    deq: FloatArray,
+    matched: FloatArray,
+    baseline: FloatArray,
+    *,
+    y: object,
+    conditions: Conditions,
+    kernel: str,
+    convention: str,
+    names: dict[str, str],
+) -> Certificate:
+    """Compare three kernel matrices on the same data; `y` are labels or None."""
+    accuracy = class_means = None
+    order = np.arange(len(deq))
+    if y is not None:
+        labels = np.unique(checks.class_labels(y, len(deq), "certify"), return_inverse=True)[1]
+        kernels = {"deq": deq, "matched": matched, "baseline": baseline}
+        accuracy = {name: ridge_accuracy(K, labels) for name, K in kernels.items()}
+        class_means = {name: _block_means(kernels[name], labels) for name in ("deq", "matched")}
+        order = np.argsort(labels, kind="stable")
+    return Certificate(
+        matched=kernel_distance(deq, matched),
+        baseline=kernel_distance(deq, baseline),
+        accuracy=accuracy,
+        class_means=class_means,
+        conditions=conditions,
+        kernel=kernel,
+        convention=convention,
+        names=names,
+        difference=(deq - matched)[np.ix_(order, order)],
+    )
+
+
+def ridge_accuracy(K: FloatArray, labels: IntArray) -> float:
+    """Return the accuracy of kernel ridge regression on one-hot labels, averaged over two folds.
+
+    The folds are the even and the odd rows; the ridge is 1e-3 of the mean of the diagonal.
+    """
+    targets = np.eye(int(labels.max()) + 1)[labels]
+    folds = [np.arange(start, len(K), 2) for start in (0, 1)]
+    ridge = _RIDGE * float(np.trace(K)) / len(K)
+    right = 0
+    for train, test in (folds, folds[::-1]):
+        system = K[np.ix_(train, train)] + ridge * np.eye(len(train))
+        weights = linalg.solve(system, targets[train], assume_a="pos")
+        right += int(((K[np.ix_(test, train)] @ weights).argmax(axis=1) == labels[test]).sum())
+    return right / len(K)
+
+
+def _block_means(K: FloatArray, labels: IntArray) -> FloatArray:
+    members = np.eye(int(labels.max()) + 1)[labels]
+    members = members / members.sum(axis=0)
+    return np.asarray(members.T @ K @ members)

@@ -1,0 +1,202 @@
+"""Match a DEQ with a shallow network that behaves the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from notsodeep import checks
+from notsodeep.activations import Centred
+from notsodeep.architectures import (
+    Conditions,
+    Convention,
+    DeepEquilibrium,
+    ExplicitNetwork,
+    KernelName,
+    Model,
+)
+from notsodeep.checks import FloatArray
+from notsodeep.data import MixtureStatistics
+from notsodeep.equivalents import Coefficients, SphereCoefficients, conditions
+from notsodeep.errors import InvalidInput
+from notsodeep.matching.certificate import Certificate, certificate_of_kernels
+from notsodeep.matching.dual_activation import KernelSeries
+from notsodeep.matching.refinement import Refinement, exact_kernel
+
+Target = Coefficients | SphereCoefficients | KernelSeries
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A family that was tried.
+
+    Attributes
+    ----------
+    family : str
+    feasible : bool
+        Whether it met what it promises.
+    score : float
+        The exact-kernel gap on the data, or the largest residual without data; NaN if there is no
+        network.
+    reason : str
+    """
+
+    family: str
+    feasible: bool
+    score: float
+    reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class Match:
+    """A shallow network for a DEQ.
+
+    Attributes
+    ----------
+    family : str
+    deq : DeepEquilibrium
+        What was matched: centred at tau0, unless the family works on the sphere.
+    fitted : ExplicitNetwork or None
+        The network; None if there is none.  `network` raises instead.
+    parameters : dict of float
+    target, achieved : Coefficients, SphereCoefficients or KernelSeries
+        What the DEQ's kernel has and what the network's kernel has; achieved is None without
+        a network.
+    residuals : dict of float
+        achieved − target for each coefficient.
+    feasible : bool
+        Whether the equations that the family promises to meet are met.
+    reason : str
+        Which they are, or which fails and by how much; and why this family was chosen.
+    conditions : Conditions
+        The theory's assumptions on this DEQ at this scale.
+    kernel, convention : str
+    tau0 : float
+        Scale of the data: √(tr C°/p); 1 on the sphere.
+    candidates : tuple of Candidate
+        Everything that was tried.
+    refinement : Refinement or None
+    """
+
+    family: str
+    deq: DeepEquilibrium
+    fitted: ExplicitNetwork | None
+    parameters: dict[str, float]
+    target: Target
+    achieved: Target | None
+    residuals: dict[str, float]
+    feasible: bool
+    reason: str
+    conditions: Conditions
+    kernel: KernelName
+    convention: Convention
+    tau0: float
+    candidates: tuple[Candidate, ...]
+    refinement: Refinement | None = None
+
+    @property
+    def network(self) -> ExplicitNetwork:
+        """The matched network."""
+        if self.fitted is None:
+            raise InvalidInput(
+                f"The {self.family} family has no network for the {self.deq}: {self.reason}. "
+                "Use family='auto' or another one."
+            )
+        return self.fitted
+
+    @property
+    def baseline(self) -> ExplicitNetwork:
+        """An unmatched network of the same depth, with the DEQ's own activation."""
+        inner = self.deq.activation
+        base = inner.base if isinstance(inner, Centred) else inner
+        plain = ExplicitNetwork([base] * self.network.depth)
+        return plain.centred(self.tau0) if isinstance(inner, Centred) else plain
+
+    def certify(self, X: ArrayLike, y: ArrayLike | None = None) -> Certificate:
+        """Compute the exact kernels of DEQ, network and baseline on data, and their distances.
+
+        Parameters
+        ----------
+        X : array_like of shape (n, p)
+            Held-out data, prepared as the data of the match was.
+        y : array_like of shape (n,), optional
+            Integer labels: adds ridge accuracies, block means and the conditions on classes.
+        """
+        owner = "Match.certify"
+        rows = checks.samples(X, "X", owner)
+        if len(rows) < 4:
+            raise checks.refusal("X", owner, "have at least four rows", len(rows))
+        if isinstance(self.target, SphereCoefficients | KernelSeries):
+            rows = checks.unit_rows(rows, "X", owner)
+        checks.enough_memory(5 * 8 * len(rows) ** 2, f"A certificate on {len(rows)} rows")
+        models: dict[str, Model] = {
+            "deq": self.deq,
+            "matched": self.network,
+            "baseline": self.baseline,
+        }
+        kernels = {
+            name: exact_kernel(model, rows, self.kernel, self.convention)
+            for name, model in models.items()
+        }
+        return certificate_of_kernels(
+            kernels["deq"],
+            kernels["matched"],
+            kernels["baseline"],
+            y=y,
+            conditions=conditions(self.deq, self.tau0, X=rows, stats=_statistics(rows, y)),
+            kernel=self.kernel,
+            convention=self.convention,
+            names={name: str(model) for name, model in models.items()},
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON form."""
+        return {
+            "family": self.family,
+            "deq": self.deq.to_dict(),
+            "network": None if self.fitted is None else self.fitted.to_dict(),
+            "parameters": self.parameters,
+            "target": self.target.to_dict(),
+            "achieved": None if self.achieved is None else self.achieved.to_dict(),
+            "residuals": self.residuals,
+            "feasible": self.feasible,
+            "reason": self.reason,
+            "conditions": self.conditions.to_dict(),
+            "kernel": self.kernel,
+            "convention": self.convention,
+            "tau0": self.tau0,
+            "candidates": [
+                {**vars(c), "score": c.score if np.isfinite(c.score) else None}
+                for c in self.candidates
+            ],
+            "refinement": None if self.refinement is None else self.refinement.to_dict(),
+        }
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.deq}, {self.kernel} kernel ({self.convention})",
+            f"  → {self.fitted if self.fitted is not None else 'no network'}",
+            f"  {self.family}: {self.reason}",
+        ]
+        for name, residual in self.residuals.items():
+            wanted, got = getattr(self.target, name, None), getattr(self.achieved, name, None)
+            if wanted is not None and got is not None:
+                lines.append(
+                    f"  {name:20} target {wanted:10.6f}  achieved {got:10.6f}  ({residual:+.2e})"
+                )
+        if self.refinement is not None:
+            lines.append(f"  refined: {self.refinement}")
+        return "\n".join(lines)
+
+
+def _statistics(rows: FloatArray, y: ArrayLike | None) -> MixtureStatistics | None:
+    """Statistics for the verdicts on classes, if there are labels and enough rows of each."""
+    if y is None:
+        return None
+    labels = checks.class_labels(y, len(rows), "Match.certify")
+    if np.unique(labels, return_counts=True)[1].min() < 4:
+        return None
+    return MixtureStatistics.estimate(rows, labels)

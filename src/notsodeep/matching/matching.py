@@ -1,0 +1,216 @@
+"""`match`: ask the families, choose, and say why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from notsodeep import checks
+from notsodeep.activations import Activation, centre
+from notsodeep.architectures import (
+    Convention,
+    DeepEquilibrium,
+    ExplicitNetwork,
+    KernelName,
+    checked_choice,
+)
+from notsodeep.checks import FloatArray
+from notsodeep.equivalents import conditions
+from notsodeep.matching.coefficient_fit import fit_coefficients
+from notsodeep.matching.family import Family, MixtureTask, Solution
+from notsodeep.matching.match import Candidate, Match
+from notsodeep.matching.proposals import Proposal, Question
+
+FAMILIES = ("auto", "leaky_relu", "hard_tanh", "piecewise_linear", "quadratic", "cubic", "dual")
+
+OwnFamily = Callable[[FloatArray], Activation]
+
+
+def match(
+    deq: DeepEquilibrium,
+    tau0: float | None = None,
+    *,
+    data: ArrayLike | None = None,
+    sphere: int | None = None,
+    family: str | OwnFamily = "auto",
+    kernel: KernelName = "conjugate",
+    convention: Convention = "feature",
+    layers: int | None = None,
+    refine: bool = False,
+    start: Sequence[float] | None = None,
+    degree: int | None = None,
+) -> Match:
+    """Find a shallow network whose kernel is that of a DEQ.
+
+    For data of scale tau0 the DEQ is centred, and the network is asked to have the DEQ's four
+    coefficients (linear, norm_fluctuation, covariance_overlap, scale2), on which the kernel of a
+    Gaussian mixture depends in high dimension (mixture paper, arXiv 2402.02697).  For data of
+    norm one the families "quadratic" (sphere paper, arXiv 2308.16425) and "dual" (the same kernel
+    exactly) match the DEQ as it is.
+
+    Parameters
+    ----------
+    deq : DeepEquilibrium
+    tau0 : float, optional
+        √(tr C°/p), the scale of the data.
+    data : array_like of shape (n, p), optional
+        Samples: tau0 is their root mean squared norm, candidates are compared by their exact
+        kernels on them, and `refine` uses them.  Rows that all have norm one allow the families
+        of the sphere.
+    sphere : int, optional
+        Dimension d of the unit sphere that the data lies on, instead of tau0 or data.
+    family : str or callable
+        One of "leaky_relu", "hard_tanh", "piecewise_linear", "quadratic", "cubic", "dual", or
+        "auto", which tries those that apply and takes the best.  A function from a parameter
+        vector to an activation is a family of one's own; it needs `start`.
+    kernel : {"conjugate", "tangent"}
+    convention : {"feature", "preactivation"}
+        Of the DEQ's kernel; "feature" is what a trained read-out sees.
+    layers : int, optional
+        Hidden layers: 1, or 2 for "leaky_relu", "cubic" and (its default) "quadratic".
+    refine : bool
+        Minimise the exact-kernel distance on up to 300 rows of the data over the family's
+        parameters, and keep the result if it is better on held-out rows.
+    start : sequence of float
+        Parameters to begin with, for a family of one's own.
+    degree : int, optional
+        Of the dual activation; as large as needed, at most 32, if left out.
+
+    Returns
+    -------
+    Match
+        Check ``feasible`` and ``residuals``; ``certify`` compares kernels on data.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> deq = nsd.DeepEquilibrium("relu", sigma_a2=0.2)
+    >>> m = nsd.match(deq, tau0=1.0, family="leaky_relu")
+    >>> {name: round(value, 4) for name, value in m.parameters.items()}
+    {'positive_slope': 0.9341, 'negative_slope': -0.0165}
+    """
+    owner = "match"
+    if not isinstance(deq, DeepEquilibrium):
+        raise checks.refusal("deq", owner, "be a DeepEquilibrium", repr(deq))
+    checked_choice(deq, kernel, convention, owner)
+    if not callable(family):
+        checks.known_name(family, FAMILIES, "family")
+    _require_one_place(tau0, data, sphere, optional=family == "dual")
+    rows = None if data is None else _checked_rows(data)
+    if refine and rows is None:
+        remedy = "Pass data=X, a few hundred rows or more."
+        raise checks.refusal("data", owner, "be given for refine=True", None, remedy)
+    if degree is not None:
+        checks.integer_at_least(degree, 1, "degree", owner)
+    if rows is not None:
+        tau0 = float(np.sqrt(np.einsum("ij,ij->", rows, rows) / len(rows)))
+    question = Question(
+        deq=deq,
+        tau0=tau0,
+        rows=rows,
+        dimension=sphere if rows is None else rows.shape[1],
+        unit=sphere is not None or (rows is not None and _unit_norm(rows)),
+        kernel=kernel,
+        convention=convention,
+        degree=degree,
+    )
+    if callable(family):
+        proposals = [question.ask_family(_own_family(family, start))]
+    elif family == "auto":
+        proposals = question.ask_all()
+    else:
+        proposals = [question.ask(family, layers)]
+    if refine:
+        proposals = [question.refine(proposal) for proposal in proposals]
+    scores = [question.score(proposal) for proposal in proposals]
+    best, why = _choose(proposals, scores, by_data=rows is not None)
+    chosen = proposals[best]
+    return Match(
+        family=chosen.family,
+        deq=chosen.deq,
+        fitted=chosen.network,
+        parameters=chosen.parameters,
+        target=chosen.target,
+        achieved=chosen.achieved,
+        residuals=chosen.residuals,
+        feasible=chosen.feasible,
+        reason=chosen.reason + why,
+        conditions=conditions(chosen.deq, chosen.tau0, X=rows),
+        kernel=kernel,
+        convention=convention,
+        tau0=chosen.tau0,
+        candidates=tuple(
+            Candidate(proposal.family, proposal.feasible, score, proposal.reason)
+            for proposal, score in zip(proposals, scores, strict=True)
+        ),
+        refinement=chosen.refinement,
+    )
+
+
+def _choose(proposals: list[Proposal], scores: list[float], *, by_data: bool) -> tuple[int, str]:
+    """Return the index of the best proposal, and why it is, for the reader."""
+    usable = [k for k, proposal in enumerate(proposals) if proposal.network is not None]
+    if len(proposals) == 1 or not usable:
+        return 0, ""
+    if not by_data:
+        # Residuals say nothing about how a polynomial behaves at finite p: Lipschitz ones first.
+        tame = [k for k in usable if proposals[k].lipschitz and proposals[k].feasible]
+        usable = tame or usable
+    # Within a hundredth the earlier, simpler family wins.
+    least = min(scores[k] for k in usable)
+    best = next(k for k in usable if scores[k] <= 1.01 * least + 1e-9)
+    what = "exact-kernel gap on the data" if by_data else "residual of those that apply"
+    others = ", ".join(
+        f"{proposal.family} {score:.3g}"
+        for k, (proposal, score) in enumerate(zip(proposals, scores, strict=True))
+        if k != best and not math.isnan(score)
+    )
+    return best, f"; chosen for the smallest {what}, {scores[best]:.3g} (others: {others})"
+
+
+def _require_one_place(
+    tau0: float | None, data: ArrayLike | None, sphere: int | None, *, optional: bool
+) -> None:
+    places = {"tau0": tau0, "data": data, "sphere": sphere}
+    given = [name for name, value in places.items() if value is not None]
+    if len(given) > 1 or not (given or optional):
+        requirement = "tell the scale of the data by exactly one of tau0, data and sphere"
+        got = " and ".join(given) or "none of them"
+        raise checks.refusal("the arguments", "match", requirement, got)
+    if tau0 is not None:
+        checks.positive_number(tau0, "tau0", "match")
+    if sphere is not None:
+        checks.integer_at_least(sphere, 2, "sphere", "match", "It is the dimension d of the data.")
+
+
+def _checked_rows(data: ArrayLike) -> FloatArray:
+    rows = checks.samples(data, "data", "match")
+    if len(rows) < 8:
+        raise checks.refusal("data", "match", "have at least eight rows", len(rows))
+    if not rows.any():
+        raise checks.refusal("data", "match", "not be zero everywhere", "zeros")
+    return rows
+
+
+def _own_family(function: OwnFamily, start: Sequence[float] | None) -> Family:
+    if start is None:
+        remedy = "Pass start=(…), parameters that give a usable activation."
+        raise checks.refusal("start", "match", "be given for a family of your own", None, remedy)
+    begin = checks.real_array(start, "start", "match").reshape(-1)
+
+    def build(x: FloatArray, tau0: float) -> ExplicitNetwork:
+        return ExplicitNetwork([centre(function(x), tau0)])
+
+    def solve(task: MixtureTask) -> Solution:
+        return fit_coefficients(task, build, [begin])
+
+    names = tuple(f"parameter_{k}" for k in range(len(begin)))
+    return Family(getattr(function, "__name__", "own"), names, build, solve)
+
+
+def _unit_norm(rows: FloatArray) -> bool:
+    squares = np.einsum("ij,ij->i", rows, rows)
+    return bool(np.abs(squares - 1.0).max() <= 2e-8)

@@ -1,0 +1,84 @@
+"""How far two kernel matrices are from one another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.sparse.linalg import eigsh
+
+from notsodeep.checks import FloatArray
+from notsodeep.numerics.matrix_norms import difference_norms
+from notsodeep.numerics.spectral_distances import wasserstein
+
+
+@dataclass(frozen=True, eq=False)
+class KernelDistance:
+    """Distances of a kernel matrix from a reference.
+
+    Attributes
+    ----------
+    gap : float
+        ‖K − K′‖ in operator norm.
+    relative_gap : float
+        gap/‖K‖.
+    frobenius : float
+        ‖K − K′‖_F/‖K‖_F.
+    spectra : float
+        Wasserstein distance of the eigenvalues.
+    alignment : float
+        ⟨K, K′⟩/(‖K‖_F‖K′‖_F); 1 for proportional kernels.
+    eigenvector_overlap : float
+        |⟨v, v′⟩| of the top eigenvectors.
+    norm : float
+        ‖K‖ of the reference.
+    eigenvalues, other_eigenvalues : ndarray of shape (n,)
+        Ascending.
+    """
+
+    gap: float
+    relative_gap: float
+    frobenius: float
+    spectra: float
+    alignment: float
+    eigenvector_overlap: float
+    norm: float
+    eigenvalues: FloatArray = field(repr=False)
+    other_eigenvalues: FloatArray = field(repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON form, without the eigenvalues."""
+        skipped = ("eigenvalues", "other_eigenvalues")
+        return {name: float(value) for name, value in vars(self).items() if name not in skipped}
+
+
+def kernel_distance(reference: FloatArray, other: FloatArray) -> KernelDistance:
+    """Compare two symmetric kernel matrices of shape (n, n)."""
+    gap, frobenius = difference_norms(reference, other)
+    assert frobenius is not None  # both are arrays
+    eigenvalues, other_eigenvalues = (
+        np.asarray(np.linalg.eigvalsh(K), dtype=np.float64) for K in (reference, other)
+    )
+    norm = float(np.abs(eigenvalues).max())
+    size, other_size = (float(np.linalg.norm(K)) for K in (reference, other))
+    return KernelDistance(
+        gap=gap,
+        relative_gap=gap / norm,
+        frobenius=frobenius / size,
+        spectra=wasserstein(eigenvalues, other_eigenvalues),
+        alignment=float(np.vdot(reference, other)) / (size * other_size),
+        eigenvector_overlap=abs(float(_top(reference) @ _top(other))),
+        norm=norm,
+        eigenvalues=eigenvalues,
+        other_eigenvalues=other_eigenvalues,
+    )
+
+
+def _top(kernel: FloatArray) -> FloatArray:
+    """Eigenvector of the largest eigenvalue."""
+    n = len(kernel)
+    if n < 50:
+        return np.asarray(np.linalg.eigh(kernel)[1][:, -1])
+    start = np.random.default_rng(0).standard_normal(n)
+    return np.asarray(eigsh(kernel, k=1, which="LA", v0=start)[1][:, 0])
