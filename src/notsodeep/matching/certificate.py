@@ -72,6 +72,7 @@ class Certificate:
         rows = {
             "operator-norm gap": ("gap", "{:.4g}"),
             "relative to the DEQ": ("relative_gap", "{:.3%}"),
+            "after best rescaling": ("scaled_gap", "{:.3%}"),
             "Frobenius, relative": ("frobenius", "{:.3%}"),
             "spectra (Wasserstein)": ("spectra", "{:.3g}"),
             "kernel alignment": ("alignment", "{:.6f}"),

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse.linalg import eigsh
 
 from notsodeep.checks import FloatArray
-from notsodeep.numerics.matrix_norms import difference_norms
+from notsodeep.numerics.matrix_norms import difference_norms, operator_norm
 from notsodeep.numerics.spectral_distances import wasserstein
 
 
@@ -25,6 +25,9 @@ class KernelDistance:
         gap/‖K‖.
     frobenius : float
         ‖K − K′‖_F/‖K‖_F.
+    scaled_gap : float
+        ‖K − cK′‖/‖K‖ with the c that is best in Frobenius norm: what a change of scale, which a
+        trained read-out undoes, does not remove.
     spectra : float
         Wasserstein distance of the eigenvalues.
     alignment : float
@@ -40,6 +43,7 @@ class KernelDistance:
     gap: float
     relative_gap: float
     frobenius: float
+    scaled_gap: float
     spectra: float
     alignment: float
     eigenvector_overlap: float
@@ -62,12 +66,14 @@ def kernel_distance(reference: FloatArray, other: FloatArray) -> KernelDistance:
     )
     norm = float(np.abs(eigenvalues).max())
     size, other_size = (float(np.linalg.norm(K)) for K in (reference, other))
+    inner = float(np.vdot(reference, other))
     return KernelDistance(
         gap=gap,
         relative_gap=gap / norm,
         frobenius=frobenius / size,
+        scaled_gap=operator_norm(reference - (inner / other_size**2) * other) / norm,
         spectra=wasserstein(eigenvalues, other_eigenvalues),
-        alignment=float(np.vdot(reference, other)) / (size * other_size),
+        alignment=inner / (size * other_size),
         eigenvector_overlap=abs(float(_top(reference) @ _top(other))),
         norm=norm,
         eigenvalues=eigenvalues,

@@ -20,13 +20,17 @@ def kolmogorov(left: FloatArray, right: FloatArray) -> float:
     return float(np.abs(shares[0] - shares[1]).max())
 
 
-def kolmogorov_to_law(values: FloatArray, cdf: Callable[[FloatArray], FloatArray]) -> float:
-    """Return sup |F_n − F| of eigenvalues and a law without point mass among them."""
+def kolmogorov_to_law(
+    values: FloatArray, cdf: Callable[[FloatArray], FloatArray], start: float = -np.inf
+) -> float:
+    """Return sup |F_n − F| over x ≥ start, of eigenvalues and a law without point mass there."""
     ordered = np.sort(values)
     n = len(ordered)
-    law = cdf(ordered)
-    above = np.arange(1, n + 1) / n - law
-    return float(max(above.max(), (1.0 / n - above).max()))
+    below = int(np.searchsorted(ordered, start))
+    law = cdf(np.maximum(ordered[below:], start))
+    after = np.arange(below + 1, n + 1) / n - law
+    at_start = abs(below / n - float(cdf(np.array(start)))) if np.isfinite(start) else 0.0
+    return max(at_start, *(float(np.abs(gap).max(initial=0.0)) for gap in (after, after - 1.0 / n)))
 
 
 def wasserstein(left: FloatArray, right: FloatArray) -> float:

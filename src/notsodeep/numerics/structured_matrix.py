@@ -178,7 +178,8 @@ class StructuredMatrix(LinearOperator):  # type: ignore[misc]  # scipy has no ty
             parts = [self._low_rank[0]]
             if self.linear > 0.0:
                 parts.insert(0, math.sqrt(self.linear) * self.X)
-            triangle = np.linalg.qr(np.concatenate(parts, axis=1), mode="r")
+            (triangle,) = linalg.qr(np.concatenate(parts, axis=1), mode="r", overwrite_a=True)
+            triangle = triangle[: len(self.signs)]
             values = np.linalg.eigvalsh((triangle * self.signs) @ triangle.T)
         return np.sort(np.concatenate([values, np.zeros(n - len(values))])) + self.shift
 

@@ -1,0 +1,161 @@
+"""Families meet the coefficients they promise, in every kernel and convention."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import notsodeep as nsd
+from notsodeep.architectures import Convention, KernelName
+
+KERNELS: tuple[KernelName, ...] = ("conjugate", "tangent")
+CONVENTIONS: tuple[Convention, ...] = ("preactivation", "feature")
+MET = {
+    "leaky_relu": ("linear", "scale2"),
+    "hard_tanh": ("linear", "scale2"),
+    "piecewise_linear": ("linear", "covariance_overlap", "scale2"),
+    "cubic": ("linear", "covariance_overlap", "scale2"),
+}
+
+
+@pytest.mark.parametrize("tau0", [1.0, 1.3])
+@pytest.mark.parametrize("convention", CONVENTIONS)
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    ("activation", "family"),
+    [
+        ("relu", "leaky_relu"),
+        ("relu", "piecewise_linear"),
+        ("relu", "cubic"),
+        ("swish", "leaky_relu"),
+        ("tanh", "hard_tanh"),
+        ("tanh", "cubic"),
+        ("tanh", "piecewise_linear"),
+        ("erf", "hard_tanh"),
+        ("cos", "leaky_relu"),
+        ("cos", "piecewise_linear"),
+    ],
+)
+def test_promised_coefficients_are_met(
+    activation: str, family: str, kernel: KernelName, convention: Convention, tau0: float
+) -> None:
+    deq = nsd.DeepEquilibrium(activation, sigma_a2=0.2)
+    m = nsd.match(deq, tau0=tau0, family=family, kernel=kernel, convention=convention)
+    assert m.feasible, m.reason
+    for name in MET[family]:
+        assert getattr(m.achieved, name) == pytest.approx(getattr(m.target, name), abs=1e-10)
+        assert abs(m.residuals[name]) <= 1e-10
+    # Residuals are the differences of what is reported.
+    for name, residual in m.residuals.items():
+        assert residual == getattr(m.achieved, name) - getattr(m.target, name)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("convention", CONVENTIONS)
+def test_odd_activations_are_met_in_all_four_by_a_hard_tanh(
+    kernel: KernelName, convention: Convention
+) -> None:
+    m = nsd.match(
+        nsd.DeepEquilibrium("arctan", 0.15), tau0=1.0, family="hard_tanh",
+        kernel=kernel, convention=convention,
+    )  # fmt: skip
+    assert max(map(abs, m.residuals.values())) <= 1e-10
+
+
+@pytest.mark.parametrize("activation", ["relu", "swish", "tanh"])
+def test_two_cubic_layers_meet_all_four(activation: str) -> None:
+    m = nsd.match(nsd.DeepEquilibrium(activation, 0.2), tau0=1.0, family="cubic", layers=2)
+    assert m.feasible
+    assert m.network.depth == 2
+    assert max(map(abs, m.residuals.values())) <= 1e-10
+
+
+@pytest.mark.parametrize(("family", "layers"), [("quadratic", None), ("leaky_relu", 2)])
+def test_least_squares_families_report_their_residuals(family: str, layers: int | None) -> None:
+    m = nsd.match(nsd.DeepEquilibrium("swish", 0.2), tau0=1.0, family=family, layers=layers)
+    assert m.network.depth == 2
+    assert not m.feasible
+    assert "cannot meet" in m.reason
+    largest = max(map(abs, m.residuals.values()))
+    assert 1e-9 < largest < 0.1 * m.target.size
+    # No parameter can be moved to make the sum of squares smaller: it is a minimum.
+    from notsodeep.matching.family import MixtureTask
+    from notsodeep.matching.piecewise_families import TWO_LEAKY_RELU
+    from notsodeep.matching.polynomial_families import QUADRATIC
+
+    source = QUADRATIC if family == "quadratic" else TWO_LEAKY_RELU
+    task = MixtureTask(m.deq, 1.0, m.kernel, m.convention, m.target)  # type: ignore[arg-type]
+    best = np.array(list(m.parameters.values()))
+
+    def loss(x: np.ndarray) -> float:
+        return float(np.square(task.mismatch(source.build(x, 1.0))).sum())
+
+    for k in range(len(best)):
+        for step in (-1e-2, 1e-2):
+            moved = best.copy()
+            moved[k] += step
+            assert loss(moved) >= loss(best) * (1.0 - 1e-6)
+
+
+@pytest.mark.paper
+def test_reference_parameters() -> None:
+    relu, tanh = (nsd.DeepEquilibrium(name, 0.2) for name in ("relu", "tanh"))
+    m = nsd.match(relu, tau0=1.0, family="leaky_relu", convention="preactivation")
+    assert list(m.parameters.values()) == pytest.approx([1.1302, 0.7051], abs=5e-5)
+    m = nsd.match(relu, tau0=1.0, family="leaky_relu")
+    assert list(m.parameters.values()) == pytest.approx([0.9341, -0.0165], abs=5e-5)
+    m = nsd.match(tanh, tau0=1.0, family="hard_tanh")
+    assert m.parameters["clip"] == pytest.approx(1.1965, abs=5e-5)
+    assert m.parameters["scale"] == pytest.approx(0.7643, abs=5e-5)
+
+
+def test_leaky_relu_meets_norm_fluctuation_of_a_relu_deq_too() -> None:
+    m = nsd.match(nsd.DeepEquilibrium("relu", 0.2), tau0=1.0, family="leaky_relu")
+    assert abs(m.residuals["norm_fluctuation"]) <= 1e-12
+    # α4/α1 squared: 4 % in covariance_overlap.
+    ratio = m.achieved.covariance_overlap / m.target.covariance_overlap  # type: ignore[union-attr]
+    assert ratio == pytest.approx(1.039, abs=1e-3)
+
+
+def test_no_recurrence_is_the_one_layer_network_itself() -> None:
+    m = nsd.match(nsd.DeepEquilibrium("relu", 0.0), tau0=1.0, family="leaky_relu")
+    assert list(m.parameters.values()) == pytest.approx([1.0, 0.0], abs=1e-12)
+
+
+@pytest.mark.paper
+def test_sphere_quadratic_meets_the_sphere_paper() -> None:
+    deq = nsd.DeepEquilibrium("normalized_relu", 0.2)
+    for kernel, mu, beta in (("conjugate", 0.03571, 0.89337), ("tangent", 0.16812, 1.00269)):
+        m = nsd.match(
+            deq, sphere=1200, family="quadratic", kernel=kernel, convention="preactivation"
+        )
+        six, two = (6.0, 2.0) if kernel == "tangent" else (2.0, 1.0)
+        assert m.parameters["a2"] == pytest.approx(math.sqrt(mu / six), abs=2e-5)
+        assert m.parameters["a1"] == pytest.approx(math.sqrt(beta / two), abs=1e-5)
+        assert max(map(abs, m.residuals.values())) <= 1e-10
+        assert m.deq is deq  # not centred here
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("convention", CONVENTIONS)
+def test_own_family_is_fitted(kernel: KernelName, convention: Convention) -> None:
+    def scaled_erf(x: np.ndarray) -> nsd.activations.Activation:
+        return nsd.activations.from_formula(f"{float(x[0])} * erf({float(x[1])} * x)")
+
+    m = nsd.match(
+        nsd.DeepEquilibrium("tanh", 0.2), tau0=1.0, family=scaled_erf, start=(1.0, 0.7),
+        kernel=kernel, convention=convention,
+    )  # fmt: skip
+    assert m.family == "scaled_erf"
+    assert m.feasible
+    assert max(map(abs, m.residuals.values())) <= 1e-9
+
+
+def test_an_error_of_the_own_family_is_shown() -> None:
+    def broken(x: np.ndarray) -> nsd.activations.Activation:
+        return nsd.activations.from_formula(f"{x[0]} * nonsense(x)")
+
+    with pytest.raises(nsd.errors.FormulaError, match="nonsense"):
+        nsd.match(nsd.DeepEquilibrium("tanh", 0.2), tau0=1.0, family=broken, start=(1.0,))
