@@ -13,20 +13,22 @@ from typing import Annotated, NoReturn
 import typer
 
 from notsodeep import __version__
-from notsodeep.cli import data, moments
+from notsodeep.cli import compiling, data, moments
 from notsodeep.errors import InvalidInput, NotSoDeepError
 
 app = typer.Typer(
     name="notsodeep",
     help=(
         "Deep equilibrium models, their exact kernels, and the shallow networks that behave the "
-        "same.\n\nExample: notsodeep moments --activation relu --sigma-a2 0.2"
+        "same.\n\nExample: notsodeep compile --activation relu --sigma-a2 0.2 --data digits"
     ),
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.command("compile")(compiling.compile_command)
+app.command("report")(compiling.report_command)
 app.command("moments")(moments.moments)
 app.add_typer(data.app, name="data")
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from notsodeep.cli.options import (
+    ActivationOption,
+    JsonOption,
+    KinkOption,
+    SigmaOption,
+    equilibrium,
+    print_json,
+)
 
 if TYPE_CHECKING:
     from notsodeep.activations import Moments
@@ -14,31 +22,21 @@ if TYPE_CHECKING:
 
 
 def moments(
-    activation: Annotated[
-        str,
-        typer.Option(help="A name (relu, tanh, swish, …) or a formula in x, like 'x*sigmoid(x)'."),
-    ] = "relu",
-    sigma_a2: Annotated[
-        float, typer.Option(help="Variance of the recurrent weights, in [0, 1).")
-    ] = 0.2,
+    activation: ActivationOption = "relu",
+    sigma_a2: SigmaOption = 0.2,
     tau0: Annotated[float, typer.Option(help="Scale of the data: root mean squared norm.")] = 1.0,
-    kink: Annotated[
-        list[float] | None, typer.Option(help="A kink of the formula; may be repeated.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    kink: KinkOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Print the Gaussian moments, τ* and conditions of a deep equilibrium model.
 
     Example: notsodeep moments --activation relu --sigma-a2 0.2 --tau0 1
     """
-    from notsodeep.activations import from_formula, named
-    from notsodeep.architectures import DeepEquilibrium, conditions
+    from notsodeep.architectures import conditions
 
-    is_name = activation.isidentifier() and activation != "x" and not kink
-    phi = named(activation) if is_name else from_formula(activation, kinks=kink or ())
-    deq = DeepEquilibrium(phi, sigma_a2)
+    deq = equilibrium(activation, sigma_a2, kink)
     centred = deq.centred(tau0)
-    at_data = phi.moments(tau0)
+    at_data = deq.activation.moments(tau0)
     at_equilibrium = centred.activation.moments(centred.tau_star)
     verdicts = conditions(centred, tau0)
     if as_json:
@@ -50,7 +48,7 @@ def moments(
             "centred_moments_at_tau_star": asdict(at_equilibrium),
             "conditions": verdicts.to_dict(),
         }
-        typer.echo(json.dumps(record, indent=2, allow_nan=False))
+        print_json(record)
     else:
         _print_tables(deq, centred, at_data, at_equilibrium, verdicts)
 

@@ -1,6 +1,9 @@
-"""A match and its certificate in one picture."""
+"""A match and its certificate in pictures."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -9,6 +12,9 @@ from matplotlib.figure import Figure
 from notsodeep.checks import FloatArray
 from notsodeep.matching import Certificate, Match
 from notsodeep.report.drawing import DEEP, MUTED, SHALLOW, new_figure
+
+_STYLES = ("-", "--", ":")
+_SIDE = 200  # rows of a heat map, at most
 
 
 def match_figure(match: Match, certificate: Certificate) -> Figure:
@@ -21,62 +27,86 @@ def match_figure(match: Match, certificate: Certificate) -> Figure:
         ``match.certify(X)``.
     """
     figure, axes = new_figure(3, width=3.9)
-    draw_activations(axes[0], match)
-    draw_eigenvalue_scatter(axes[1], certificate)
-    draw_difference(axes[2], certificate)
+    x = np.linspace(-3.0 * match.tau0, 3.0 * match.tau0, 601)
+    draw_activations(axes[0], x, match.deq.activation(x), [a(x) for a in match.network.activations])
+    matched, baseline = certificate.matched, certificate.baseline
+    draw_eigenvalue_scatter(
+        axes[1], matched.eigenvalues, matched.other_eigenvalues, baseline.other_eigenvalues
+    )
+    draw_difference(axes[2], certificate.difference)
     return figure
 
 
-def draw_activations(axes: Axes, match: Match) -> None:
-    """Draw φ of the DEQ and the σ of every layer where their arguments fall: three scales."""
-    reach = 3.0 * match.tau0
-    x = np.linspace(-reach, reach, 601)
+def draw_activations(
+    axes: Axes, x: FloatArray, phi: FloatArray, layers: Sequence[FloatArray]
+) -> None:
+    """Draw φ of the DEQ and the σ of every layer, where their arguments fall."""
     axes.axhline(0.0, color=MUTED, lw=0.6)
     axes.axvline(0.0, color=MUTED, lw=0.6)
-    axes.plot(x, match.deq.activation(x), color=DEEP, lw=2.0, label="φ of the DEQ")
-    styles = ("-", "--", ":")
-    for layer, activation in enumerate(match.network.activations):
-        label = "σ of the network" if match.network.depth == 1 else f"σ, layer {layer + 1}"
-        style = styles[layer % len(styles)]
-        axes.plot(x, activation(x), color=SHALLOW, lw=2.0, ls=style, label=label)
+    axes.plot(x, phi, color=DEEP, lw=2.0, label="φ of the DEQ")
+    for layer, values in enumerate(layers):
+        label = "σ of the network" if len(layers) == 1 else f"σ, layer {layer + 1}"
+        style = _STYLES[layer % len(_STYLES)]
+        axes.plot(x, values, color=SHALLOW, lw=2.0, ls=style, label=label)
     axes.set_title("activations")
     axes.set_xlabel("x")
     axes.legend(frameon=False)
 
 
-def draw_eigenvalue_scatter(axes: Axes, certificate: Certificate) -> None:
+def draw_eigenvalue_scatter(
+    axes: Axes, deq: FloatArray, matched: FloatArray, unmatched: FloatArray
+) -> None:
     """Draw the sorted eigenvalues of the networks against those of the DEQ."""
-    deq = certificate.matched.eigenvalues
     lowest = max(float(deq[deq > 0.0].min(initial=1.0)), 1e-6 * float(deq[-1]))
     span = (lowest, 1.5 * float(deq[-1]))
     axes.plot(span, span, color=MUTED, lw=0.8)
-    sides = (
-        (certificate.baseline.other_eigenvalues, MUTED, "unmatched"),
-        (certificate.matched.other_eigenvalues, SHALLOW, "matched"),
-    )
-    for values, colour, label in sides:
+    for values, colour, label in ((unmatched, MUTED, "unmatched"), (matched, SHALLOW, "matched")):
         axes.plot(deq, values, ".", ms=3, color=colour, label=label)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(*span)
     axes.set_ylim(*span)
-    axes.set_title("eigenvalues")
+    axes.set_title("eigenvalues, one by one")
     axes.set_xlabel("DEQ")
     axes.set_ylabel("network")
     axes.legend(frameon=False)
 
 
-def draw_difference(axes: Axes, certificate: Certificate) -> None:
-    """Draw K_deq − K_matched as a heat map, block means where there are many rows."""
-    matrix = _reduced(certificate.difference, 200)
+def draw_difference(axes: Axes, difference: FloatArray) -> None:
+    """Draw K_deq − K_matched as a heat map, means of blocks where there are many rows."""
+    matrix = _reduced(difference, _SIDE)
     limit = float(np.abs(matrix).max()) or 1.0
     image = axes.imshow(matrix, cmap="RdBu_r", vmin=-limit, vmax=limit, interpolation="nearest")
-    axes.set_title(f"difference, {certificate.matched.relative_gap:.2%} of the norm")
+    axes.set_title("difference of the kernels")
     axes.set_xticks([])
     axes.set_yticks([])
     figure = axes.get_figure()
     assert figure is not None
     figure.colorbar(image, ax=axes, shrink=0.85)
+
+
+def draw_spectra(
+    axes: Axes, edges: FloatArray, deq: FloatArray, matched: FloatArray, law: FloatArray
+) -> None:
+    """Draw the shares of eigenvalues in bins of equal ratio: DEQ, network, and the limiting law.
+
+    `law` holds the shares that it predicts, or nothing.
+    """
+    for values, colour, label, filled in (
+        (deq, DEEP, "DEQ", True),
+        (matched, SHALLOW, "network", False),
+    ):
+        counts, _ = np.histogram(values, bins=edges)
+        style: dict[str, Any] = {"fill": True, "alpha": 0.45} if filled else {"lw": 1.6}
+        axes.stairs(counts / len(values), edges, color=colour, label=label, **style)
+    if law.size:
+        middles = np.sqrt(edges[1:] * edges[:-1])
+        axes.plot(middles, law, "k.", ms=4, label="limiting law")
+    axes.set_xscale("log")
+    axes.set_title("spectra")
+    axes.set_xlabel("eigenvalue")
+    axes.set_ylabel("share")
+    axes.legend(frameon=False)
 
 
 def _reduced(matrix: FloatArray, side: int) -> FloatArray:

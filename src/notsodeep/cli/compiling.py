@@ -1,0 +1,133 @@
+"""`notsodeep compile` and `notsodeep report`.
+
+The options of `compile` are read from the context, where they can be told from their defaults: a
+configuration file fills in what was not typed.
+"""
+
+# ruff: noqa: ARG001
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from notsodeep.cli.options import (
+    ActivationOption,
+    ConventionOption,
+    DataOption,
+    FamilyOption,
+    ForceOption,
+    JsonOption,
+    KernelOption,
+    KinkOption,
+    SeedOption,
+    SigmaOption,
+    equilibrium,
+    print_json,
+    read_config,
+    say,
+)
+
+
+def compile_command(
+    context: typer.Context,
+    activation: ActivationOption = "relu",
+    sigma_a2: SigmaOption = 0.2,
+    kink: KinkOption = None,
+    data: DataOption = "digits",
+    samples: Annotated[int | None, typer.Option(help="Training samples; all by default.")] = None,
+    test_samples: Annotated[int | None, typer.Option(help="Test samples; all by default.")] = None,
+    family: FamilyOption = "auto",
+    kernel: KernelOption = "conjugate",
+    convention: ConventionOption = "feature",
+    refine: Annotated[bool, typer.Option(help="Refine the match on data.")] = True,
+    width: Annotated[int, typer.Option(help="Width of the finite networks.")] = 2048,
+    train: Annotated[
+        str, typer.Option(help="readout (random features) or all weights.")
+    ] = "readout",
+    epochs: Annotated[int, typer.Option(help="Epochs, with --train all.")] = 10,
+    seeds: Annotated[int, typer.Option(help="Random draws of each network, at least 2.")] = 5,
+    seed: SeedOption = 0,
+    ridge: Annotated[float, typer.Option(help="Ridge, relative to the features' size.")] = 1e-2,
+    tolerance: Annotated[float, typer.Option(help="Relative, of the DEQ's solver.")] = 1e-5,
+    gap_limit: Annotated[float, typer.Option(help="Largest kernel gap to pass.")] = 0.05,
+    accuracy_limit: Annotated[float, typer.Option(help="Largest accuracy loss, in points.")] = 0.5,
+    out: Annotated[Path, typer.Option(help="Directory of the results.")] = Path("runs/compile"),
+    force: ForceOption = False,
+    config: Annotated[Path | None, typer.Option(help="A TOML file with these options.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find the shallow network for a deep equilibrium model, with the evidence that it will do.
+
+    Matches the kernels, certifies them on held-out rows, trains and times both networks, exports
+    the shallow one and writes a report.  Stopped runs go on where they were.
+
+    Example: notsodeep compile --activation relu --sigma-a2 0.2 --data digits --out runs/relu
+    """
+    from notsodeep.experiments.compilation import CompileSettings, compile_deq
+    from notsodeep.report.compile_page import headline, rule, write_compile_page
+
+    options = dict(context.params)
+    if config is not None:
+        chosen = set(options) - {"config", "as_json", "force", "context"}
+        given = read_config(config, chosen)
+        # What is typed wins over what is in the file.
+        options |= {k: v for k, v in given.items() if _is_default(context, k)}
+    deq = equilibrium(options["activation"], options["sigma_a2"], options["kink"])
+    fields = {field.name for field in dataclasses.fields(CompileSettings)} - {"deq"}
+    settings = CompileSettings(deq, **{name: options[name] for name in fields})
+    target = Path(options["out"])
+    summary = compile_deq(settings, target, force=force, say=say)
+    page = write_compile_page(target)
+    if as_json:
+        print_json({**summary, "report": str(page)})
+        return
+    typer.echo(headline(summary))
+    _print_summary(summary)
+    typer.echo(rule(settings.to_dict()))
+    typer.echo(f"network: {target / 'network.safetensors'}")
+    typer.echo(f"report:  {page}")
+
+
+def _is_default(context: typer.Context, name: str) -> bool:
+    source: Any = context.get_parameter_source(name)
+    return source is None or source.name in ("DEFAULT", "DEFAULT_MAP")
+
+
+def _print_summary(summary: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table()
+    for column in ("", "DEQ", "matched", "unmatched"):
+        table.add_column(column, justify="left" if not column else "right")
+    accuracy, deviation = summary["accuracy"], summary["accuracy_deviation"]
+    roles = ("deq", "matched", "unmatched")
+    table.add_row(
+        "kernel gap",
+        "–",
+        f"{summary['relative_gap']:.2%}",
+        f"{summary['unmatched_relative_gap']:.2%}",
+    )
+    table.add_row(
+        "test accuracy",
+        *(f"{100 * accuracy[r]:.2f} ± {100 * deviation[r]:.2f} %" for r in roles),
+    )
+    table.add_row("inference", f"{summary['inference_ratio']:.1f} × slower", "1", "")
+    table.add_row("training step", f"{summary['training_ratio']:.1f} × slower", "1", "")
+    Console().print(table)
+
+
+def report_command(
+    directory: Annotated[Path, typer.Argument(help="Directory of a compile run.")],
+) -> None:
+    """Write the report of a finished compile run again, from its stored results.
+
+    Example: notsodeep report runs/relu
+    """
+    from notsodeep.report.compile_page import write_compile_page
+
+    typer.echo(f"report:  {write_compile_page(directory)}")

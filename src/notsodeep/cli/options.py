@@ -1,0 +1,75 @@
+"""Options that several commands share, and what is made of them."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from notsodeep import checks
+from notsodeep.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from notsodeep.architectures import DeepEquilibrium
+
+ActivationOption = Annotated[
+    str, typer.Option(help="A name (relu, tanh, swish, …) or a formula in x, like 'x*sigmoid(x)'.")
+]
+SigmaOption = Annotated[float, typer.Option(help="Variance of the recurrent weights, in [0, 1).")]
+KinkOption = Annotated[
+    list[float] | None, typer.Option(help="A kink of the formula; may be repeated.")
+]
+DataOption = Annotated[
+    str, typer.Option(help="A data set (notsodeep data list), or a .npz, .csv or directory.")
+]
+KernelOption = Annotated[str, typer.Option(help="conjugate or tangent.")]
+ConventionOption = Annotated[str, typer.Option(help="feature or preactivation.")]
+FamilyOption = Annotated[
+    str,
+    typer.Option(help="auto, leaky_relu, hard_tanh, piecewise_linear, quadratic, cubic or dual."),
+]
+SeedOption = Annotated[int, typer.Option(help="Seed of everything random.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+ForceOption = Annotated[bool, typer.Option(help="Replace what is there.")]
+
+
+def equilibrium(activation: str, sigma_a2: float, kinks: Iterable[float] | None) -> DeepEquilibrium:
+    """Make the DEQ that the options describe; an activation is a name or else a formula."""
+    from notsodeep.activations import from_formula, named
+    from notsodeep.architectures import DeepEquilibrium
+
+    points = tuple(kinks or ())
+    is_name = activation.isidentifier() and activation != "x" and not points
+    phi = named(activation) if is_name else from_formula(activation, kinks=points)
+    return DeepEquilibrium(phi, sigma_a2)
+
+
+def read_config(path: Path, known: Iterable[str]) -> dict[str, Any]:
+    """Read options from a TOML file; an unknown key is an error."""
+    try:
+        content = tomllib.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise InvalidInput(f"config must name a file. Got {path}, which does not exist.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"config must be a TOML file. Got {path}: {error}.") from error
+    names = {name.replace("_", "-"): name for name in known}
+    return {
+        names[checks.known_name(key.replace("_", "-"), names, f"key in {path}")]: value
+        for key, value in content.items()
+    }
+
+
+def print_json(record: Any) -> None:
+    """Print a record as JSON."""
+    typer.echo(json.dumps(record, indent=2, allow_nan=False))
+
+
+def say(message: str) -> None:
+    """Tell a person at a terminal what is going on; files and pipes hear nothing."""
+    if sys.stderr.isatty():
+        typer.echo(f"· {message}", err=True)

@@ -1,0 +1,1 @@
+"""Whole jobs: compiling a DEQ, and the papers' figures; they store numbers, not pictures."""

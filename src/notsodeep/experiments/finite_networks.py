@@ -1,0 +1,100 @@
+"""Train one finite network of a job, and measure it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
+from notsodeep.data import Dataset
+from notsodeep.networks.build import build
+from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule
+from notsodeep.networks.readout import fit_readout
+from notsodeep.networks.training import train
+from notsodeep.networks.training_records import TrainingSettings
+
+
+class NetworkSettings(Protocol):
+    """What of a job's settings concerns a finite network."""
+
+    @property
+    def width(self) -> int: ...  # noqa: D102
+    @property
+    def train(self) -> Any: ...  # noqa: D102
+    @property
+    def epochs(self) -> int: ...  # noqa: D102
+    @property
+    def seed(self) -> int: ...  # noqa: D102
+    @property
+    def ridge(self) -> float: ...  # noqa: D102
+    @property
+    def tolerance(self) -> float: ...  # noqa: D102
+
+
+def train_network(
+    model: DeepEquilibrium | ExplicitNetwork,
+    data: Dataset,
+    settings: NetworkSettings,
+    index: int,
+    checkpoint: Path,
+) -> tuple[EquilibriumNetwork | ExplicitModule, dict[str, Any]]:
+    """Build a network with the weights of draw `index`, train it, and measure its accuracy.
+
+    Networks of one draw share the generator's seed, so that their first layers hold the same
+    weights: differences between them are not those of two independent draws.
+
+    Parameters
+    ----------
+    model : DeepEquilibrium or ExplicitNetwork
+    data : Dataset
+    settings : NetworkSettings
+    index : int
+        Number of the draw.
+    checkpoint : Path
+        Where gradient descent keeps its state.
+    """
+    deep = isinstance(model, DeepEquilibrium)
+    options: dict[str, Any] = {"solver": {"name": "fixed_point", "tolerance": settings.tolerance}}
+    module = build(
+        model,
+        data.X.shape[1],
+        settings.width,
+        len(data.classes),
+        np.random.default_rng([settings.seed, index]),
+        trainable=settings.train,
+        readout_start="zeros",
+        **(options if deep else {}),
+    )
+    if settings.train == "readout":
+        with torch.no_grad():
+            features = module.features(torch.as_tensor(data.X[:256], dtype=torch.float32))
+        ridge = settings.ridge * float(features.square().sum(dim=1).mean())
+        record: dict[str, Any] = {"ridge": ridge}
+        record["train_accuracy"] = fit_readout(module, data.X, data.y, ridge).accuracy
+    else:
+        plan = TrainingSettings(
+            epochs=settings.epochs,
+            batch_size=128,
+            learning_rate=0.003,
+            optimiser="adam",
+            schedule="cosine",
+            seed=settings.seed + index,
+        )
+        training = train(module, data.X, data.y, plan, checkpoint=checkpoint)
+        record = {"train_accuracy": training.history[-1].accuracy, "epochs": len(training.history)}
+    return module, {**record, "accuracy": accuracy_of(module, data.X_test, data.y_test)}
+
+
+def accuracy_of(module: torch.nn.Module, X: Any, y: Any) -> float:
+    """Return the share of rows whose largest output is their class."""
+    module.eval()
+    right = 0
+    with torch.no_grad():
+        for start in range(0, len(X), 1024):
+            rows = torch.as_tensor(X[start : start + 1024], dtype=torch.float32)
+            guess = module(rows).argmax(dim=1).numpy()
+            right += int((guess == y[start : start + 1024]).sum())
+    return right / len(X)

@@ -1,0 +1,312 @@
+"""The report of a compiled DEQ: one HTML file, from stored results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from markupsafe import Markup
+from matplotlib.axes import Axes
+
+from notsodeep import __version__
+from notsodeep.execution import atomic_write
+from notsodeep.experiments.compilation import ROLES
+from notsodeep.experiments.run_directory import RunDirectory, stored_settings
+from notsodeep.report.drawing import new_figure, svg_text
+from notsodeep.report.match_figure import (
+    draw_activations,
+    draw_difference,
+    draw_eigenvalue_scatter,
+    draw_spectra,
+)
+
+NAME = "report.html"
+_WORDS = {True: "holds", False: "fails", None: "undecided"}
+_DISTANCES = {
+    "operator-norm gap": ("gap", "{:.4g}"),
+    "relative to the DEQ's kernel": ("relative_gap", "{:.3%}"),
+    "after best rescaling": ("scaled_gap", "{:.3%}"),
+    "Frobenius, relative": ("frobenius", "{:.3%}"),
+    "spectra, Wasserstein distance": ("spectra", "{:.3g}"),
+    "kernel alignment": ("alignment", "{:.6f}"),
+    "overlap of the top eigenvectors": ("eigenvector_overlap", "{:.6f}"),
+}
+_NAMES = {"deq": "DEQ", "matched": "matched network", "unmatched": "unmatched network"}
+
+
+def write_compile_page(directory: str | Path) -> Path:
+    """Write ``report.html`` from the pieces that `compile_deq` stored in `directory`.
+
+    Raises
+    ------
+    InvalidInput
+        The directory holds no compile run.
+    DataCorrupted
+        A piece is missing or unreadable.
+    """
+    settings = stored_settings(directory, "compile")
+    run = RunDirectory(directory, "compile", settings)
+    environment = Environment(
+        loader=PackageLoader("notsodeep.report"),
+        autoescape=select_autoescape(default=True),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    page = environment.get_template("compile.html").render(_content(run, settings))
+    target = Path(directory) / NAME
+    with atomic_write(target) as stream:
+        stream.write(page.encode())
+    return target
+
+
+def _content(run: RunDirectory, settings: Mapping[str, Any]) -> dict[str, Any]:
+    pieces = {
+        name: run.read(name)
+        for name in ("summary", "match", "certificate", "timing", "data", "spectrum", "export")
+    }
+    summary, certificate = pieces["summary"], pieces["certificate"]
+    arrays = run.stored_arrays("certificate")
+    return {
+        **pieces,
+        "title": f"{summary['deq']} on {settings['data']}",
+        "settings": settings,
+        "version": __version__,
+        "headline": headline(summary),
+        "sentences": sentences(summary, settings),
+        "rule": rule(settings),
+        "facts": _facts(summary, pieces["timing"]),
+        "refinement": _refinement(pieces["match"]),
+        "coefficients": _coefficients(pieces["match"]),
+        "figures": _figures(arrays, run.stored_arrays("spectrum")),
+        "certified": len(arrays["deq"]),
+        "distances": _distances(certificate),
+        "trained": _trained(settings),
+        "accuracies": _accuracies(summary),
+        "times": _times(pieces["timing"]),
+        "conditions": _conditions(pieces["data"]["conditions"]),
+        "law": _law(pieces["spectrum"]),
+        "code": _code(run.path),
+        "provenance": _provenance(settings, pieces["data"], pieces["export"]),
+    }
+
+
+def headline(summary: Mapping[str, Any]) -> str:
+    """Say in one sentence whether the DEQ can be replaced."""
+    depth = {1: "one-hidden-layer", 2: "two-hidden-layer"}.get(summary["layers"], "shallow")
+    family = str(summary["family"]).replace("_", " ")
+    network = f"a {depth} {family} network"
+    if summary["replaceable"]:
+        return f"This DEQ can be replaced by {network}."
+    if not summary["kernel_close"]:
+        return f"This DEQ should not be replaced by {network}: their kernels differ too much."
+    return f"It is not shown that this DEQ can be replaced by {network}: accuracies are not close."
+
+
+def sentences(summary: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
+    """Give the evidence in words."""
+    accuracy, deviation = summary["accuracy"], summary["accuracy_deviation"]
+    low, high = summary["accuracy_difference"]
+    return [
+        f"Kernel gap on held-out data {summary['relative_gap']:.2%} "
+        f"(an unmatched network: {summary['unmatched_relative_gap']:.2%}).",
+        f"Test accuracy {100 * accuracy['matched']:.1f} % against {100 * accuracy['deq']:.1f} "
+        f"± {100 * deviation['deq']:.1f} % of the DEQ over {settings['seeds']} draws; the "
+        f"difference lies between {low:+.2f} and {high:+.2f} points (95 % interval).",
+        f"Inference is {summary['inference_ratio']:.1f} times faster and a training step "
+        f"{summary['training_ratio']:.1f} times, at tolerance {settings['tolerance']:g}.",
+    ]
+
+
+def rule(settings: Mapping[str, Any]) -> str:
+    """State the rule behind the verdict."""
+    return (
+        f"Rule: replaceable if the relative kernel gap on held-out rows is at most "
+        f"{settings['gap_limit']:.1%} and the 95 % interval of the accuracy difference lies within "
+        f"± {settings['accuracy_limit']:g} points."
+    )
+
+
+def _facts(summary: Mapping[str, Any], timing: Mapping[str, Any]) -> list[dict[str, str]]:
+    accuracy = summary["accuracy"]
+    return [
+        {"value": f"{summary['relative_gap']:.2%}", "label": "kernel gap, held-out rows"},
+        {"value": f"{100 * accuracy['matched']:.1f} %", "label": "accuracy of the network"},
+        {"value": f"{100 * accuracy['deq']:.1f} %", "label": "accuracy of the DEQ"},
+        {"value": f"{summary['inference_ratio']:.1f} ×", "label": "faster in inference"},
+        {"value": str(timing["inference"]["steps"]), "label": "solver steps saved"},
+    ]
+
+
+def _refinement(match: Mapping[str, Any]) -> str:
+    record = match["refinement"]
+    if record is None:
+        return ""
+    verb = "kept" if record["kept"] else "not kept"
+    return (
+        f"gap on {record['held_out']} held-out rows {record['before_relative']:.2%} → "
+        f"{record['after_relative']:.2%}, {verb}"
+    )
+
+
+def _coefficients(match: Mapping[str, Any]) -> list[dict[str, str]]:
+    target, achieved = match["target"], match["achieved"] or {}
+    return [
+        {
+            "name": name.replace("_", " "),
+            "target": f"{target[name]:.6f}",
+            "achieved": f"{achieved[name]:.6f}",
+            "residual": f"{residual:+.1e}",
+        }
+        for name, residual in match["residuals"].items()
+        if name in target and name in achieved
+    ]
+
+
+def _figures(arrays: Mapping[str, Any], spectrum: Mapping[str, Any]) -> list[dict[str, Any]]:
+    layers = [arrays[name] for name in sorted(arrays) if name.startswith("layer_")]
+    law = spectrum["shares"]
+    drawings: list[tuple[Callable[[Axes], None], str, str]] = [
+        (
+            lambda axes: draw_activations(axes, arrays["x"], arrays["phi"], layers),
+            "The DEQ's activation and the network's activation, drawn over one another.",
+            "The activation of the DEQ and the one that was designed for the network.",
+        ),
+        (
+            lambda axes: draw_spectra(
+                axes, spectrum["edges"], arrays["deq"], arrays["matched"], law
+            ),
+            "Histogram of the eigenvalues of both kernels, with the limiting law as dots.",
+            "Eigenvalues of both kernels on held-out rows"
+            + (", and what the limiting law predicts." if law.size else "."),
+        ),
+        (
+            lambda axes: draw_eigenvalue_scatter(
+                axes, arrays["deq"], arrays["matched"], arrays["unmatched"]
+            ),
+            "Eigenvalues of the networks against those of the DEQ, on the diagonal if equal.",
+            "On the diagonal the eigenvalues agree.",
+        ),
+        (
+            lambda axes: draw_difference(axes, arrays["difference"]),
+            "Heat map of the difference of the two kernel matrices, rows sorted by class.",
+            "DEQ minus network, rows sorted by class.",
+        ),
+    ]
+    figures = []
+    for index, (draw, alt, caption) in enumerate(drawings):
+        figure, axes = new_figure(1, width=4.6, height=3.4)
+        draw(axes[0])
+        svg = _inline(svg_text(figure), f"figure{index}-")
+        figures.append({"svg": Markup(svg), "alt": alt, "caption": caption})
+    return figures
+
+
+def _inline(svg: str, prefix: str) -> str:
+    """Take an SVG file into a page: without its header, ids made unique on the page."""
+    body = svg[svg.index("<svg") :]
+    body = re.sub(r'\bid="([^"]+)"', lambda m: f'id="{prefix}{m.group(1)}"', body)
+    body = re.sub(r'="#([^"]+)"', lambda m: f'="#{prefix}{m.group(1)}"', body)
+    return re.sub(r"url\(#([^)]+)\)", lambda m: f"url(#{prefix}{m.group(1)})", body)
+
+
+def _distances(certificate: Mapping[str, Any]) -> list[dict[str, str]]:
+    sides = {"matched": certificate["matched"], "unmatched": certificate["baseline"]}
+    rows = [
+        {"label": label, **{side: form.format(record[name]) for side, record in sides.items()}}
+        for label, (name, form) in _DISTANCES.items()
+    ]
+    accuracy = certificate["accuracy"]
+    if accuracy is not None:
+        rows.append(
+            {
+                "label": f"kernel ridge accuracy (DEQ: {accuracy['deq']:.2%})",
+                "matched": f"{accuracy['matched']:.2%}",
+                "unmatched": f"{accuracy['baseline']:.2%}",
+            }
+        )
+    return rows
+
+
+def _trained(settings: Mapping[str, Any]) -> str:
+    if settings["train"] == "readout":
+        return "read-out trained by ridge regression on random features"
+    return f"all weights trained for {settings['epochs']} epochs"
+
+
+def _accuracies(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {
+            "role": _NAMES[role],
+            "draws": [f"{100 * value:.2f} %" for value in summary["accuracies"][role]],
+            "mean": f"{100 * summary['accuracy'][role]:.2f} ± "
+            f"{100 * summary['accuracy_deviation'][role]:.2f} %",
+        }
+        for role in ROLES
+    ]
+
+
+def _times(timing: Mapping[str, Any]) -> list[dict[str, str]]:
+    rows = []
+    for label, name in (("inference", "inference"), ("training step", "training_step")):
+        row = timing[name]
+        low, high = row["quartiles"]
+        rows.append(
+            {
+                "label": label,
+                "deq": f"{1e3 * row['deq_seconds']:.2f} ms",
+                "network": f"{1e3 * row['explicit_seconds']:.2f} ms",
+                "ratio": f"{row['ratio']:.1f} × ({low:.1f}–{high:.1f})",
+                "solver": f"{row['solver'].replace('_', ' ')}, {row['steps']} steps",
+            }
+        )
+    return rows
+
+
+def _conditions(verdicts: Mapping[str, Any]) -> list[dict[str, str]]:
+    return [
+        {
+            "name": name,
+            "statement": verdict["statement"],
+            "value": _number(verdict["value"]),
+            "bound": _number(verdict["bound"]),
+            "verdict": _WORDS[verdict["holds"]],
+        }
+        for name, verdict in verdicts.items()
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
+
+
+def _law(spectrum: Mapping[str, Any]) -> str:
+    if spectrum["law"] is None:
+        return f"No limiting law is drawn: {spectrum['reason']}"
+    spikes = [f"{spike['value']:.3g}" for spike in spectrum["law"]["spikes"]]
+    listed = f" It predicts isolated eigenvalues at {', '.join(spikes)}." if spikes else ""
+    return f"The limiting law uses {spectrum['reason']}.{listed}"
+
+
+def _code(directory: Path) -> str:
+    return (
+        "import torch, notsodeep as nsd\n"
+        f'net = nsd.load("{directory / "network.safetensors"}")\n'
+        'X = torch.as_tensor(net.preprocessing.apply(raw_rows, "float32"))\n'
+        "scores = net(X)\n"
+        "print([net.classes[k] for k in scores.argmax(dim=1)])"
+    )
+
+
+def _provenance(
+    settings: Mapping[str, Any], data: Mapping[str, Any], export: Mapping[str, Any]
+) -> list[dict[str, str]]:
+    shown = {key: value for key, value in settings.items() if key != "deq"}
+    return [
+        {"name": "data", "value": f"{data['samples']} training and {data['test_samples']} test "
+         f"samples, {data['features']} features, {len(data['classes'])} classes"},
+        {"name": "settings", "value": ", ".join(f"{k} = {v}" for k, v in shown.items())},
+        {"name": "exported", "value": f"{export['safetensors']}; ONNX: {export['onnx']}"},
+    ]  # fmt: skip
