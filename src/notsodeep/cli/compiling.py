@@ -44,12 +44,12 @@ def compile_command(
     kernel: KernelOption = "conjugate",
     convention: ConventionOption = "feature",
     refine: Annotated[bool, typer.Option(help="Refine the match on data.")] = True,
-    width: Annotated[int, typer.Option(help="Width of the finite networks.")] = 2048,
+    width: Annotated[int, typer.Option(help="Width of the finite networks.")] = 1024,
     train: Annotated[
         str, typer.Option(help="readout (random features) or all weights.")
     ] = "readout",
     epochs: Annotated[int, typer.Option(help="Epochs, with --train all.")] = 10,
-    seeds: Annotated[int, typer.Option(help="Random draws of each network, at least 2.")] = 5,
+    seeds: Annotated[int, typer.Option(help="Random draws of each network, at least 2.")] = 10,
     seed: SeedOption = 0,
     ridge: Annotated[float, typer.Option(help="Ridge, relative to the features' size.")] = 1e-2,
     tolerance: Annotated[float, typer.Option(help="Relative, of the DEQ's solver.")] = 1e-5,

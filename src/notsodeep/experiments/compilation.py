@@ -82,10 +82,10 @@ class CompileSettings:
     kernel: KernelName = "conjugate"
     convention: Convention = "feature"
     refine: bool = True
-    width: int = 2048
+    width: int = 1024
     train: Training = "readout"
     epochs: int = 10
-    seeds: int = 5
+    seeds: int = 10
     seed: int = 0
     ridge: float = 1e-2
     tolerance: float = 1e-5

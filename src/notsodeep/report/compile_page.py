@@ -102,7 +102,10 @@ def headline(summary: Mapping[str, Any]) -> str:
         return f"This DEQ can be replaced by {network}."
     if not summary["kernel_close"]:
         return f"This DEQ should not be replaced by {network}: their kernels differ too much."
-    return f"It is not shown that this DEQ can be replaced by {network}: accuracies are not close."
+    low, high = summary["accuracy_difference"]
+    if low <= 0.0 <= high:
+        return f"The kernels agree, but {network} is not shown to be as accurate: too few draws."
+    return f"This DEQ should not be replaced by {network}: their accuracies differ."
 
 
 def sentences(summary: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:

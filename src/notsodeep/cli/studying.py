@@ -1,0 +1,196 @@
+"""`notsodeep match`, `notsodeep kernel` and `notsodeep spectrum`."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from notsodeep.cli.options import (
+    ActivationOption,
+    ConventionOption,
+    DataOption,
+    FamilyOption,
+    ForceOption,
+    JsonOption,
+    KernelOption,
+    KinkOption,
+    SeedOption,
+    SigmaOption,
+    equilibrium,
+    print_json,
+    say,
+)
+from notsodeep.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from notsodeep.data import Dataset
+
+SamplesOption = Annotated[int | None, typer.Option(help="Training samples to use.")]
+
+
+def match_command(
+    activation: ActivationOption = "relu",
+    sigma_a2: SigmaOption = 0.2,
+    kink: KinkOption = None,
+    tau0: Annotated[float | None, typer.Option(help="Scale of the data; 1 by default.")] = None,
+    data: Annotated[str | None, typer.Option(help="Match on a data set instead.")] = None,
+    samples: SamplesOption = 600,
+    family: FamilyOption = "auto",
+    kernel: KernelOption = "conjugate",
+    convention: ConventionOption = "feature",
+    layers: Annotated[int | None, typer.Option(help="Hidden layers, 1 or 2.")] = None,
+    refine: Annotated[bool, typer.Option(help="Refine on the data; needs --data.")] = False,
+    seed: SeedOption = 0,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the parameters of the shallow network that matches a deep equilibrium model.
+
+    Example: notsodeep match --activation tanh --sigma-a2 0.2 --family hard_tanh
+    """
+    from notsodeep.data import load
+    from notsodeep.matching import match
+
+    place: dict[str, Any] = {"tau0": 1.0 if tau0 is None else tau0}
+    if data is not None:
+        if tau0 is not None:
+            raise InvalidInput("tau0 of match must be left out with --data, which has its own.")
+        place = {"data": load(data, samples=samples, rng=seed).X}
+    found = match(
+        equilibrium(activation, sigma_a2, kink),
+        family=family,
+        kernel=kernel,  # type: ignore[arg-type]  # checked inside
+        convention=convention,  # type: ignore[arg-type]
+        layers=layers,
+        refine=refine,
+        **place,
+    )
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        typer.echo(str(found))
+    if found.fitted is None:
+        raise typer.Exit(1)
+
+
+def kernel_command(
+    activation: ActivationOption = "relu",
+    sigma_a2: SigmaOption = 0.2,
+    kink: KinkOption = None,
+    data: DataOption = "digits",
+    samples: SamplesOption = None,
+    kernel: KernelOption = "conjugate",
+    convention: ConventionOption = "feature",
+    centred: Annotated[
+        bool, typer.Option(help="Centre the activation, as the theory does.")
+    ] = True,
+    seed: SeedOption = 0,
+    out: Annotated[Path, typer.Option(help="A .npy file.")] = Path("kernel.npy"),
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Compute an exact kernel of a deep equilibrium model and write it as a .npy file.
+
+    The matrix is filled tile by tile in a memory map, so that it may be larger than memory.
+
+    Example: notsodeep kernel --activation tanh --data digits --samples 200 --out kernel.npy
+    """
+    import numpy as np
+
+    from notsodeep.architectures import checked_choice
+    from notsodeep.kernels import conjugate_kernel, tangent_kernel
+
+    deq = equilibrium(activation, sigma_a2, kink)
+    checked_choice(deq, kernel, convention, "kernel")
+    _require_new(out, force)
+    rows = _rows(data, samples, seed)
+    model = deq.centred(_scale(rows.X)) if centred else deq
+    n = len(rows.X)
+    function = conjugate_kernel if kernel == "conjugate" else tangent_kernel
+    temporary = out.with_name(f".{out.name}.part")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        matrix = np.lib.format.open_memmap(temporary, "w+", np.float64, (n, n))
+        function(model, rows.X, convention=convention, out=matrix)  # type: ignore[arg-type]
+        matrix.flush()
+        del matrix
+        temporary.replace(out)
+    finally:
+        temporary.unlink(missing_ok=True)
+    record = {"kernel": kernel, "convention": convention, "model": model.to_dict(), "shape": [n, n],
+              "file": str(out)}  # fmt: skip
+    if as_json:
+        print_json(record)
+    else:
+        typer.echo(f"{kernel} kernel ({convention}) of {model}, {n} × {n}: {out}")
+
+
+def spectrum_command(
+    activation: ActivationOption = "tanh",
+    sigma_a2: SigmaOption = 0.2,
+    kink: KinkOption = None,
+    data: DataOption = "gaussian_mixture",
+    samples: SamplesOption = None,
+    kernel: KernelOption = "conjugate",
+    convention: ConventionOption = "preactivation",
+    seed: SeedOption = 0,
+    out: Annotated[Path | None, typer.Option(help="A .svg or .png of the spectrum.")] = None,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare the spectrum of an exact kernel with random-matrix theory.
+
+    Example: notsodeep spectrum --activation tanh --data gaussian_mixture --samples 400
+    """
+    from notsodeep.equivalents import compare, equivalent, limiting_spectrum
+    from notsodeep.matching.refinement import exact_kernel
+
+    if out is not None:
+        _require_new(out, force)
+    rows = _rows(data, samples, seed)
+    statistics, population = _statistics(rows)
+    deq = equilibrium(activation, sigma_a2, kink).centred(statistics.tau0)
+    say("random-matrix equivalent")
+    eq = equivalent(deq, rows.X, statistics, kernel=kernel, convention=convention)  # type: ignore[arg-type]
+    say("limiting law")
+    law = limiting_spectrum(eq, population=population)
+    say("exact kernel")
+    result = compare(exact_kernel(deq, rows.X, kernel, convention), eq, law)  # type: ignore[arg-type]
+    if out is not None:
+        from notsodeep.report.drawing import save_figure
+        from notsodeep.report.spectrum_figure import spectrum_figure
+
+        save_figure(spectrum_figure(result, f"{deq}, {kernel} kernel"), out)
+    if as_json:
+        print_json(result.to_dict())
+        return
+    typer.echo(f"{deq}, {kernel} kernel ({convention}), {len(rows.X)} samples of {data}")
+    typer.echo(str(result))
+    typer.echo(str(law))
+
+
+def _rows(data: str, samples: int | None, seed: int) -> Dataset:
+    from notsodeep.data import load
+
+    say(f"loading {data}")
+    return load(data, samples=samples, rng=seed)
+
+
+def _scale(X: Any) -> float:
+    return math.sqrt(float((X**2).sum()) / len(X))
+
+
+def _statistics(rows: Dataset) -> tuple[Any, Any]:
+    """Statistics of the data, exact if its law is known, and where the population comes from."""
+    from notsodeep.data import MixtureStatistics
+
+    if rows.population is not None:
+        return rows.population.statistics(rows.X, rows.y), None
+    return MixtureStatistics.estimate(rows.X, rows.y), "deconvolved"
+
+
+def _require_new(out: Path, force: bool) -> None:
+    if out.exists() and not force:
+        raise InvalidInput(f"out must not exist. Got {out}, which does. Use --force to replace it.")
