@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from notsodeep import activations, data, errors
+    from notsodeep import activations, collapse, data, errors
     from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
     from notsodeep.equivalents import (
         compare,
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
         tangent_kernel,
     )
     from notsodeep.matching import match
+    from notsodeep.networks.build import build
+    from notsodeep.networks.empirical_kernels import empirical_kernels
+    from notsodeep.networks.onnx_export import export_onnx
+    from notsodeep.networks.persistence import load, save
 
 __version__ = "0.1.0"
 
@@ -40,18 +44,23 @@ _HOMES = {
     "ExplicitNetwork": "notsodeep.architectures",
     "KernelOperator": "notsodeep.kernels",
     "KernelPair": "notsodeep.kernels",
+    "build": "notsodeep.networks.build",
     "compare": "notsodeep.equivalents",
     "conditions": "notsodeep.equivalents",
     "conjugate_kernel": "notsodeep.kernels",
+    "empirical_kernels": "notsodeep.networks.empirical_kernels",
     "equivalent": "notsodeep.equivalents",
+    "export_onnx": "notsodeep.networks.onnx_export",
     "kernel_pair": "notsodeep.kernels",
     "limiting_spectrum": "notsodeep.equivalents",
+    "load": "notsodeep.networks.persistence",
     "match": "notsodeep.matching",
     "monte_carlo": "notsodeep.kernels",
+    "save": "notsodeep.networks.persistence",
     "sphere_equivalent": "notsodeep.equivalents",
     "tangent_kernel": "notsodeep.kernels",
 }
-_MODULES = ("activations", "data", "errors")
+_MODULES = ("activations", "collapse", "data", "errors")
 
 __all__ = [
     "DeepEquilibrium",
@@ -60,16 +69,22 @@ __all__ = [
     "KernelPair",
     "__version__",
     "activations",
+    "build",
+    "collapse",
     "compare",
     "conditions",
     "conjugate_kernel",
     "data",
+    "empirical_kernels",
     "equivalent",
     "errors",
+    "export_onnx",
     "kernel_pair",
     "limiting_spectrum",
+    "load",
     "match",
     "monte_carlo",
+    "save",
     "sphere_equivalent",
     "tangent_kernel",
 ]

@@ -2,7 +2,7 @@
 
 from notsodeep.matching.certificate import Certificate, certificate_of_kernels
 from notsodeep.matching.dual_activation import KernelSeries
-from notsodeep.matching.match import Candidate, Match
+from notsodeep.matching.match_record import Candidate, Match
 from notsodeep.matching.matching import FAMILIES, match
 from notsodeep.matching.refinement import Refinement
 

@@ -21,7 +21,7 @@ from notsodeep.checks import FloatArray
 from notsodeep.equivalents import conditions
 from notsodeep.matching.coefficient_fit import fit_coefficients
 from notsodeep.matching.family import Family, MixtureTask, Solution
-from notsodeep.matching.match import Candidate, Match
+from notsodeep.matching.match_record import Candidate, Match
 from notsodeep.matching.proposals import Proposal, Question
 
 FAMILIES = ("auto", "leaky_relu", "hard_tanh", "piecewise_linear", "quadratic", "cubic", "dual")

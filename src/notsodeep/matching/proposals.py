@@ -17,7 +17,7 @@ from notsodeep.equivalents import coefficients, sphere_coefficients
 from notsodeep.matching.coefficient_fit import NAMES
 from notsodeep.matching.dual_activation import KernelSeries, dual_activation, kernel_series
 from notsodeep.matching.family import Family, MixtureTask, Solution
-from notsodeep.matching.match import Target
+from notsodeep.matching.match_record import Target
 from notsodeep.matching.piecewise_families import (
     HARD_TANH,
     LEAKY_RELU,

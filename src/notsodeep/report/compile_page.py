@@ -75,6 +75,7 @@ def _content(run: RunDirectory, settings: Mapping[str, Any]) -> dict[str, Any]:
         "settings": settings,
         "version": __version__,
         "headline": headline(summary),
+        "colour": verdict_colour(summary),
         "sentences": sentences(summary, settings),
         "rule": rule(settings),
         "facts": _facts(summary, pieces["timing"]),
@@ -102,10 +103,17 @@ def headline(summary: Mapping[str, Any]) -> str:
         return f"This DEQ can be replaced by {network}."
     if not summary["kernel_close"]:
         return f"This DEQ should not be replaced by {network}: their kernels differ too much."
-    low, high = summary["accuracy_difference"]
-    if low <= 0.0 <= high:
+    if verdict_colour(summary) == "open":
         return f"The kernels agree, but {network} is not shown to be as accurate: too few draws."
     return f"This DEQ should not be replaced by {network}: their accuracies differ."
+
+
+def verdict_colour(summary: Mapping[str, Any]) -> str:
+    """Name the verdict for the page's style: yes, no, or open."""
+    if summary["replaceable"]:
+        return "yes"
+    low, high = summary["accuracy_difference"]
+    return "open" if summary["kernel_close"] and low <= 0.0 <= high else "no"
 
 
 def sentences(summary: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
@@ -139,7 +147,7 @@ def _facts(summary: Mapping[str, Any], timing: Mapping[str, Any]) -> list[dict[s
         {"value": f"{100 * accuracy['matched']:.1f} %", "label": "accuracy of the network"},
         {"value": f"{100 * accuracy['deq']:.1f} %", "label": "accuracy of the DEQ"},
         {"value": f"{summary['inference_ratio']:.1f} ×", "label": "faster in inference"},
-        {"value": str(timing["inference"]["steps"]), "label": "solver steps saved"},
+        {"value": str(timing["inference"]["steps"]), "label": "steps of the DEQ's solver"},
     ]
 
 
@@ -235,20 +243,23 @@ def _distances(certificate: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def _trained(settings: Mapping[str, Any]) -> str:
     if settings["train"] == "readout":
-        return "read-out trained by ridge regression on random features"
-    return f"all weights trained for {settings['epochs']} epochs"
+        return "The read-outs were fitted by ridge regression on random features."
+    return f"All weights were trained for {settings['epochs']} epochs."
 
 
-def _accuracies(summary: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [
-        {
-            "role": _NAMES[role],
-            "draws": [f"{100 * value:.2f} %" for value in summary["accuracies"][role]],
-            "mean": f"{100 * summary['accuracy'][role]:.2f} ± "
-            f"{100 * summary['accuracy_deviation'][role]:.2f} %",
-        }
+def _accuracies(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Tabulate the draws as rows, the networks as columns."""
+    by_role = summary["accuracies"]
+    rows = [
+        {"label": f"draw {index + 1}", "values": [f"{100 * value:.2f} %" for value in draw]}
+        for index, draw in enumerate(zip(*(by_role[role] for role in ROLES), strict=True))
+    ]
+    means = [
+        f"{100 * summary['accuracy'][role]:.2f} ± {100 * summary['accuracy_deviation'][role]:.2f} %"
         for role in ROLES
     ]
+    rows.append({"label": "mean ± deviation", "values": means})
+    return {"roles": [_NAMES[role] for role in ROLES], "rows": rows}
 
 
 def _times(timing: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -288,9 +299,17 @@ def _number(value: float | None) -> str:
 def _law(spectrum: Mapping[str, Any]) -> str:
     if spectrum["law"] is None:
         return f"No limiting law is drawn: {spectrum['reason']}"
-    spikes = [f"{spike['value']:.3g}" for spike in spectrum["law"]["spikes"]]
+    law = spectrum["law"]
+    spikes = [f"{spike['value']:.3g}" for spike in law["spikes"]]
     listed = f" It predicts isolated eigenvalues at {', '.join(spikes)}." if spikes else ""
-    return f"The limiting law uses {spectrum['reason']}.{listed}"
+    place, mass = law["point_mass"]
+    atom = (
+        f" With more samples than features it puts {mass:.0%} of the eigenvalues at {place:.3g}, "
+        "where the exact kernel has them spread out; the picture leaves that out."
+        if mass
+        else ""
+    )
+    return f"The limiting law uses {spectrum['reason']}.{listed}{atom}"
 
 
 def _code(directory: Path) -> str:

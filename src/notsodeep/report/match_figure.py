@@ -92,16 +92,19 @@ def draw_spectra(
 
     `law` holds the shares that it predicts, or nothing.
     """
+    highest = 0.0
     for values, colour, label, filled in (
         (deq, DEEP, "DEQ", True),
         (matched, SHALLOW, "network", False),
     ):
         counts, _ = np.histogram(values, bins=edges)
+        highest = max(highest, float(counts.max()) / len(values))
         style: dict[str, Any] = {"fill": True, "alpha": 0.45} if filled else {"lw": 1.6}
         axes.stairs(counts / len(values), edges, color=colour, label=label, **style)
     if law.size:
         middles = np.sqrt(edges[1:] * edges[:-1])
         axes.plot(middles, law, "k.", ms=4, label="limiting law")
+    axes.set_ylim(0.0, 1.25 * highest)  # a point mass of the law would dwarf the rest
     axes.set_xscale("log")
     axes.set_title("spectra")
     axes.set_xlabel("eigenvalue")
