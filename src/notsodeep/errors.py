@@ -81,3 +81,27 @@ class LockTimeout(NotSoDeepError, TimeoutError):
 
 class NotEnoughMemory(NotSoDeepError, MemoryError):
     """A result that does not fit into memory; refused before anything is allocated."""
+
+
+class NotConvergedWarning(UserWarning):
+    """An iteration ended without meeting its tolerance, where that is not an error."""
+
+
+class TrainingDiverged(NotSoDeepError, ArithmeticError):
+    """The loss of a training run is no longer a finite number."""
+
+
+class NoOnnxForm(NotSoDeepError, TypeError):
+    """A network or activation that cannot be written with the operators of ONNX."""
+
+
+class MissingPackage(NotSoDeepError, ImportError):
+    """An optional package that is not installed; the message says how to get it."""
+
+
+class TheoryDoubtful(UserWarning):
+    """Something fails an assumption of the theory; its answers are about something else."""
+
+
+class RunInUse(NotSoDeepError, RuntimeError):
+    """A directory of results that another process works in."""

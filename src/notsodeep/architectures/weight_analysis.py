@@ -20,8 +20,8 @@ from notsodeep.architectures.verdicts import Conditions, Verdict
 
 FloatArray = NDArray[np.float64]
 
-# Bounds that i.i.d. matrices from 32 × 32 up to 1024 × 1024 (Gaussian, uniform, signs, Laplace)
-# stay within: they were within half of each, but for single Laplace and sign matrices.
+# I.i.d. matrices from 32 × 32 to 1024 × 1024 (Gaussian, uniform, signs, Laplace; 20 of each) stayed
+# well within these bounds; only the tails of small Laplace ones came near theirs.
 _DEVIATIONS = 5.0
 _TAILS = 6.0
 _FEW = 1000  # entries; with fewer, a single large one says nothing about tails

@@ -1,0 +1,271 @@
+"""Solvers for fixed points z = f(z) of tensors: one loop, one stopping rule.
+
+The last axis holds the unknowns of one sample, the axes before it the samples, each a problem of
+its own.  The loop ends when ‖f(z) − z‖ ≤ tolerance·‖f(z)‖ for every sample.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from notsodeep import checks
+from notsodeep.checks import networks as network_checks
+from notsodeep.networks.solve_records import Direction, SolveRecord
+
+Advance = Callable[[Tensor, Tensor], Tensor]
+"""Takes z and f(z), both of shape (..., m), and returns the next z."""
+
+DEFAULT_TOLERANCE = {torch.float32: 1e-6, torch.float64: 1e-12}
+
+
+@dataclass(frozen=True)
+class Solver(ABC):
+    """How a fixed point is found.
+
+    Attributes
+    ----------
+    tolerance : float or None
+        For ‖f(z) − z‖/‖f(z)‖ of every sample; None is 1e-6 in float32 and 1e-12 in float64.
+    max_steps : int
+        Most evaluations of the map.
+    """
+
+    tolerance: float | None = None
+    max_steps: int = 300
+
+    name: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        owner = type(self).__name__
+        network_checks.optional_tolerance(self.tolerance, owner)
+        checks.positive_integer(self.max_steps, "max_steps", owner)
+
+    @abstractmethod
+    def begin(self) -> Advance:
+        """Return a function that makes the steps of one solve."""
+
+    def tolerance_for(self, dtype: torch.dtype) -> float:
+        """Return the tolerance, which must be above the rounding error of the dtype."""
+        network_checks.network_dtype(dtype, DEFAULT_TOLERANCE, f"the unknown of {self.name}")
+        if self.tolerance is None:
+            return DEFAULT_TOLERANCE[dtype]
+        least = torch.finfo(dtype).eps
+        return network_checks.solver_tolerance(self.tolerance, least, dtype, type(self).__name__)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON form; `as_solver` turns it back."""
+        return {"name": self.name, **dataclasses.asdict(self)}
+
+
+@dataclass(frozen=True)
+class FixedPointIteration(Solver):
+    """z ← f(z): the cheapest step, and the fastest way for maps that contract well."""
+
+    name: ClassVar[str] = "fixed_point"
+
+    def begin(self) -> Advance:
+        """Return the step."""
+        return lambda z, image: image
+
+
+@dataclass(frozen=True)
+class Anderson(Solver):
+    """The best affine combination of the last few iterates, for every sample.
+
+    With residuals g_i = f(z_i) − z_i it minimises ‖Σ α_i g_i‖² + ridge·(Σ ‖g_i‖²)·‖α‖² under
+    Σ α_i = 1 and goes on from Σ α_i f(z_i) (Walker, Ni, *Anderson acceleration for fixed-point
+    iterations*, SIAM J. Numer. Anal. 2011).  Fewer evaluations than the plain iteration where the
+    map contracts slowly, and often a fixed point where it does not contract.
+
+    Attributes
+    ----------
+    memory : int
+        Number of iterates combined.
+    ridge : float or None
+        Relative to the residuals; None is the rounding error of the dtype.
+    """
+
+    memory: int = 5
+    ridge: float | None = None
+
+    name: ClassVar[str] = "anderson"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.integer_at_least(self.memory, 2, "memory", "Anderson")
+        if self.ridge is not None:
+            checks.positive_number(self.ridge, "ridge", "Anderson")
+
+    def begin(self) -> Advance:
+        """Return the step, with an empty memory."""
+        images: list[Tensor] = []
+        residuals: list[Tensor] = []
+
+        def advance(z: Tensor, image: Tensor) -> Tensor:
+            images.append(image)
+            residuals.append(image - z)
+            del images[: -self.memory], residuals[: -self.memory]
+            stacked = torch.stack(residuals, dim=-2)
+            scale = largest_entry(stacked.flatten(-2))
+            # A sample without any residual stays where it is, whatever the weights.
+            stacked = stacked / torch.where(scale == 0.0, 1.0, scale)[..., None, None]
+            gram = stacked @ stacked.mT
+            ridge = torch.finfo(z.dtype).eps if self.ridge is None else self.ridge
+            diagonal = gram.diagonal(dim1=-2, dim2=-1)
+            trace = diagonal.sum(-1, keepdim=True)
+            diagonal += ridge * torch.where(trace == 0.0, 1.0, trace)
+            weights = torch.linalg.solve(gram, torch.ones_like(gram[..., 0]))
+            weights = weights / weights.sum(-1, keepdim=True)
+            combined: Tensor = weights[..., None, :] @ torch.stack(images, dim=-2)
+            return combined.squeeze(-2)
+
+        return advance
+
+
+@dataclass(frozen=True)
+class Broyden(Solver):
+    """Quasi-Newton steps, with an inverse Jacobian that is built up from the steps taken.
+
+    For r(z) = f(z) − z the step is −H r, where H starts as −I, the plain iteration, and after
+    every step Δz with change Δr gets the update H + (Δz − H Δr) Δzᵀ H/(Δzᵀ H Δr) (Broyden, *A class
+    of methods for solving nonlinear simultaneous equations*, Math. Comp. 1965).
+
+    Attributes
+    ----------
+    memory : int
+        Number of updates kept; when there are more, H starts from −I again.
+    """
+
+    memory: int = 20
+
+    name: ClassVar[str] = "broyden"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checks.positive_integer(self.memory, "memory", "Broyden")
+
+    def begin(self) -> Advance:
+        """Return the step, with H = −I."""
+        left: list[Tensor] = []
+        right: list[Tensor] = []
+        last: list[Tensor] = []  # z and r of the step before
+
+        def inverse(v: Tensor, columns: list[Tensor], rows: list[Tensor]) -> Tensor:
+            """Return H v, or Hᵀ v with the two lists exchanged."""
+            result = -v
+            for column, row in zip(columns, rows, strict=True):
+                result = result + column * torch.linalg.vecdot(row, v)[..., None]
+            return result
+
+        def advance(z: Tensor, image: Tensor) -> Tensor:
+            residual = image - z
+            if last:
+                step, change = z - last[0], residual - last[1]
+                # The update does not depend on the length of the step; its products do.
+                length = largest_entry(step)[..., None]
+                length = torch.where(length == 0.0, 1.0, length)
+                step, change = step / length, change / length
+                if len(left) == self.memory:
+                    left.clear()
+                    right.clear()
+                moved = inverse(change, left, right)
+                curvature = torch.linalg.vecdot(step, moved)[..., None]
+                # A sample that no longer moves teaches nothing.
+                update = torch.where(curvature == 0.0, 0.0, (step - moved) / curvature)
+                row = inverse(step, right, left)
+                left.append(update)
+                right.append(row)
+            last[:] = z, residual
+            return z - inverse(residual, left, right)
+
+        return advance
+
+
+SOLVERS: dict[str, type[Solver]] = {
+    solver.name: solver for solver in (FixedPointIteration, Anderson, Broyden)
+}
+
+
+def as_solver(value: str | Mapping[str, Any] | Solver) -> Solver:
+    """Turn a name, or the form made by `Solver.to_dict`, into a solver.
+
+    Examples
+    --------
+    >>> as_solver("fixed_point")
+    FixedPointIteration(tolerance=None, max_steps=300)
+    """
+    if isinstance(value, Solver):
+        return value
+    if isinstance(value, Mapping):
+        name, options = network_checks.named_options(value, SOLVERS, "solver")
+        return SOLVERS[name](**options)
+    return SOLVERS[checks.known_name(value, SOLVERS, "solver")]()
+
+
+def largest_entry(x: Tensor) -> Tensor:
+    """Return the largest absolute value along the last axis."""
+    return x.abs().amax(dim=-1)
+
+
+def sample_norms(x: Tensor) -> Tensor:
+    """Return the norms along the last axis, also where squares underflow or overflow.
+
+    Gradients of 1e-23 have squares of zero in float32: they would look converged.
+    """
+    norms = torch.linalg.vector_norm(x, dim=-1)
+    limits = torch.finfo(x.dtype)
+    low, high = math.sqrt(limits.tiny) / limits.eps, math.sqrt(limits.max) * limits.eps
+    unsafe = (norms < low) | ~(norms < high)
+    if bool(unsafe.any()):
+        scale = largest_entry(x)
+        relative = x / torch.where(scale == 0.0, 1.0, scale)[..., None]
+        norms = torch.where(unsafe, scale * torch.linalg.vector_norm(relative, dim=-1), norms)
+    return norms
+
+
+def solve(
+    function: Callable[[Tensor], Tensor],
+    start: Tensor,
+    solver: Solver,
+    *,
+    direction: Direction = "forward",
+    subject: str = "the fixed point",
+) -> tuple[Tensor, SolveRecord]:
+    """Solve z = f(z) from `start`, of shape (..., m); return the last f(z) and the record."""
+    tolerance = solver.tolerance_for(start.dtype)
+    advance = solver.begin()
+    z, image = start, start
+    residuals = torch.zeros(start.shape[:-1], dtype=start.dtype, device=start.device)
+    history: list[float] = []
+    converged, reason = start.numel() == 0, "there was nothing to solve"
+    while not converged:
+        image = function(z)
+        if image.shape != start.shape:
+            network_checks.shape_of_state(tuple(image.shape), tuple(start.shape))
+        size, change = sample_norms(image), sample_norms(image - z)
+        # A sample that is zero and stays zero is solved.
+        residuals = torch.where(change == 0.0, change, change / size)
+        history.append(float(residuals.max()))
+        steps = len(history)
+        if history[-1] <= tolerance:
+            converged, reason = True, f"converged in {steps} steps"
+        elif not math.isfinite(float(size.max())):
+            reason = f"the iterates grew without bound in {steps} steps"
+            break
+        elif steps == solver.max_steps:
+            reason = f"no convergence in {steps} steps"
+            break
+        else:
+            z = advance(z, image)
+    record = SolveRecord(
+        direction, subject, converged, len(history), tolerance, residuals, tuple(history), reason
+    )
+    return image, record

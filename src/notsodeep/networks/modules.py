@@ -1,0 +1,343 @@
+"""Finite networks of the descriptions, as torch modules in the theory's scaling.
+
+Weights are kept at unit variance and the factors √σa², √σb² and 1/√m are applied in `forward`, so
+that at large width the kernels of a module are those of its description.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from notsodeep import checks
+from notsodeep.activations import Activation
+from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
+from notsodeep.architectures.weight_analysis import estimate_model
+from notsodeep.checks import networks as network_checks
+from notsodeep.networks.equilibrium_map import EquilibriumMap
+from notsodeep.networks.equilibrium_solvers import Solver, as_solver
+from notsodeep.networks.gradient_choices import as_gradient
+from notsodeep.networks.implicit_gradient import Gradient
+from notsodeep.networks.implicit_layer import implicit_layer
+from notsodeep.networks.solve_records import (
+    FailureCount,
+    ImplicitRecord,
+    OnFailure,
+    Report,
+    report_for,
+)
+from notsodeep.networks.torch_activations import torch_twin
+
+Trainable = Literal["all", "readout"]
+PRECISIONS = (torch.float32, torch.float64)
+
+
+@dataclass(frozen=True)
+class HiddenLayer:
+    """What a pass through a hidden layer h = W v leaves for derivatives in its weights W.
+
+    Attributes
+    ----------
+    preactivations : Tensor of shape (n, m)
+        h, or a term of it: what the gradient δ is taken with respect to.
+    inputs : tuple of (float, Tensor of shape (n, d))
+        v in parts, each with a factor; the gradient with respect to a part of W is factor·δᵀ v.
+    """
+
+    preactivations: Tensor
+    inputs: tuple[tuple[float, Tensor], ...]
+
+
+class FeatureNetwork(nn.Module, ABC):
+    """Features of the input, and a linear read-out of them.
+
+    The weights of a new module are zero: `build` draws them, `load_state_dict` loads them.
+
+    Attributes
+    ----------
+    description : DeepEquilibrium or ExplicitNetwork
+    in_features, width, out_features : int
+        p, m and K.
+    trainable : {"all", "readout"}
+        Which weights are parameters; the others are buffers.
+    hidden_names : tuple of str
+        Names of the hidden weights.
+    readout : Parameter of shape (K, m)
+    readout_bias : Parameter of shape (K,), or None
+    """
+
+    readout: nn.Parameter
+    readout_bias: nn.Parameter | None
+
+    def __init__(
+        self,
+        description: DeepEquilibrium | ExplicitNetwork,
+        in_features: int,
+        width: int,
+        out_features: int,
+        shapes: Mapping[str, tuple[int, int]],
+        *,
+        trainable: Trainable,
+        bias: bool,
+        dtype: torch.dtype,
+        device: torch.device | str | None,
+    ) -> None:
+        super().__init__()
+        owner = type(self).__name__
+        checks.known_name(trainable, get_args(Trainable), f"trainable of {owner}")
+        network_checks.network_dtype(dtype, PRECISIONS, owner)
+        self.description = description
+        self.in_features = checks.positive_integer(in_features, "in_features", owner)
+        self.width = checks.positive_integer(width, "width", owner)
+        self.out_features = checks.positive_integer(out_features, "out_features", owner)
+        self.trainable = trainable
+        self.hidden_names = tuple(shapes)
+        for name, shape in shapes.items():
+            weight = torch.zeros(shape, dtype=dtype, device=device)
+            if trainable == "all":
+                self.register_parameter(name, nn.Parameter(weight))
+            else:
+                self.register_buffer(name, weight)
+        self.readout = nn.Parameter(torch.zeros(out_features, width, dtype=dtype, device=device))
+        self.readout_bias = (
+            nn.Parameter(torch.zeros(out_features, dtype=dtype, device=device)) if bias else None
+        )
+
+    @abstractmethod
+    def hidden_pass(self, X: Tensor, *weights: Tensor) -> tuple[Tensor, tuple[HiddenLayer, ...]]:
+        """Return the features for given hidden weights, and what each layer leaves behind."""
+
+    def features(self, X: Tensor) -> Tensor:
+        """Return the last features, shape (n, m)."""
+        owner = type(self).__name__
+        network_checks.input_features(X, self.in_features, self.readout.dtype, owner)
+        return self.hidden_pass(X, *(getattr(self, name) for name in self.hidden_names))[0]
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Return the outputs, shape (n, K)."""
+        return nn.functional.linear(self.features(X), self.readout, self.readout_bias)
+
+    def extra_repr(self) -> str:
+        """Say what is inside, for `repr`."""
+        return (
+            f"{self.description}, in_features={self.in_features}, width={self.width}, "
+            f"out_features={self.out_features}, trainable={self.trainable!r}"
+        )
+
+
+class ExplicitModule(FeatureNetwork):
+    """x_l = σ_l(W_l x_{l−1})/√m for l = 1 … L, x_0 = x, and f = a x_L.
+
+    Attributes
+    ----------
+    weight_1, …, weight_L : Parameter or buffer
+        W_l, of shape (m, p) for l = 1 and (m, m) after that.
+
+    See `FeatureNetwork` for the other attributes, and `build` for the arguments.
+    """
+
+    description: ExplicitNetwork
+
+    def __init__(
+        self,
+        description: ExplicitNetwork,
+        in_features: int,
+        width: int,
+        out_features: int,
+        *,
+        trainable: Trainable = "all",
+        bias: bool = False,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+    ) -> None:
+        shapes = {
+            f"weight_{layer}": (width, in_features if layer == 1 else width)
+            for layer in range(1, description.depth + 1)
+        }
+        super().__init__(
+            description,
+            in_features,
+            width,
+            out_features,
+            shapes,
+            trainable=trainable,
+            bias=bias,
+            dtype=dtype,
+            device=device,
+        )
+        self._twins = tuple(map(torch_twin, description.activations))
+
+    def hidden_pass(self, X: Tensor, *weights: Tensor) -> tuple[Tensor, tuple[HiddenLayer, ...]]:
+        """Return x_L, and W_l x_{l−1} and x_{l−1} for every l."""
+        layers = []
+        for weight, twin in zip(weights, self._twins, strict=True):
+            layers.append(HiddenLayer(X @ weight.mT, ((1.0, X),)))
+            X = twin(layers[-1].preactivations) / math.sqrt(self.width)
+        return X, tuple(layers)
+
+
+class EquilibriumNetwork(FeatureNetwork):
+    """z* = φ(√σa² A z* + √σb² B x)/√m, and f = a z*.
+
+    Attributes
+    ----------
+    recurrent : Parameter or buffer of shape (m, m)
+        A.
+    injection : Parameter or buffer of shape (m, p)
+        B.
+    input_scale : float
+        What inputs are multiplied by; 1 except after `from_weights`.
+    solver : Solver
+    gradient : Gradient
+    on_failure : {"raise", "warn", "ignore"} or None
+        What happens if z*, or a gradient, is not found.  None raises in evaluation, and in training
+        counts in `failures` and warns the first time.
+    failures : FailureCount
+    last_record : ImplicitRecord or None
+        Of the last pass, gradients included.
+
+    See `FeatureNetwork` for the other attributes, and `build` for the arguments.
+    """
+
+    description: DeepEquilibrium
+    recurrent: Tensor
+    injection: Tensor
+
+    def __init__(
+        self,
+        description: DeepEquilibrium,
+        in_features: int,
+        width: int,
+        out_features: int,
+        *,
+        trainable: Trainable = "all",
+        bias: bool = False,
+        input_scale: float = 1.0,
+        solver: str | Mapping[str, Any] | Solver = "fixed_point",
+        gradient: str | Mapping[str, Any] | Gradient = "implicit",
+        on_failure: OnFailure | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__(
+            description,
+            in_features,
+            width,
+            out_features,
+            {"recurrent": (width, width), "injection": (width, in_features)},
+            trainable=trainable,
+            bias=bias,
+            dtype=dtype,
+            device=device,
+        )
+        self.input_scale = checks.positive_number(input_scale, "input_scale", "EquilibriumNetwork")
+        self.solver = as_solver(solver)
+        self.gradient = as_gradient(gradient)
+        if on_failure is not None:
+            checks.known_name(on_failure, get_args(OnFailure), "on_failure of EquilibriumNetwork")
+        self.on_failure = on_failure
+        self.failures = FailureCount()
+        self.last_record: ImplicitRecord | None = None
+        self._twin = torch_twin(description.activation)
+        self._problem = EquilibriumMap(self._twin, math.sqrt(description.sigma_a2 / width))
+
+    def hidden_pass(self, X: Tensor, *weights: Tensor) -> tuple[Tensor, tuple[HiddenLayer, ...]]:
+        """Return z*; A and B are one layer with the inputs √σa² z* and √σb² x.
+
+        Its gradients are those with respect to √σb² B x, with z* following.
+        """
+        recurrent, injection = weights
+        share_a, share_b = self.description.sigma_a2, self.description.sigma_b2
+        X = X * (self.input_scale * math.sqrt(share_b))
+        drive = X @ injection.mT
+        h, self.last_record = implicit_layer(
+            self._problem,
+            (drive, recurrent),
+            drive,
+            solver=self.solver,
+            gradient=self.gradient,
+            on_failure=self._report(),
+            subject=f"the fixed point of {self.description} of width {self.width}",
+        )
+        z = self._twin(h) / math.sqrt(self.width)
+        return z, (HiddenLayer(drive, ((math.sqrt(share_a), z), (1.0, X))),)
+
+    @classmethod
+    def from_weights(
+        cls,
+        recurrent: ArrayLike,
+        injection: ArrayLike,
+        readout: ArrayLike,
+        activation: str | Activation,
+        *,
+        readout_bias: ArrayLike | None = None,
+        trainable: Trainable = "all",
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+        **options: Any,
+    ) -> EquilibriumNetwork:
+        """Put a given DEQ, z = φ(A z + B x) and f = C z + c, into the theory's scaling.
+
+        The module has the same outputs.  Its description is `DeepEquilibrium.from_weights`, its
+        features are z/√m, and its kernels on X are to be compared with those of the description
+        on ``input_scale * X``.
+
+        Parameters
+        ----------
+        recurrent, injection, readout : array_like of shape (m, m), (m, p), (K, m)
+            A, B and C as they are used in the equations above.
+        activation : str or Activation
+        readout_bias : array_like of shape (K,), optional
+            c.
+        trainable, dtype, device
+            As for `build`.
+        **options
+            solver, gradient and on_failure, as for `build`.
+        """
+        owner = "EquilibriumNetwork.from_weights"
+        A, B, model, input_scale = estimate_model(recurrent, injection, activation, owner)
+        m, p = B.shape
+        C = checks.samples(readout, "readout", owner)
+        C = checks.matrix_of_shape(C, (len(C), m), "readout", owner)
+        module = cls(
+            model,
+            p,
+            m,
+            len(C),
+            trainable=trainable,
+            bias=readout_bias is not None,
+            input_scale=input_scale,
+            dtype=dtype,
+            device=device,
+            **options,
+        )
+        unit_a = A * math.sqrt(m / model.sigma_a2) if model.sigma_a2 > 0.0 else A
+        unit_b = B / (input_scale * math.sqrt(model.sigma_b2))
+        with torch.no_grad():
+            module.recurrent.copy_(torch.from_numpy(unit_a))
+            module.injection.copy_(torch.from_numpy(unit_b))
+            module.readout.copy_(torch.from_numpy(C * math.sqrt(m)))
+            if module.readout_bias is not None:
+                c = checks.real_array(readout_bias, "readout_bias", owner)
+                c = checks.matrix_of_shape(c[None], (1, len(C)), "readout_bias", owner)[0]
+                module.readout_bias.copy_(torch.from_numpy(c))
+        return module
+
+    def _report(self) -> Report:
+        lipschitz = self.description.activation.lipschitz
+        bound = 0.25 / lipschitz**2 if lipschitz > 0.0 else math.inf
+        remedy = (
+            "At finite width it is sure to exist and be unique for "
+            f"σa² < 1/(4L²) = {bound:.4g} only. Use a smaller sigma_a2, a larger width, "
+            "solver='anderson', or more steps: solver={'name': 'fixed_point', 'max_steps': …}."
+        )
+        if self.on_failure is not None:
+            return report_for(self.on_failure, remedy)
+        return self.failures.report(remedy) if self.training else report_for("raise", remedy)

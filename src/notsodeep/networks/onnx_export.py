@@ -1,0 +1,267 @@
+"""Networks as ONNX files, built operator by operator, with the preprocessing inside."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from notsodeep import __version__, checks
+from notsodeep.checks import saved_networks
+from notsodeep.data import Preprocessing
+from notsodeep.errors import NotConverged
+from notsodeep.execution import atomic_write
+from notsodeep.networks.equilibrium_map import EquilibriumMap
+from notsodeep.networks.equilibrium_solvers import DEFAULT_TOLERANCE, FixedPointIteration, solve
+from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule, FeatureNetwork
+from notsodeep.networks.onnx_graph import GraphBuilder, apply_activation
+from notsodeep.networks.persistence import attached
+from notsodeep.networks.torch_activations import torch_twin
+
+_LEAST_OPSET = 13  # reductions take their axes as an input since then
+_FORMAT_VERSION = 8  # of the file; the oldest that fits these operator sets
+_PROBES = 16
+
+Output = tuple[str, int, Sequence[str | int]]
+"""The name that an output has inside the graph, its element type and its shape."""
+
+
+def export_onnx(
+    module: EquilibriumNetwork | ExplicitModule,
+    path: str | Path,
+    *,
+    preprocessing: Preprocessing | None = None,
+    classes: Sequence[str | int] | None = None,
+    steps: int | None = None,
+    opset: int = 17,
+) -> None:
+    """Write a network as an ONNX file, atomically.
+
+    The input ``x``, shape (batch, p) in float32, is a batch of raw rows if there is a
+    preprocessing, which then is part of the graph; the output ``logits`` has shape (batch, K).
+    The graph computes in float32 whatever the module's dtype: runtimes lack double-precision
+    versions of several functions.  Class names go into the metadata as JSON under ``classes``.
+
+    A DEQ becomes a loop h ← √σb² B x + √(σa²/m) A φ(h), from h = √σb² B x, which ends by the
+    module's own rule: ‖change of h‖ ≤ tolerance·‖h‖ for every row, with the tolerance of its
+    solver but not below 1e-6, or after the most steps of its solver.  Two more outputs tell how it
+    went: ``residual``, the largest relative change in the last step, and ``steps``.
+
+    Parameters
+    ----------
+    module : EquilibriumNetwork or ExplicitModule
+    path : path
+    preprocessing : Preprocessing, optional
+        Without it, the one that the module was loaded with, if any.
+    classes : sequence of str or int, optional
+        Names of the outputs.  Without it, those that the module was loaded with.
+    steps : int, optional
+        Take exactly so many steps of a DEQ's loop and have no stopping rule.
+    opset : int, default 17
+        Version of the ONNX operators, at least 13.
+
+    Raises
+    ------
+    MissingPackage
+        The package onnx is not installed.
+    NoOnnxForm
+        An activation made from a Python function.
+    NotConverged
+        The DEQ's loop, a plain iteration, does not converge on random rows of norm one.
+    """
+    owner = "export_onnx"
+    saved_networks.own_network(module, isinstance(module, FeatureNetwork), owner)
+    preprocessing, names = attached(module, preprocessing, classes, owner)
+    if steps is not None:
+        checks.positive_integer(steps, "steps", owner)
+    saved_networks.installed("onnx", "onnx", owner)
+    import onnx
+
+    version = saved_networks.opset(opset, _LEAST_OPSET, onnx.defs.onnx_opset_version(), owner)
+    graph = GraphBuilder()
+    rows = "x" if preprocessing is None else _preprocess(graph, preprocessing)
+    diagnostics: dict[str, Output] = {}
+    if isinstance(module, EquilibriumNetwork):
+        features, residual, count = _equilibrium(graph, module, rows, steps)
+        diagnostics = {
+            "residual": (residual, onnx.TensorProto.FLOAT, []),
+            "steps": (count, onnx.TensorProto.INT64, []),
+        }
+    else:
+        saved_networks.steps_for_equilibrium(steps, owner)
+        features = _explicit(graph, module, rows)
+    logits = _linear(graph, features, _array(module.readout), "readout")
+    if module.readout_bias is not None:
+        bias = graph.constant(_array(module.readout_bias), "readout_bias")
+        logits = graph.apply("Add", logits, bias)
+    outputs: dict[str, Output] = {
+        "logits": (logits, onnx.TensorProto.FLOAT, ["batch", module.out_features]),
+        **diagnostics,
+    }
+    saved_networks.one_message(sum(a.nbytes for a in graph.constants.values()), owner)
+    metadata = {"description": json.dumps(module.description.to_dict())}
+    if names is not None:
+        metadata["classes"] = json.dumps(names)
+    model = _model(graph, module.in_features, outputs, version, metadata)
+    with atomic_write(Path(path)) as stream:
+        stream.write(model.SerializeToString())
+
+
+def _preprocess(graph: GraphBuilder, preprocessing: Preprocessing) -> str:
+    """Append the map of raw rows, in float64 as `Preprocessing.apply` computes it."""
+    from onnx import TensorProto
+
+    if preprocessing.kind == "none":
+        return "x"
+    x = graph.apply("Cast", "x", to=TensorProto.DOUBLE)
+    if preprocessing.mean is not None:
+        x = graph.apply("Sub", x, graph.constant(preprocessing.mean, "mean"))
+        divisor = graph.constant(np.array(preprocessing.scale), "scale")
+    else:
+        axis = graph.constant(np.array([1]), "axis")
+        squares = graph.apply("ReduceSum", graph.apply("Mul", x, x), axis, keepdims=1)
+        divisor = graph.apply("Sqrt", squares)
+    return graph.apply("Cast", graph.apply("Div", x, divisor), to=TensorProto.FLOAT)
+
+
+def _explicit(graph: GraphBuilder, module: ExplicitModule, x: str) -> str:
+    """Append x_l = σ_l(W_l x_{l−1})/√m."""
+    for name, activation in zip(module.hidden_names, module.description.activations, strict=True):
+        hidden = _linear(graph, x, _array(getattr(module, name)), name)
+        x = graph.apply("Mul", apply_activation(graph, activation, hidden), module.width**-0.5)
+    return x
+
+
+def _equilibrium(
+    graph: GraphBuilder, module: EquilibriumNetwork, x: str, steps: int | None
+) -> tuple[str, str, str]:
+    """Append the loop; return the names of the features, the residual and the steps taken."""
+    from onnx import TensorProto, helper
+
+    deq, width = module.description, module.width
+    tolerance = max(module.solver.tolerance or 0.0, DEFAULT_TOLERANCE[torch.float32])
+    injection = math.sqrt(deq.sigma_b2) * module.input_scale * _array(module.injection)
+    recurrent = math.sqrt(deq.sigma_a2 / width) * _array(module.recurrent)
+    drive = _linear(graph, x, injection, "injection")
+    if steps is None:
+        _require_convergence(module, tolerance)
+
+    body = GraphBuilder(outer=graph)
+    activated = apply_activation(body, deq.activation, "h")
+    following = body.apply("Add", drive, _linear(body, activated, recurrent, "recurrent"))
+    change = _norms(body, body.apply("Sub", following, "h"))
+    # A row that is zero and stays zero is solved.
+    size = body.apply("Where", body.apply("Equal", change, 0.0), 1.0, _norms(body, following))
+    residual = body.apply("ReduceMax", body.apply("Div", change, size), keepdims=0)
+    goes_on = body.apply("Identity", "goes_on")
+    if steps is None:
+        goes_on = body.apply("Not", body.apply("LessOrEqual", residual, tolerance))
+    count = body.apply("Add", "step", body.constant(np.array(1), "one"))
+
+    def value(name: str, kind: int, shape: Sequence[str | int]) -> Any:
+        return helper.make_tensor_value_info(name, kind, shape)
+
+    real, whole, truth = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
+    hidden: list[str | int] = ["batch", width]
+    inside = helper.make_graph(
+        body.nodes,
+        "fixed_point_step",
+        [
+            value("step", whole, []),
+            value("goes_on", truth, []),
+            value("h", real, hidden),
+            value("last_residual", real, []),
+            value("last_count", whole, []),
+        ],
+        [
+            value(goes_on, truth, []),
+            value(following, real, hidden),
+            value(residual, real, []),
+            value(count, whole, []),
+        ],
+    )
+    start = (
+        graph.constant(np.array(steps or module.solver.max_steps), "most_steps"),
+        graph.constant(np.array(True), "true"),
+        drive,
+        graph.constant(math.inf, "infinity"),
+        graph.constant(np.array(0), "zero"),
+    )
+    h, last_residual, taken = graph.apply_many("Loop", start, 3, body=inside)
+    features = graph.apply("Mul", apply_activation(graph, deq.activation, h), width**-0.5)
+    return features, last_residual, taken
+
+
+@torch.no_grad()
+def _require_convergence(module: EquilibriumNetwork, tolerance: float) -> None:
+    """Require that the plain iteration of the graph converges, on random rows of norm one."""
+    deq, dtype = module.description, torch.float32
+    generator = np.random.default_rng(0)
+    rows = generator.standard_normal((_PROBES, module.in_features))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    scale = math.sqrt(deq.sigma_b2) * module.input_scale
+    injection, recurrent = (w.cpu().to(dtype) for w in (module.injection, module.recurrent))
+    drive = scale * (torch.as_tensor(rows, dtype=dtype) @ injection.mT)
+    problem = EquilibriumMap(torch_twin(deq.activation), math.sqrt(deq.sigma_a2 / module.width))
+    solver = FixedPointIteration(tolerance, module.solver.max_steps)
+    _, record = solve(lambda h: problem.value(h, drive, recurrent), drive, solver)
+    if not record.converged:
+        raise NotConverged(
+            f"The loop of the ONNX graph takes plain steps, and on random rows of norm one there "
+            f"was {record.reason} (residual {record.residual:.2g}). Pass steps=… to take a fixed "
+            "number of them all the same, or export the matched explicit network.",
+            record,
+        )
+
+
+def _linear(graph: GraphBuilder, x: str, weight: NDArray[Any], name: str) -> str:
+    """Append x Wᵀ."""
+    transposed = np.ascontiguousarray(weight.T.astype(np.float32))
+    return graph.apply("MatMul", x, graph.constant(transposed, name))
+
+
+def _norms(graph: GraphBuilder, rows: str) -> str:
+    """Append the Euclidean norms of rows, shape (batch,)."""
+    axis = graph.constant(np.array([1]), "axis")
+    squares = graph.apply("ReduceSum", graph.apply("Mul", rows, rows), axis, keepdims=0)
+    return graph.apply("Sqrt", squares)
+
+
+def _array(tensor: torch.Tensor) -> NDArray[Any]:
+    return tensor.detach().cpu().numpy()
+
+
+def _model(
+    graph: GraphBuilder,
+    in_features: int,
+    outputs: dict[str, Output],
+    opset: int,
+    metadata: dict[str, str],
+) -> Any:
+    """Put the parts together and have them checked."""
+    import onnx
+    from onnx import helper, numpy_helper
+
+    results = []
+    for name, (source, kind, shape) in outputs.items():
+        graph.nodes.append(helper.make_node("Identity", [source], [name]))
+        results.append(helper.make_tensor_value_info(name, kind, shape))
+    rows = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", in_features])
+    constants = [numpy_helper.from_array(v, k) for k, v in graph.constants.items()]
+    whole = helper.make_graph(graph.nodes, "network", [rows], results, constants)
+    model = helper.make_model(
+        whole,
+        opset_imports=[helper.make_opsetid("", opset)],
+        ir_version=_FORMAT_VERSION,
+        producer_name="notsodeep",
+        producer_version=__version__,
+    )
+    helper.set_model_props(model, metadata)
+    onnx.checker.check_model(model, full_check=True)
+    return model

@@ -1,0 +1,201 @@
+"""ONNX graphs built node by node, and the activations in ONNX operators."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from notsodeep.activations import (
+    Activation,
+    Centred,
+    Elementary,
+    Elu,
+    Formula,
+    HermiteSeries,
+    PiecewiseLinear,
+    Polynomial,
+    Wave,
+)
+from notsodeep.activations.expressions import evaluate
+from notsodeep.errors import NoOnnxForm
+
+Value = str | float
+"""The name of a tensor in the graph, or a constant."""
+
+
+class GraphBuilder:
+    """Nodes in the order they run, and the constants they use.
+
+    Parameters
+    ----------
+    outer : GraphBuilder, optional
+        The graph around a loop's body.  A body sees the names outside it, and its constants are
+        kept there.
+
+    Attributes
+    ----------
+    nodes : list of onnx.NodeProto
+    constants : dict of str to ndarray
+    """
+
+    def __init__(self, outer: GraphBuilder | None = None) -> None:
+        self.nodes: list[Any] = []
+        self.constants: dict[str, NDArray[Any]] = {} if outer is None else outer.constants
+        self._numbers: Iterator[int] = itertools.count() if outer is None else outer._numbers
+
+    def constant(self, value: float | NDArray[Any], name: str = "constant") -> str:
+        """Return the name of a constant: a float32 scalar, or an array in its own dtype."""
+        array = np.float32(value) if isinstance(value, int | float) else value
+        label = self._name(name)
+        self.constants[label] = np.asarray(array)
+        return label
+
+    def apply(self, operator: str, *inputs: Value, **attributes: Any) -> str:
+        """Append a node with one output and return the output's name."""
+        return self.apply_many(operator, inputs, 1, **attributes)[0]
+
+    def apply_many(
+        self, operator: str, inputs: tuple[Value, ...], outputs: int, **attributes: Any
+    ) -> list[str]:
+        """Append a node with several outputs."""
+        from onnx import helper
+
+        names = [i if isinstance(i, str) else self.constant(i) for i in inputs]
+        results = [self._name(operator.lower()) for _ in range(outputs)]
+        self.nodes.append(helper.make_node(operator, names, results, **attributes))
+        return results
+
+    def _name(self, kind: str) -> str:
+        return f"{kind}_{next(self._numbers)}"
+
+
+def apply_activation(graph: GraphBuilder, activation: Activation, x: str) -> str:
+    """Append the nodes of φ(x), elementwise in float32; return the name of the result.
+
+    Raises
+    ------
+    NoOnnxForm
+        The activation was made by `from_function`: its code cannot be translated.
+    """
+    match activation:
+        case Centred(base=base, constant=constant):
+            value = apply_activation(graph, base, x)
+            return value if constant == 0.0 else graph.apply("Sub", value, constant)
+        case PiecewiseLinear():
+            return _piecewise_linear(graph, activation, x)
+        case Elementary(name=name) | Wave(name=name):
+            return _OPERATIONS[name](graph, x)
+        case Elu(alpha=alpha):
+            return graph.apply("Elu", x, alpha=alpha)
+        case Polynomial(coefficients=coefficients):
+            return _horner(graph, x, coefficients)
+        case HermiteSeries(coefficients=coefficients, scale=scale):
+            return _hermite_series(graph, graph.apply("Div", x, scale), coefficients)
+        case Formula(expression=expression):
+            operations = {name: _bound(operation, graph) for name, operation in _OPERATIONS.items()}
+            return str(evaluate(expression, x, operations))
+        case _:
+            raise NoOnnxForm(
+                f"{activation} has no ONNX form: it was made from a Python function. Write it as "
+                "a formula with notsodeep.activations.from_formula."
+            )
+
+
+Operation = Callable[..., str]
+
+
+def _operator(name: str) -> Operation:
+    return lambda graph, *inputs: graph.apply(name, *inputs)
+
+
+def _swish(graph: GraphBuilder, x: Value) -> str:
+    return graph.apply("Mul", x, graph.apply("Sigmoid", x))
+
+
+def _gelu(graph: GraphBuilder, x: Value) -> str:
+    """Append x Φ(x) = ½x(1 + erf(x/√2))."""
+    erf = graph.apply("Erf", graph.apply("Mul", x, math.sqrt(0.5)))
+    return graph.apply("Mul", graph.apply("Mul", x, 0.5), graph.apply("Add", erf, 1.0))
+
+
+_OPERATIONS: dict[str, Operation] = {
+    "abs": _operator("Abs"),
+    "add": _operator("Add"),
+    "arctan": _operator("Atan"),
+    "cos": _operator("Cos"),
+    "divide": _operator("Div"),
+    "erf": _operator("Erf"),
+    "exp": _operator("Exp"),
+    "gelu": _gelu,
+    "log": _operator("Log"),
+    "max": _operator("Max"),
+    "min": _operator("Min"),
+    "multiply": _operator("Mul"),
+    "negative": _operator("Neg"),
+    "power": _operator("Pow"),
+    "relu": _operator("Relu"),
+    "sigmoid": _operator("Sigmoid"),
+    "sin": _operator("Sin"),
+    "softplus": _operator("Softplus"),
+    "sqrt": _operator("Sqrt"),
+    "subtract": _operator("Sub"),
+    "swish": _swish,
+    "tanh": _operator("Tanh"),
+}
+"""Elementary activations, and all that a formula is made of."""
+
+
+def _bound(operation: Operation, graph: GraphBuilder) -> Callable[..., str]:
+    return lambda *inputs: operation(graph, *inputs)
+
+
+def _piecewise_linear(graph: GraphBuilder, activation: PiecewiseLinear, x: str) -> str:
+    slopes, knots = activation.slopes, activation.knots
+    if len(knots) == 2 and slopes[0] == slopes[2] == 0.0 and activation.value_at_zero == 0.0:
+        return _scaled(graph, graph.apply("Clip", x, knots[0], knots[1]), slopes[1])
+    if activation.homogeneous and slopes[0] == 0.0:
+        return _scaled(graph, graph.apply("Relu", x), slopes[-1])
+    # A line and hinges: intercept + s₀x + Σ_k (s_k − s_{k−1})(x − knot_k)₊.
+    changes = [b - a for a, b in pairwise(slopes)]
+    hinges = list(zip(knots, changes, strict=True))
+    intercept = activation.value_at_zero - sum(c * max(-k, 0.0) for k, c in hinges)
+    total = _scaled(graph, x, slopes[0])
+    if intercept != 0.0:
+        total = graph.apply("Add", total, intercept)
+    for knot, change in hinges:
+        shifted = x if knot == 0.0 else graph.apply("Sub", x, knot)
+        total = graph.apply("Add", total, _scaled(graph, graph.apply("Relu", shifted), change))
+    return total
+
+
+def _scaled(graph: GraphBuilder, x: str, factor: float) -> str:
+    return x if factor == 1.0 else graph.apply("Mul", x, factor)
+
+
+def _horner(graph: GraphBuilder, x: str, coefficients: tuple[float, ...]) -> str:
+    # The first product gives the shape of x to a polynomial of degree 0, too.
+    total = graph.apply("Add", graph.apply("Mul", x, 0.0), coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        total = graph.apply("Add", graph.apply("Mul", total, x), coefficient)
+    return total
+
+
+def _hermite_series(graph: GraphBuilder, x: str, coefficients: tuple[float, ...]) -> str:
+    """Append Σ_k c_k h_k(x), √(k+1) h_{k+1} = x h_k − √k h_{k−1}."""
+    previous = graph.apply("Mul", x, 0.0)
+    current = graph.apply("Add", previous, 1.0)
+    total = previous
+    for k, coefficient in enumerate(coefficients):
+        total = graph.apply("Add", total, graph.apply("Mul", current, coefficient))
+        if k + 1 < len(coefficients):
+            lower = graph.apply("Mul", previous, math.sqrt(k))
+            product = graph.apply("Mul", x, current)
+            following = graph.apply("Div", graph.apply("Sub", product, lower), math.sqrt(k + 1))
+            previous, current = current, following
+    return total

@@ -1,0 +1,214 @@
+"""Networks in single safetensors files: weights, architecture, preprocessing and class names.
+
+The metadata hold everything but the weights as JSON, and a SHA-256 over that JSON and all weights:
+one file, which can be moved, says what it is and whether it is still what was written.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
+from notsodeep.checks import saved_networks
+from notsodeep.data import Preprocessing
+from notsodeep.errors import DataCorrupted
+from notsodeep.execution import atomic_write
+from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule, FeatureNetwork
+from notsodeep.networks.tensor_digests import sha256_of_tensors
+
+_ENTRY = "notsodeep"  # of the metadata
+_VERSION = 1
+
+
+def save(
+    module: FeatureNetwork,
+    path: str | Path,
+    *,
+    preprocessing: Preprocessing | None = None,
+    classes: Sequence[str | int] | None = None,
+) -> None:
+    """Write a network to one file, atomically.
+
+    Parameters
+    ----------
+    module : EquilibriumNetwork or ExplicitModule
+        As made by `build`, trained or not.
+    path : path
+        By custom with the suffix ``.safetensors``.
+    preprocessing : Preprocessing, optional
+        The map from raw rows to the rows that the network takes, such as ``data.preprocessing``.
+        Without it, the one that the module was loaded with, if any.
+    classes : sequence of str or int, optional
+        Names of the outputs, K of them.  Without it, those that the module was loaded with.
+
+    Raises
+    ------
+    NotSerialisable
+        The activation is a Python function, which is not data.
+    InvalidInput
+        `preprocessing` or `classes` do not fit the network.
+    NotWritable
+        The file cannot be written.
+
+    Examples
+    --------
+    >>> import tempfile, notsodeep as nsd
+    >>> from notsodeep.networks.build import build
+    >>> net = build(nsd.ExplicitNetwork(["relu"]), 4, 8, 2, rng=0)
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     save(net, f"{directory}/net.safetensors", classes=("cat", "dog"))
+    ...     again = load(f"{directory}/net.safetensors")
+    >>> X = torch.ones(3, 4)
+    >>> torch.equal(net(X), again(X)), again.classes
+    (True, ('cat', 'dog'))
+    """
+    saved_networks.own_network(module, isinstance(module, FeatureNetwork), "save")
+    preprocessing, classes = attached(module, preprocessing, classes, "save")
+    content = {
+        "network": _architecture(module),
+        "preprocessing": None if preprocessing is None else preprocessing.to_dict(),
+        "classes": None if classes is None else list(classes),
+    }
+    tensors = {k: v.detach().cpu().contiguous() for k, v in module.state_dict().items()}
+    digest = sha256_of_tensors(tensors, _canonical(content))
+    # One entry only: safetensors writes several in no fixed order, and equal networks would then
+    # not make equal files.
+    entry = _canonical({"version": _VERSION, "sha256": digest, **content})
+    with atomic_write(Path(path)) as stream:
+        stream.write(safetensors.torch.save(tensors, {_ENTRY: entry}))
+
+
+def load(path: str | Path) -> EquilibriumNetwork | ExplicitModule:
+    """Read a network written by `save`, on the CPU and in evaluation mode.
+
+    Two attributes come with it: ``preprocessing``, the map from raw rows to the rows it takes, and
+    ``classes``, the names of its outputs; None where they were not saved.  From raw rows to names:
+    ``X = torch.as_tensor(net.preprocessing.apply(raw, "float32"))``, then
+    ``[net.classes[k] for k in net(X).argmax(dim=1)]``.
+
+    Raises
+    ------
+    DataNotFound
+        There is no such file.
+    DataCorrupted
+        The file is truncated or altered, or lacks tensors.
+    InvalidInput
+        Some other safetensors file, or one of a newer format.
+    """
+    place = Path(path)
+    tensors, metadata = _read(place)
+    content = saved_networks.known_format(metadata.get(_ENTRY), _VERSION, place)
+    version, expected = content.pop("version"), content.pop("sha256", None)
+    saved_networks.same_digest(sha256_of_tensors(tensors, _canonical(content)), expected, place)
+    try:
+        module = _empty_module(content["network"])
+        preprocessing, classes = content["preprocessing"], content["classes"]
+        if preprocessing is not None:
+            preprocessing = Preprocessing.from_dict(preprocessing)
+        extras = {
+            "preprocessing": preprocessing,
+            "classes": None if classes is None else tuple(classes),
+        }
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise DataCorrupted(
+            f"{place} does not describe a network that this release can build (format {version}: "
+            f"{error}). Save it again from the code that made it."
+        ) from error
+    _fill(module, tensors, place)
+    vars(module).update(extras)
+    return module.eval()
+
+
+def attached(
+    module: FeatureNetwork,
+    preprocessing: Preprocessing | None,
+    classes: Sequence[str | int] | None,
+    owner: str,
+) -> tuple[Preprocessing | None, tuple[str | int, ...] | None]:
+    """Check what goes with a network; what is not given is what it was loaded with."""
+    if preprocessing is None:
+        preprocessing = getattr(module, "preprocessing", None)
+    if preprocessing is not None:
+        saved_networks.fitting_preprocessing(preprocessing.num_features, module.in_features, owner)
+    if classes is None:
+        classes = getattr(module, "classes", None)
+    names = None
+    if classes is not None:
+        names = saved_networks.class_names(classes, module.out_features, owner)
+    return preprocessing, names
+
+
+def _canonical(content: Mapping[str, Any]) -> str:
+    """JSON text that equal content has in common."""
+    return json.dumps(content, sort_keys=True, allow_nan=False)
+
+
+def _architecture(module: FeatureNetwork) -> dict[str, Any]:
+    """Everything that `_empty_module` needs, as JSON."""
+    form = {
+        "description": module.description.to_dict(),
+        "in_features": module.in_features,
+        "width": module.width,
+        "out_features": module.out_features,
+        "trainable": module.trainable,
+        "bias": module.readout_bias is not None,
+        "dtype": str(module.readout.dtype).removeprefix("torch."),
+    }
+    if isinstance(module, EquilibriumNetwork):
+        form |= {
+            "input_scale": module.input_scale,
+            "solver": module.solver.to_dict(),
+            "gradient": module.gradient.to_dict(),
+            "on_failure": module.on_failure,
+        }
+    return form
+
+
+def _empty_module(form: Mapping[str, Any]) -> EquilibriumNetwork | ExplicitModule:
+    """Build a module without memory for its weights."""
+    options = dict(form)
+    description = options.pop("description")
+    sizes = [options.pop(name) for name in ("in_features", "width", "out_features")]
+    options["dtype"] = {"float32": torch.float32, "float64": torch.float64}[options["dtype"]]
+    if description["kind"] == "explicit_network":
+        network = ExplicitNetwork.from_dict(description)
+        return ExplicitModule(network, *sizes, device="meta", **options)
+    deq = DeepEquilibrium.from_dict(description)
+    return EquilibriumNetwork(deq, *sizes, device="meta", **options)
+
+
+def _fill(module: FeatureNetwork, tensors: Mapping[str, Tensor], path: Path) -> None:
+    def shapes(state: Mapping[str, Tensor]) -> dict[str, str]:
+        return {k: f"{k} {v.dtype} {tuple(v.shape)}" for k, v in state.items()}
+
+    expected, found = shapes(module.state_dict()), shapes(tensors)
+    saved_networks.same_names(found.values(), expected.values(), path, str(module.description))
+    module.load_state_dict(tensors, assign=True)
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read a safetensors file whole: tensors that do not depend on the file any more."""
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise saved_networks.no_such_network(path) from error
+    try:
+        tensors = safetensors.torch.load(content)
+    except safetensors.SafetensorError as error:
+        raise DataCorrupted(
+            f"{path} is not a whole safetensors file ({error}). Copy it again, or save the network "
+            "again."
+        ) from error
+    # The header was found valid: its length, then JSON.
+    (length,) = struct.unpack("<Q", content[:8])
+    header = json.loads(content[8 : 8 + length])
+    return tensors, header.get("__metadata__", {})

@@ -1,0 +1,169 @@
+"""The read-out in closed form: ridge regression on a module's features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg.lapack import dpocon
+from torch import Tensor
+
+from notsodeep.checks import saved_networks
+from notsodeep.networks.feature_rows import (
+    CHUNK,
+    features_of,
+    one_hot,
+    tensor_rows,
+    tensor_targets,
+)
+from notsodeep.networks.modules import FeatureNetwork
+from notsodeep.networks.training_records import SolverSummary
+
+FloatArray = NDArray[np.float64]
+Side = Literal["samples", "features"]
+
+
+@dataclass(frozen=True)
+class ReadoutFit:
+    """How a read-out was fitted.
+
+    Attributes
+    ----------
+    ridge : float
+    side : {"samples", "features"}
+        Which Gram matrix was factorised: F Fᵀ, (n, n), or Fᵀ F, (m, m); the smaller one.
+    condition : float
+        Estimated condition number of that matrix with the ridge added, in the 1-norm.
+    residual : float
+        ‖(G + ridge·I) S − R‖/‖R‖ of the linear system that was solved, Frobenius norms.
+    squared_error : float
+        Mean over the samples of ½‖f − t‖² after the fit.
+    accuracy : float or None
+        Share of samples whose largest output is their class; None without class labels.
+    solver : SolverSummary or None
+        What the equilibrium solver did for the features.
+    """
+
+    ridge: float
+    side: Side
+    condition: float
+    residual: float
+    squared_error: float
+    accuracy: float | None
+    solver: SolverSummary | None
+
+
+def fit_readout(module: FeatureNetwork, X: Any, y: Any, ridge: float) -> ReadoutFit:
+    """Set the read-out to the ridge regression of the targets on the features, in place.
+
+    Minimises Σ_i ‖a z_i − t_i‖² + ridge·‖a‖² over a, shape (K, m): a = Tᵀ F (Fᵀ F + ridge·I)⁻¹ =
+    Tᵀ (F Fᵀ + ridge·I)⁻¹ F, where the rows of F, shape (n, m), are the features and those of T the
+    targets.  By the second form it is kernel ridge regression with the module's conjugate kernel
+    F Fᵀ.  A bias, if the module has one, is fitted too and not penalised.
+
+    Parameters
+    ----------
+    module : FeatureNetwork
+    X : array_like or Tensor of shape (n, p)
+    y : array_like or Tensor
+        Class labels, shape (n,), which become one-hot targets; or real targets, shape (n, K).
+    ridge : float
+        At least 0; 0 needs a Gram matrix that can be inverted in double precision.
+
+    Returns
+    -------
+    ReadoutFit
+
+    Raises
+    ------
+    InvalidInput
+        The Gram matrix is singular to double precision: the ridge is too small.
+    NotConverged
+        A DEQ's features were not found.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> data = nsd.data.load("digits", rng=0)
+    >>> from notsodeep.networks.build import build
+    >>> net = build(nsd.ExplicitNetwork(["relu"]), 64, 512, 10, rng=0)
+    >>> fit = fit_readout(net, data.X, data.y, ridge=1e-3)
+    >>> fit.side, fit.accuracy > 0.95
+    ('features', True)
+    """
+    owner = "fit_readout"
+    penalty = saved_networks.at_least_zero(ridge, "ridge", owner)
+    rows = tensor_rows(X, module, owner)
+    targets, labelled = tensor_targets(y, len(rows), module.out_features, rows, owner)
+    size = len(rows) * module.width * rows.element_size()
+    saved_networks.features_fit(size, len(rows), module.width)
+    was_training = module.training
+    try:
+        features, summary = features_of(module.eval(), rows)
+    finally:
+        module.train(was_training)
+    F, T = features.cpu(), one_hot(targets, module.out_features, torch.float64).cpu().double()
+    centre, level = torch.zeros(module.width, dtype=torch.float64), torch.zeros(T.shape[1])
+    if module.readout_bias is not None:
+        centre, level = F.mean(dim=0, dtype=torch.float64), T.mean(dim=0)
+    side: Side = "samples" if len(F) <= module.width else "features"
+    gram, right = _system(F, T - level, centre, side)
+    solution, condition, residual = _solve(gram, right, penalty)
+    weights = _by_columns(F, centre, solution) if side == "samples" else solution.mT
+    _store(module, weights, level - weights @ centre)
+    outputs = torch.nn.functional.linear(features, module.readout, module.readout_bias).detach()
+    errors = (outputs.cpu().double() - T).square().sum(dim=1)
+    accuracy = float((outputs.argmax(dim=1) == targets).double().mean()) if labelled else None
+    return ReadoutFit(
+        penalty, side, condition, residual, 0.5 * float(errors.mean()), accuracy, summary
+    )
+
+
+def _system(F: Tensor, T: Tensor, centre: Tensor, side: Side) -> tuple[FloatArray, FloatArray]:
+    """Return the Gram matrix and right-hand side in float64, without a float64 copy of F."""
+    gram: Tensor | float = 0.0
+    right: Tensor | float = 0.0
+    for start in range(0, F.shape[0 if side == "features" else 1], CHUNK):
+        part = slice(start, start + CHUNK)
+        if side == "features":
+            block = F[part].double() - centre
+            gram, right = gram + block.mT @ block, right + block.mT @ T[part]
+        else:
+            block = F[:, part].double() - centre[part]
+            gram, right = gram + block @ block.mT, T
+    assert isinstance(gram, Tensor)
+    assert isinstance(right, Tensor)
+    return gram.numpy(), right.numpy()
+
+
+def _solve(gram: FloatArray, right: FloatArray, ridge: float) -> tuple[Tensor, float, float]:
+    """Solve (G + ridge·I) S = R by Cholesky; return S, the condition number and the residual."""
+    gram[np.diag_indices_from(gram)] += ridge
+    norm = np.abs(gram).sum(axis=0).max()
+    try:
+        factor = cho_factor(gram, lower=True)
+        reciprocal = float(dpocon(factor[0], norm, uplo="L")[0])
+    except np.linalg.LinAlgError:
+        reciprocal = 0.0
+    saved_networks.invertible_gram(reciprocal, ridge, float(norm), "fit_readout")
+    solution = cho_solve(factor, right)
+    size = np.linalg.norm(right)
+    residual = np.linalg.norm(gram @ solution - right) / size if size else 0.0
+    return torch.from_numpy(solution), 1.0 / reciprocal, float(residual)
+
+
+def _by_columns(F: Tensor, centre: Tensor, solution: Tensor) -> Tensor:
+    """Return Sᵀ (F − centre), shape (K, m), in float64."""
+    parts = [slice(start, start + CHUNK) for start in range(0, F.shape[1], CHUNK)]
+    return torch.cat([solution.mT @ (F[:, p].double() - centre[p]) for p in parts], dim=1)
+
+
+@torch.no_grad()
+def _store(module: FeatureNetwork, weights: Tensor, bias: Tensor) -> None:
+    module.readout.copy_(weights)
+    if module.readout_bias is not None:
+        module.readout_bias.copy_(bias)

@@ -1,0 +1,275 @@
+"""What a DEQ costs against an explicit network: both in one run, on the same rows."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from notsodeep import checks
+from notsodeep.checks import saved_networks
+from notsodeep.errors import NotConverged
+from notsodeep.networks.equilibrium_solvers import SOLVERS
+from notsodeep.networks.feature_rows import tensor_rows
+from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule, FeatureNetwork
+
+_FAR_BEHIND = 2.0  # times as slow as the fastest solver
+_TRIALS = 2  # further runs of the solvers that are not
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One kind of work.
+
+    Attributes
+    ----------
+    deq_seconds, explicit_seconds : float
+        Medians over the repeats.
+    ratio : float
+        Median over the repeats of (DEQ's time)/(explicit network's time right beside it).
+    quartiles : tuple of float
+        The middle half of these ratios lies between them.
+    ratio_of_fastest : float
+        Ratio of the fastest calls; far from `ratio` if the machine had other work.
+    solver : str
+        The DEQ's fastest solver for this work.
+    steps, backward_steps : int
+        Evaluations of the map, for the features and for the gradient.
+    """
+
+    deq_seconds: float
+    explicit_seconds: float
+    ratio: float
+    quartiles: tuple[float, float]
+    ratio_of_fastest: float
+    solver: str
+    steps: int
+    backward_steps: int
+
+
+@dataclass(frozen=True)
+class TimingTable:
+    """A DEQ against an explicit network of the same width.
+
+    Attributes
+    ----------
+    deq, explicit : str
+        The models.
+    batch, in_features, width : int
+    trainable : str
+        What the training step trains, "all" or "readout".
+    tolerance : float
+        Relative, of the DEQ's fixed point and of its gradient.
+    dtype : str
+    threads, repeats : int
+    inference, training_step : Timing
+        Outputs without gradients; outputs, cross entropy, gradients and SGD update.
+    """
+
+    deq: str
+    explicit: str
+    batch: int
+    in_features: int
+    width: int
+    trainable: str
+    tolerance: float
+    dtype: str
+    threads: int
+    repeats: int
+    inference: Timing
+    training_step: Timing
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON form."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.deq} against {self.explicit}: width {self.width}, batch {self.batch}, "
+            f"p = {self.in_features}, {self.dtype}, {self.threads} threads",
+            f"tolerance {self.tolerance:g}, trainable: {self.trainable}, median of {self.repeats}",
+        ]
+        for name, row in (("inference", self.inference), ("training step", self.training_step)):
+            low, high = row.quartiles
+            steps = f"{row.steps} + {row.backward_steps}" if row.backward_steps else f"{row.steps}"
+            lines.append(
+                f"{name:<14} {1e3 * row.deq_seconds:9.3f} ms {1e3 * row.explicit_seconds:9.3f} ms  "
+                f"{row.ratio:6.1f} × ({low:.1f} to {high:.1f}), {row.solver}, {steps} steps"
+            )
+        return "\n".join(lines)
+
+
+def time_against(
+    deq: EquilibriumNetwork,
+    explicit: ExplicitModule,
+    X: Any,
+    *,
+    tolerance: float | None = None,
+    repeats: int = 9,
+) -> TimingTable:
+    """Measure a DEQ and an explicit network beside each other, on one batch.
+
+    Every repeat times one call of each, in turn first and second, so that a busy moment of the
+    machine hits both.  The DEQ gets its fastest solver, found by trial for each kind of work.  The
+    weights of both stay as they are: the training step's SGD update is made at rate zero.
+
+    Parameters
+    ----------
+    deq : EquilibriumNetwork
+    explicit : ExplicitModule
+        Of the same width, inputs, outputs, dtype and `trainable`.
+    X : array_like or Tensor of shape (batch, p)
+    tolerance : float, optional
+        Of the DEQ; its solver's by default.
+    repeats : int, default 9
+
+    Returns
+    -------
+    TimingTable
+        Printing it gives two lines of numbers.
+
+    Raises
+    ------
+    NotConverged
+        No solver reaches the tolerance.
+    """
+    owner = "time_against"
+    for name in ("in_features", "width", "out_features", "trainable"):
+        saved_networks.same_setting(name, getattr(deq, name), getattr(explicit, name), owner)
+    saved_networks.same_setting("dtype", deq.readout.dtype, explicit.readout.dtype, owner)
+    checks.positive_integer(repeats, "repeats", owner)
+    rows = tensor_rows(X, deq, owner)
+    variants = {name: _variant(deq, name, tolerance) for name in SOLVERS}
+    rival = copy.deepcopy(explicit)
+    first = next(iter(variants.values()))
+    return TimingTable(
+        str(deq.description),
+        str(explicit.description),
+        len(rows),
+        deq.in_features,
+        deq.width,
+        deq.trainable,
+        first.solver.tolerance_for(rows.dtype),
+        str(rows.dtype).removeprefix("torch."),
+        torch.get_num_threads(),
+        repeats,
+        _compare(variants, rival, rows, _inference, repeats),
+        _compare(variants, rival, rows, _training_step, repeats),
+    )
+
+
+def _variant(deq: EquilibriumNetwork, solver: str, tolerance: float | None) -> EquilibriumNetwork:
+    """Return the same DEQ, on the same memory, with another solver."""
+    form = {
+        "name": solver,
+        "tolerance": deq.solver.tolerance if tolerance is None else tolerance,
+        "max_steps": deq.solver.max_steps,
+    }
+    gradient = deq.gradient.to_dict()
+    variant = EquilibriumNetwork(
+        deq.description,
+        deq.in_features,
+        deq.width,
+        deq.out_features,
+        trainable=deq.trainable,
+        bias=deq.readout_bias is not None,
+        input_scale=deq.input_scale,
+        solver=form,
+        gradient={**gradient, "solver": form} if gradient["name"] == "implicit" else gradient,
+        on_failure="raise",
+        dtype=deq.readout.dtype,
+        device="meta",
+    )
+    variant.load_state_dict(deq.state_dict(), assign=True)
+    return variant
+
+
+Work = Callable[[FeatureNetwork, Tensor], Callable[[], None]]
+"""Makes a function that does one piece of the work, from a module and rows."""
+
+
+def _inference(module: FeatureNetwork, rows: Tensor) -> Callable[[], None]:
+    @torch.no_grad()
+    def run() -> None:
+        module.eval()(rows)
+
+    return run
+
+
+def _training_step(module: FeatureNetwork, rows: Tensor) -> Callable[[], None]:
+    labels = torch.arange(len(rows), device=rows.device) % module.out_features
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    optimiser = torch.optim.SGD(parameters, lr=0.0)
+
+    def run() -> None:
+        optimiser.zero_grad()
+        loss = nn.functional.cross_entropy(module.train()(rows), labels)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+
+    return run
+
+
+def _compare(
+    variants: dict[str, EquilibriumNetwork],
+    explicit: ExplicitModule,
+    rows: Tensor,
+    work: Work,
+    repeats: int,
+) -> Timing:
+    name, run_deq = _fastest({k: work(v, rows) for k, v in variants.items()})
+    run_explicit = work(explicit, rows)
+    run_explicit()
+    pairs = []
+    for repeat in range(repeats):
+        first, second = (run_explicit, run_deq) if repeat % 2 else (run_deq, run_explicit)
+        pair = _seconds(first), _seconds(second)
+        pairs.append(pair[::-1] if repeat % 2 else pair)
+    deq_times, explicit_times = (np.array(times) for times in zip(*pairs, strict=True))
+    ratios = deq_times / explicit_times
+    low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75)).tolist()
+    record = variants[name].last_record
+    assert record is not None
+    assert record.forward is not None
+    return Timing(
+        float(np.median(deq_times)),
+        float(np.median(explicit_times)),
+        middle,
+        (low, high),
+        float(deq_times.min() / explicit_times.min()),
+        name,
+        record.forward.steps,
+        sum(solve.steps for solve in record.derivatives),
+    )
+
+
+def _fastest(runs: dict[str, Callable[[], None]]) -> tuple[str, Callable[[], None]]:
+    """Return the solver with the shortest run, among those that reach the tolerance."""
+    times: dict[str, float] = {}
+    failure: NotConverged | None = None
+    for name, run in runs.items():
+        try:
+            times[name] = _seconds(run)
+        except NotConverged as error:
+            failure = error
+    if not times and failure is not None:
+        raise failure
+    # One run tells who is far behind; the others meet again, in turn.
+    near = [name for name in times if times[name] < _FAR_BEHIND * min(times.values())]
+    for _ in range(_TRIALS if len(near) > 1 else 0):
+        for name in near:
+            times[name] = min(times[name], _seconds(runs[name]))
+    best = min(times, key=times.__getitem__)
+    return best, runs[best]
+
+
+def _seconds(run: Callable[[], None]) -> float:
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin

@@ -1,0 +1,230 @@
+"""Kernels of finite modules: against Jacobians, and against the exact kernels as widths grow."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import notsodeep as nsd
+from notsodeep.errors import InvalidInput, NotConverged, NotEnoughMemory, UnknownName
+from notsodeep.kernels import monte_carlo
+from notsodeep.networks import EquilibriumNetwork, build, empirical_kernels, torch_draw
+
+Model = nsd.DeepEquilibrium | nsd.ExplicitNetwork
+MODELS: list[Model] = [
+    nsd.DeepEquilibrium("tanh", 0.2),
+    nsd.DeepEquilibrium("relu", 0.2),
+    nsd.ExplicitNetwork(["relu"]),
+    nsd.ExplicitNetwork(["swish", "tanh"]),
+]
+
+
+class Foreign(nn.Module):
+    """A module that hides where it comes from, so that Jacobians have to be formed."""
+
+    def __init__(self, inside: nn.Module) -> None:
+        super().__init__()
+        self.inside = inside
+
+    def features(self, X: Tensor) -> Tensor:
+        return self.inside.features(X)  # type: ignore[operator, no-any-return]
+
+    def forward(self, X: Tensor) -> Tensor:
+        return self.inside(X)  # type: ignore[no-any-return]
+
+
+def data(n: int, p: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(n, p)) / np.sqrt(p)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("trainable", ["all", "readout"])
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_structure_equals_jacobians(model: Model, trainable: str, bias: bool) -> None:
+    module = build(model, 5, 12, 3, rng=0, dtype=torch.float64, trainable=trainable, bias=bias)  # type: ignore[arg-type]
+    X, Y = data(7, 5), data(4, 5, seed=1)
+    for other in (None, Y):
+        fast = empirical_kernels(module, X, other, batch_size=3)
+        slow = empirical_kernels(Foreign(module), X, other, batch_size=3)
+        np.testing.assert_allclose(fast.conjugate, slow.conjugate, rtol=1e-11, atol=1e-13)
+        np.testing.assert_allclose(fast.tangent, slow.tangent, rtol=1e-10, atol=1e-12)
+    # A third way: the definition, by a loop over samples and outputs.
+    X_torch = torch.from_numpy(X)
+    gradients = np.array(
+        [
+            [
+                np.concatenate([g.numpy().ravel() for g in torch.autograd.grad(f, parameters)])
+                for f, parameters in ((module(x)[k], list(module.parameters())) for k in range(3))
+            ]
+            for x in X_torch
+        ]
+    )
+    expected = np.einsum("ikp,jkp->ij", gradients, gradients) / 3
+    found = empirical_kernels(module, X).tangent
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_contract(model: Model) -> None:
+    X = data(9, 5)
+    module = build(model, 5, 30, 2, rng=0, dtype=torch.float64)
+    module.train()
+    whole = empirical_kernels(module, X)
+    assert module.training
+    for kernel in (whole.conjugate, whole.tangent):
+        assert kernel.dtype == np.float64
+        assert np.array_equal(kernel, kernel.T)
+        assert np.linalg.eigvalsh(kernel).min() > -1e-12
+    for size in (1, 4, 100):
+        parts = empirical_kernels(module, X, batch_size=size)
+        np.testing.assert_allclose(parts.tangent, whole.tangent, rtol=1e-10, atol=1e-12)
+    cross = empirical_kernels(module, X[:4], X[4:])
+    np.testing.assert_allclose(cross.tangent, whole.tangent[:4, 4:], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(cross.conjugate, whole.conjugate[:4, 4:], rtol=1e-10, atol=1e-12)
+    tensors = empirical_kernels(module, torch.from_numpy(X).requires_grad_())
+    assert np.array_equal(tensors.tangent, whole.tangent)
+    assert all(p.grad is None for p in module.parameters())
+    single = empirical_kernels(build(model, 5, 30, 2, rng=0), X)
+    assert single.tangent.dtype == np.float32
+    np.testing.assert_allclose(single.tangent, whole.tangent, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_a_trained_read_out_sees_the_conjugate_kernel(model: Model) -> None:
+    X = data(5, 5)
+    readout = empirical_kernels(build(model, 5, 30, 2, rng=0, trainable="readout"), X)
+    assert np.array_equal(readout.tangent, readout.conjugate)
+    zeros = build(model, 5, 30, 2, rng=0, readout_start="zeros")
+    assert np.array_equal(empirical_kernels(zeros, X).tangent, readout.conjugate)
+
+
+def gaps(model: Model, widths: list[int], draws: int, trainable: str) -> tuple[np.ndarray, ...]:
+    """Root mean square over draws of the relative Frobenius distance to the exact kernels."""
+    X = data(10, 30, seed=3) * np.linspace(0.6, 1.4, 10)[:, None]
+    exact = nsd.kernel_pair(model, X, convention="feature")
+    limit = exact.conjugate if trainable == "readout" else exact.tangent
+    found = np.zeros((len(widths), 2))
+    for row, width in enumerate(widths):
+        for seed in range(draws):
+            module = build(model, 30, width, 4, seed, dtype=torch.float64, trainable=trainable)  # type: ignore[arg-type]
+            pair = empirical_kernels(module, X)
+            for column, (kernel, target) in enumerate(
+                ((pair.conjugate, exact.conjugate), (pair.tangent, limit))
+            ):
+                gap = np.linalg.norm(kernel - target) / np.linalg.norm(target)
+                found[row, column] += gap**2 / draws
+    return np.sqrt(found[:, 0]), np.sqrt(found[:, 1])
+
+
+def slope(widths: list[int], distances: np.ndarray) -> float:
+    return float(np.polyfit(np.log(widths), np.log(distances), 1)[0])
+
+
+@pytest.mark.parametrize("trainable", ["all", "readout"])
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_kernels_tend_to_the_exact_ones(model: Model, trainable: str) -> None:
+    widths = [64, 192, 576]
+    for distances in gaps(model, widths, 12, trainable):
+        assert -0.65 < slope(widths, distances) < -0.35
+        assert distances[-1] < 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_kernels_tend_to_the_exact_ones_at_large_width(model: Model) -> None:
+    widths = [128, 256, 512, 1024, 2048]
+    for distances in gaps(model, widths, 20, "all"):
+        assert -0.58 < slope(widths, distances) < -0.42
+        assert distances[-1] < 0.1
+
+
+def test_the_rate_can_fail() -> None:
+    """Against the kernels of another model the distance stays."""
+    X = data(10, 30, seed=3)
+    right = MODELS[0]
+    pair = empirical_kernels(build(right, 30, 1500, 10, rng=0, dtype=torch.float64), X)
+
+    def distance(model: Model, **options: str) -> float:
+        exact = nsd.kernel_pair(model, X, **{"convention": "feature", **options}).tangent  # type: ignore[arg-type]
+        return float(np.linalg.norm(pair.tangent - exact) / np.linalg.norm(exact))
+
+    assert distance(right) < 0.05
+    for wrong in (nsd.DeepEquilibrium("erf", 0.2), nsd.DeepEquilibrium("hard_tanh", 0.2)):
+        assert distance(wrong) > 0.1
+    assert distance(right, convention="preactivation") > 0.1
+
+
+@pytest.mark.parametrize("convention", ["feature", "preactivation"])
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_draws_for_monte_carlo(model: Model, convention: str) -> None:
+    X = data(8, 20)
+    draw = torch_draw(model, 128, convention=convention, out_features=2)  # type: ignore[arg-type]
+    estimates = monte_carlo(draw, X, draws=40, rng=0)
+    exact = nsd.kernel_pair(model, X, convention=convention)  # type: ignore[arg-type]
+    for name in ("conjugate", "tangent"):
+        deviation = np.abs(estimates[name].mean - getattr(exact, name))
+        assert (deviation < 5 * estimates[name].standard_error).all()
+    wrong = np.abs(estimates["tangent"].mean - 1.2 * exact.tangent)
+    assert (wrong > 5 * estimates["tangent"].standard_error).any()
+
+
+def test_draws_take_their_numbers_from_the_generator() -> None:
+    draw = torch_draw(MODELS[0], 16, initialisation="rademacher")
+    X = data(3, 4)
+    one, again = (draw(np.random.default_rng(0), X)["tangent"] for _ in range(2))
+    assert np.array_equal(one, again)
+    assert not np.array_equal(one, draw(np.random.default_rng(1), X)["tangent"])
+    with pytest.raises(UnknownName, match="convention of torch_draw"):
+        torch_draw(MODELS[0], 16, convention="features")  # type: ignore[arg-type]
+
+
+def test_a_network_from_weights_has_the_kernels_of_its_description() -> None:
+    rng = np.random.default_rng(0)
+    m, p = 800, 30
+    A, B = rng.normal(size=(m, m)) * 0.4 / np.sqrt(m), 2.5 * rng.normal(size=(m, p))
+    C = rng.normal(size=(4, m)) / np.sqrt(m)
+    X = data(10, p) / 3
+    module = EquilibriumNetwork.from_weights(A, B, C, "relu", dtype=torch.float64)
+    pair = empirical_kernels(module, X)
+    deq = nsd.DeepEquilibrium.from_weights(A, B, "relu")
+    assert deq == module.description
+    exact = nsd.kernel_pair(deq, module.input_scale * X, convention="feature")
+    for name in ("conjugate", "tangent"):
+        target = getattr(exact, name)
+        assert np.linalg.norm(getattr(pair, name) - target) < 0.15 * np.linalg.norm(target)
+    raw = nsd.kernel_pair(deq, X, convention="feature").tangent
+    assert np.linalg.norm(pair.tangent - raw) > 0.3 * np.linalg.norm(raw)
+
+
+def test_a_solve_that_fails_is_an_error_even_in_training_mode() -> None:
+    deq = nsd.DeepEquilibrium(nsd.activations.from_formula("tanh(4 * x)"), 0.9)
+    module = build(deq, 5, 40, 2, rng=0)
+    with pytest.raises(NotConverged):
+        empirical_kernels(module, data(3, 5))
+    assert module.training
+
+
+def test_bad_arguments_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = build(MODELS[0], 5, 8, 2, rng=0)
+    X = data(3, 5)
+    cases = [
+        (("tanh", X), "be a torch.nn.Module"),
+        ((nn.Linear(5, 2), X), "have a method features"),
+        ((module, X[0]), "reshape"),
+        ((module, X, data(3, 4)), r"as many features as X \(5\)"),
+        ((module, X * np.nan), "X of empirical_kernels must be finite"),
+        ((module, data(3, 4)), "in_features = 5"),
+    ]
+    for arguments, words in cases:
+        with pytest.raises(InvalidInput, match=words):
+            empirical_kernels(*arguments)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="batch_size"):
+        empirical_kernels(module, X, batch_size=0)
+    frozen = build(MODELS[0], 5, 8, 2, rng=0).requires_grad_(False)
+    with pytest.raises(InvalidInput, match="parameter that requires gradients"):
+        empirical_kernels(frozen, X)
+    monkeypatch.setattr("notsodeep.checks.networks.available_memory", lambda: 100)
+    with pytest.raises(NotEnoughMemory, match="fewer samples at a time"):
+        empirical_kernels(module, X)

@@ -1,0 +1,286 @@
+"""Saved networks come back the same, or not at all."""
+
+from __future__ import annotations
+
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+import notsodeep as nsd
+from cases import CONTRACT, identifier
+from notsodeep.activations import Activation, from_function
+from notsodeep.data import Preprocessing
+from notsodeep.errors import (
+    DataCorrupted,
+    DataNotFound,
+    InvalidInput,
+    NotSerialisable,
+    NotSoDeepError,
+    NotWritable,
+)
+from notsodeep.networks.build import build
+from notsodeep.networks.modules import EquilibriumNetwork
+from notsodeep.networks.persistence import load, save
+from notsodeep.networks.tensor_digests import sha256_of_tensors
+
+X = torch.as_tensor(np.random.default_rng(0).normal(size=(9, 5)) / 3, dtype=torch.float32)
+RAW = np.random.default_rng(1).normal(3.0, 2.0, size=(30, 5))
+DEQ = nsd.DeepEquilibrium("tanh", sigma_a2=0.2)
+NET = nsd.ExplicitNetwork(["relu", "tanh"])
+
+
+def network(model: Any = DEQ, **options: Any) -> Any:
+    return build(model, 5, 8, 3, rng=0, **options)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "net.safetensors"
+
+
+@pytest.mark.parametrize("activation", CONTRACT, ids=identifier)
+def test_every_activation_comes_back(activation: Activation, path: Path) -> None:
+    net = network(nsd.ExplicitNetwork([activation, "tanh"]))
+    save(net, path)
+    again = load(path)
+    assert again.description == net.description
+    assert torch.equal(net(X), again(X))
+    deq = network(nsd.DeepEquilibrium(activation, sigma_a2=0.1))
+    save(deq, path)
+    assert load(path).description == deq.description
+
+
+@pytest.mark.parametrize("trainable", ["all", "readout"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("model", [DEQ, NET], ids=str)
+def test_everything_about_a_network_comes_back(
+    model: Any, bias: bool, dtype: torch.dtype, trainable: Any, path: Path
+) -> None:
+    net = network(model, trainable=trainable, dtype=dtype, bias=bias)
+    save(net, path)
+    again = load(path)
+    assert type(again) is type(net)
+    assert (again.in_features, again.width, again.out_features) == (5, 8, 3)
+    assert again.trainable == trainable
+    gradients = {name: p.requires_grad for name, p in net.named_parameters()}
+    assert {name: p.requires_grad for name, p in again.named_parameters()} == gradients
+    assert [*again.state_dict()] == [*net.state_dict()]
+    rows = X.to(dtype)
+    assert torch.equal(net(rows), again(rows))
+    assert again(rows).dtype == dtype
+    assert not again.training
+    again.train()(rows).sum().backward()
+    assert again.readout.grad is not None
+
+
+def test_the_solver_and_the_gradient_come_back(path: Path) -> None:
+    net = network(
+        solver={"name": "anderson", "tolerance": 1e-4, "max_steps": 77, "memory": 3},
+        gradient="phantom",
+        on_failure="warn",
+    )
+    save(net, path)
+    again = load(path)
+    assert isinstance(again, EquilibriumNetwork)
+    assert again.solver == net.solver
+    assert again.gradient == net.gradient
+    assert again.on_failure == "warn"
+
+
+def test_the_scale_of_the_inputs_comes_back(path: Path) -> None:
+    net = EquilibriumNetwork(DEQ, 5, 8, 3, input_scale=1.7)
+    net.load_state_dict(network().state_dict())
+    save(net, path)
+    assert torch.equal(load(path)(X), net(X))
+    assert not torch.equal(net(X), network()(X))
+
+
+@pytest.mark.parametrize("kind", ["theory", "unit_norm", "none"])
+def test_preprocessing_and_classes_come_with_it(kind: str, path: Path, tmp_path: Path) -> None:
+    preprocessing = Preprocessing.fit(RAW, kind)
+    save(network(), path, preprocessing=preprocessing, classes=("a", "ü", 7))
+    net: Any = load(path)
+    assert net.preprocessing == preprocessing
+    assert net.classes == ("a", "ü", 7)
+    np.testing.assert_array_equal(net.preprocessing.apply(RAW), preprocessing.apply(RAW))
+    save(net, tmp_path / "again.safetensors")
+    assert load(tmp_path / "again.safetensors").classes == ("a", "ü", 7)
+    assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
+
+
+def test_without_them_they_are_none(path: Path) -> None:
+    save(network(), path)
+    net: Any = load(path)
+    assert net.preprocessing is None
+    assert net.classes is None
+
+
+def test_the_file_may_go_once_it_is_read(path: Path) -> None:
+    net = network()
+    save(net, path)
+    again = load(path)
+    path.write_bytes(b"")
+    assert torch.equal(net(X), again(X))
+
+
+def test_equal_networks_make_equal_files(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        save(network(), tmp_path / name, classes=("x", "y", "z"))
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_a_python_function_cannot_be_saved(path: Path) -> None:
+    mine = from_function(np.tanh, name="mine", torch=torch.tanh)
+    with pytest.raises(NotSerialisable, match="mine was made from a Python function"):
+        save(network(nsd.ExplicitNetwork([mine])), path)
+    assert not path.exists()
+
+
+def test_every_flipped_bit_is_found_or_means_nothing(path: Path) -> None:
+    net, preprocessing = network(), Preprocessing.fit(RAW)
+    save(net, path, preprocessing=preprocessing, classes=("a", "b", "c"))
+    whole = path.read_bytes()
+    rng = np.random.default_rng(0)
+    found = 0
+    for position in rng.integers(0, len(whole), 250):
+        content = bytearray(whole)
+        content[position] ^= 1 << int(rng.integers(8))
+        path.write_bytes(content)
+        try:
+            again: Any = load(path)
+        except (DataCorrupted, InvalidInput):
+            found += 1
+            continue
+        # White space, or the 17th digit of a number that is the same number all the same.
+        assert again.description == net.description
+        assert again.preprocessing == preprocessing
+        assert again.classes == ("a", "b", "c")
+        assert torch.equal(net(X), again(X))
+    assert found >= 240
+
+
+def test_a_changed_parameter_in_the_header_is_found(path: Path) -> None:
+    save(network(), path)
+    content = path.read_bytes()
+    altered = content.replace(rb"\"sigma_a2\": 0.2", rb"\"sigma_a2\": 0.3")
+    assert altered != content
+    path.write_bytes(altered)
+    with pytest.raises(DataCorrupted, match=r"altered after it was written.*SHA-256"):
+        load(path)
+
+
+@pytest.mark.parametrize("kept", [0, 5, 8, 100, -1])
+def test_a_truncated_file_is_refused(path: Path, kept: int) -> None:
+    save(network(), path)
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(DataCorrupted, match="not a whole safetensors file"):
+        load(path)
+
+
+@pytest.mark.parametrize("length", [200_000_000, 2**63 - 1, 2**64 - 1])
+def test_a_huge_header_is_refused(path: Path, length: int) -> None:
+    path.write_bytes(struct.pack("<Q", length) + b"{}" * 50)
+    with pytest.raises(DataCorrupted, match="not a whole safetensors file"):
+        load(path)
+
+
+def rewrite(path: Path, change: Any) -> None:
+    """Alter what a file says and give it a digest that fits."""
+    tensors = safetensors.torch.load(path.read_bytes())
+    (length,) = struct.unpack("<Q", path.read_bytes()[:8])
+    header = json.loads(path.read_bytes()[8 : 8 + length])
+    content = json.loads(header["__metadata__"]["notsodeep"])
+    del content["sha256"]
+    version = content.pop("version")
+    version = change(content, tensors) or version
+    digest = sha256_of_tensors(tensors, json.dumps(content, sort_keys=True))
+    entry = json.dumps({"version": version, "sha256": digest, **content})
+    path.write_bytes(safetensors.torch.save(tensors, {"notsodeep": entry}))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda c, t: None, None, ""),
+        (lambda c, t: 2, InvalidInput, "at most 1. Got version 2. Install a newer release"),
+        (lambda c, t: t.__delitem__("readout"), DataCorrupted, "readout .* missing"),
+        (
+            lambda c, t: t.update(extra=torch.ones(1)),
+            DataCorrupted,
+            "extra torch.float32 .* not expected",
+        ),
+        (
+            lambda c, t: t.update(readout=torch.ones(3, 9)),
+            DataCorrupted,
+            r"readout torch.float32 \(3, 8\) missing",
+        ),
+        (lambda c, t: c["network"].update(width=10**9), DataCorrupted, "missing"),
+        (lambda c, t: c["network"].update(width=-8), DataCorrupted, "does not describe"),
+        (lambda c, t: c["network"].update(width="8"), DataCorrupted, "does not describe"),
+        (lambda c, t: c["network"].update(surprise=1), DataCorrupted, "does not describe"),
+        (lambda c, t: c["network"].pop("solver") and None, None, ""),
+        (lambda c, t: c.pop("classes"), DataCorrupted, "does not describe"),
+        (
+            lambda c, t: c["network"]["description"].update(kind="transformer"),
+            DataCorrupted,
+            "does not describe",
+        ),
+        (
+            lambda c, t: c["network"]["description"].update(activation={"name": "nonsense"}),
+            DataCorrupted,
+            "nonsense",
+        ),
+    ],
+)
+def test_content_that_is_not_ours(
+    path: Path, change: Any, error: type[Exception] | None, message: str
+) -> None:
+    save(network(), path)
+    rewrite(path, change)
+    if error is None:
+        assert torch.equal(load(path)(X), network()(X))
+        return
+    with pytest.raises(error, match=message):
+        load(path)
+
+
+def test_other_files_are_refused(path: Path, tmp_path: Path) -> None:
+    safetensors.torch.save_file({"a": torch.ones(3)}, path)
+    with pytest.raises(InvalidInput, match="another safetensors file"):
+        load(path)
+    with pytest.raises(DataNotFound, match="There is no file"):
+        load(tmp_path / "nowhere.safetensors")
+    with pytest.raises(DataNotFound, match="There is no file"):
+        load(tmp_path)
+    safetensors.torch.save_file({"a": torch.ones(3)}, path, {"notsodeep": "[" * 100_000})
+    with pytest.raises(NotSoDeepError, match="cannot be read"):
+        load(path)
+
+
+def test_what_goes_with_a_network_must_fit(path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"in_features = 5 numbers\. Got num_features = 4"):
+        save(network(), path, preprocessing=Preprocessing.fit(RAW[:, :4]))
+    for classes, message in (
+        (("a", "b"), "3 different names. Got 2"),
+        (("a", "b", "a"), "3 different names"),
+        ("abc", "sequence of names"),
+        ((1.5, "a", "b"), "strings or integers. Got 1.5"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            save(network(), path, classes=classes)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match=r"made by notsodeep.build. Got Linear"):
+        save(torch.nn.Linear(2, 2), path)  # type: ignore[arg-type]
+    assert not path.exists()
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(NotWritable, match="where a directory is needed"):
+        save(network(), tmp_path / "file" / "net.safetensors")
