@@ -11,8 +11,8 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --con
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
-run: $(VENV)/run.stamp ## Print the Gaussian moments, tau* and conditions of a ReLU DEQ
-	$(BIN)/notsodeep moments --activation relu --sigma-a2 0.2
+run: $(VENV)/run.stamp ## Compile a ReLU DEQ on handwritten digits and write runs/relu/report.html
+	$(BIN)/notsodeep compile --activation relu --sigma-a2 0.2 --data digits --out runs/relu
 
 test: $(VENV)/dev.stamp ## Run the tests, without the slow ones
 	$(BIN)/pytest -m "not slow"
@@ -43,7 +43,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/run.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) --editable .
+	$(PIP) --editable '.[onnx]'
 	touch $@
 
 $(VENV)/dev.stamp: $(VENV)/run.stamp
