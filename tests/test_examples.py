@@ -30,5 +30,5 @@ def test_readme_code_runs(capsys: pytest.CaptureFixture[str]) -> None:
         exec(compile(block, "README.md", "exec"), {})
     printed = capsys.readouterr().out
     assert "contraction: holds" in printed
-    assert "(1437, 5)" in printed
-    assert "odd series route" in printed
+    assert "(300, 300)" in printed
+    assert "operator-norm gap" in printed

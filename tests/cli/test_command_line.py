@@ -7,15 +7,21 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from notsodeep import __version__
 
+COMMANDS = ("compile", "report", "match", "kernel", "spectrum", "moments")
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+
+def run(
+    *arguments: str, cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "notsodeep", *arguments],
+        cwd=cwd,
         capture_output=True,
         text=True,
         check=False,
@@ -50,6 +56,13 @@ def test_moments_as_json() -> None:
         (["moments", "--activation", "x + x**3", "--sigma-a2", "0.9"], 1, "was not found"),
         (["moments", "--nonsense"], 2, "--nonsense"),
         (["momets"], 2, "moments"),
+        (["match", "--family", "lekay_relu"], 2, "Did you mean 'leaky_relu'"),
+        (["match", "--tau0", "1", "--data", "digits"], 2, "tau0"),
+        (["kernel", "--kernel", "ntk"], 2, "Unknown kernel"),
+        (["spectrum", "--data", "nowhere.npz"], 1, "nowhere.npz"),
+        (["compile", "--seeds", "1"], 2, "seeds"),
+        (["compile", "--config", "nowhere.toml"], 2, "nowhere.toml"),
+        (["report", "nowhere"], 2, "holds no compile run"),
     ],
 )
 def test_errors_are_one_line(arguments: list[str], code: int, words: str) -> None:
@@ -68,7 +81,7 @@ def test_traceback_on_request() -> None:
 
 def test_version_and_help() -> None:
     assert run("--version").stdout == f"notsodeep {__version__}\n"
-    for command in ([], ["moments"]):
+    for command in ([], *([name] for name in COMMANDS)):
         result = run(*command, "--help")
         assert result.returncode == 0
         assert "Example:" in result.stdout
@@ -80,9 +93,78 @@ def test_no_command_shows_the_help() -> None:
     assert "Commands:" in result.stdout
 
 
-@pytest.mark.parametrize("command", ["moments"])
-def test_the_example_in_the_help_works(command: str) -> None:
+def example_of(command: str) -> list[str]:
     text = " ".join(run(command, "--help").stdout.split())
-    example = re.search(r"Example: notsodeep (.*?) Options:", text)
-    assert example is not None
-    assert run(*example[1].split()).returncode == 0
+    found = re.search(r"Example: notsodeep (.*?) (?:Options|Arguments):", text)
+    assert found is not None
+    return found[1].split()
+
+
+@pytest.mark.parametrize("command", ["moments", "match", "kernel", "spectrum"])
+def test_the_example_in_the_help_works(command: str, tmp_path: Path) -> None:
+    result = run(*example_of(command), cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert result.stdout
+
+
+SMALL = ("--samples", "150", "--test-samples", "40", "--width", "32", "--seeds", "2")
+
+
+def test_compile_and_report(tmp_path: Path) -> None:
+    arguments = [*example_of("compile"), *SMALL, "--family", "leaky_relu", "--no-refine"]
+    result = run(*arguments, cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "Rule: replaceable if" in result.stdout
+    assert "kernel gap" in result.stdout
+    page = tmp_path / "runs" / "relu" / "report.html"
+    assert page.exists()
+    page.unlink()
+    assert run(*example_of("report"), cwd=tmp_path).returncode == 0
+    assert page.exists()
+    # A second time it is there already, and says the same.
+    again = run(*arguments, "--json", cwd=tmp_path)
+    summary = json.loads(again.stdout)
+    assert f"{summary['relative_gap']:.2%}" in result.stdout
+    changed = run(*arguments, "--width", "16", cwd=tmp_path)
+    assert changed.returncode == 2
+    assert "--force" in changed.stderr
+
+
+def test_a_configuration_file_fills_in_what_is_not_typed(tmp_path: Path) -> None:
+    config = tmp_path / "job.toml"
+    config.write_text('activation = "tanh"\nsigma-a2 = 0.1\nfamily = "hard_tanh"\nwidth = 999\n')
+    out = tmp_path / "run"
+    arguments = ("--config", str(config), "--out", str(out), "--no-refine", *SMALL)
+    assert run("compile", *arguments).returncode == 0
+    stored = json.loads((out / "settings.json").read_text())["settings"]
+    assert stored["deq"]["activation"]["name"] == "tanh"
+    assert stored["deq"]["sigma_a2"] == 0.1
+    assert stored["width"] == 32  # typed
+    config.write_text("widht = 3\n")
+    result = run("compile", "--config", str(config))
+    assert result.returncode == 2
+    assert "width" in result.stderr
+
+
+def test_kernel_file_is_the_kernel(tmp_path: Path) -> None:
+    import numpy as np
+
+    import notsodeep as nsd
+
+    out = tmp_path / "k.npy"
+    arguments = ("kernel", "--activation", "tanh", "--samples", "50", "--out", str(out))
+    assert run(*arguments, "--kernel", "tangent").returncode == 0
+    X = nsd.data.load("digits", samples=50, rng=0).X
+    deq = nsd.DeepEquilibrium("tanh", 0.2).centred(float(np.sqrt(np.square(X).sum() / len(X))))
+    expected = nsd.tangent_kernel(deq, X, convention="feature")
+    np.testing.assert_allclose(np.load(out, allow_pickle=False), expected, rtol=1e-12)
+    refused = run(*arguments)
+    assert refused.returncode == 2
+    assert "--force" in refused.stderr
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_match_without_a_solution_fails(tmp_path: Path) -> None:
+    result = run("match", "--activation", "tanh", "--family", "quadratic")
+    assert result.returncode == 1
+    assert "no network" in result.stdout
