@@ -171,3 +171,22 @@ def test_ridge_accuracy_can_be_good_and_bad() -> None:
     assert ridge_accuracy((X @ X.T)[np.ix_(order, order)], labels[order]) == 1.0
     noise = rng.standard_normal((60, 200))
     assert ridge_accuracy(noise @ noise.T, labels[order]) < 0.75
+
+
+def test_a_measured_kernel_stands_for_the_deq() -> None:
+    """Weights whose scale is not the model's: the measured kernel is matched, not the exact one."""
+    X = nsd.data.paper_mixture(60).sample(120, rng=0)[0]
+
+    def measured(rows: np.ndarray) -> np.ndarray:
+        return 1.5 * nsd.conjugate_kernel(deq, rows, convention="feature")
+
+    tau0 = float(np.sqrt(np.square(X).sum() / len(X)))
+    deq = RELU.centred(tau0)
+    m = nsd.match(RELU, data=X, family="leaky_relu", refine=True, measured=measured)
+    certificate = m.certify(X)
+    assert certificate.matched.relative_gap < 0.01
+    assert nsd.match(RELU, data=X, family="leaky_relu").certify(X).matched.norm == pytest.approx(
+        certificate.matched.norm / 1.5
+    )
+    with pytest.raises(nsd.errors.InvalidInput, match="measured"):
+        nsd.match(RELU, data=X, family="leaky_relu", measured=lambda rows: rows)

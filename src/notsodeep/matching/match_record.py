@@ -24,7 +24,12 @@ from notsodeep.equivalents import Coefficients, SphereCoefficients, conditions
 from notsodeep.errors import InvalidInput
 from notsodeep.matching.certificate import Certificate, certificate_of_kernels
 from notsodeep.matching.dual_activation import KernelSeries
-from notsodeep.matching.refinement import Refinement, exact_kernel
+from notsodeep.matching.refinement import (
+    MeasuredKernel,
+    Refinement,
+    exact_kernel,
+    wanted_kernel,
+)
 
 Target = Coefficients | SphereCoefficients | KernelSeries
 
@@ -79,6 +84,8 @@ class Match:
     candidates : tuple of Candidate
         Everything that was tried.
     refinement : Refinement or None
+    measured : callable or None
+        The kernel that stands for the DEQ's on data, if one was given.
     """
 
     family: str
@@ -96,6 +103,7 @@ class Match:
     tau0: float
     candidates: tuple[Candidate, ...]
     refinement: Refinement | None = None
+    measured: MeasuredKernel | None = None
 
     @property
     def network(self) -> ExplicitNetwork:
@@ -140,9 +148,11 @@ class Match:
         kernels = {
             name: exact_kernel(model, rows, self.kernel, self.convention)
             for name, model in models.items()
+            if name != "deq"
         }
+        deq = wanted_kernel(self.deq, rows, self.kernel, self.convention, self.measured)
         return certificate_of_kernels(
-            kernels["deq"],
+            deq,
             kernels["matched"],
             kernels["baseline"],
             y=y,

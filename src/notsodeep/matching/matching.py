@@ -23,6 +23,7 @@ from notsodeep.matching.coefficient_fit import fit_coefficients
 from notsodeep.matching.family import Family, MixtureTask, Solution
 from notsodeep.matching.match_record import Candidate, Match
 from notsodeep.matching.proposals import Proposal, Question
+from notsodeep.matching.refinement import MeasuredKernel
 
 FAMILIES = ("auto", "leaky_relu", "hard_tanh", "piecewise_linear", "quadratic", "cubic", "dual")
 
@@ -42,6 +43,7 @@ def match(
     refine: bool = False,
     start: Sequence[float] | None = None,
     degree: int | None = None,
+    measured: MeasuredKernel | None = None,
 ) -> Match:
     """Find a shallow network whose kernel is that of a DEQ.
 
@@ -78,6 +80,10 @@ def match(
         Parameters to begin with, for a family of one's own.
     degree : int, optional
         Of the dual activation; as large as needed, at most 32, if left out.
+    measured : callable, optional
+        A function from rows (n, p) to a kernel (n, n) that stands for the DEQ's where families are
+        compared, refined and certified on data: for a DEQ with weights of its own,
+        ``lambda X: empirical_kernels(module, X).conjugate``.
 
     Returns
     -------
@@ -116,6 +122,7 @@ def match(
         kernel=kernel,
         convention=convention,
         degree=degree,
+        measured=measured,
     )
     if callable(family):
         proposals = [question.ask_family(_own_family(family, start))]
@@ -147,6 +154,7 @@ def match(
             for proposal, score in zip(proposals, scores, strict=True)
         ),
         refinement=chosen.refinement,
+        measured=measured,
     )
 
 

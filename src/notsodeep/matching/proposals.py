@@ -25,7 +25,13 @@ from notsodeep.matching.piecewise_families import (
     TWO_LEAKY_RELU,
 )
 from notsodeep.matching.polynomial_families import CUBIC, QUADRATIC, TWO_CUBIC
-from notsodeep.matching.refinement import Refinement, exact_kernel, refined
+from notsodeep.matching.refinement import (
+    MeasuredKernel,
+    Refinement,
+    exact_kernel,
+    refined,
+    wanted_kernel,
+)
 from notsodeep.matching.sphere_quadratic import quadratic_network, solve_sphere_quadratic
 from notsodeep.numerics.matrix_norms import operator_norm
 
@@ -84,6 +90,8 @@ class Question:
     kernel, convention : str
     degree : int or None
         Of the dual activation.
+    measured : callable or None
+        Rows ↦ the kernel to match on data, in place of the exact one of the DEQ.
     """
 
     deq: DeepEquilibrium
@@ -94,6 +102,11 @@ class Question:
     kernel: KernelName
     convention: Convention
     degree: int | None
+    measured: MeasuredKernel | None
+
+    def wanted(self, deq: DeepEquilibrium, X: FloatArray) -> FloatArray:
+        """Return the kernel to match on rows X: the measured one, or the exact one of the DEQ."""
+        return wanted_kernel(deq, X, self.kernel, self.convention, self.measured)
 
     def ask_all(self) -> list[Proposal]:
         """Ask every family that applies, the simplest first."""
@@ -196,7 +209,7 @@ class Question:
             return math.nan
         if self.rows is not None:
             sample = self.rows[:_SAMPLE]
-            wanted = exact_kernel(proposal.deq, sample, self.kernel, self.convention)
+            wanted = self.wanted(proposal.deq, sample)
             reached = exact_kernel(proposal.network, sample, self.kernel, "feature")
             return operator_norm(wanted - reached)
         largest = max((abs(value) for value in proposal.residuals.values()), default=0.0)
@@ -210,7 +223,7 @@ class Question:
         task = self._task()
         middle = min(_SAMPLE, len(self.rows) // 2)
         parameters, record = refined(
-            lambda X: exact_kernel(task.deq, X, self.kernel, self.convention),
+            lambda X: self.wanted(task.deq, X),
             lambda x: family.build(x, task.tau0),
             np.array(list(proposal.parameters.values())),
             self.rows[:middle],

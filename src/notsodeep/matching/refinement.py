@@ -10,11 +10,21 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import least_squares
 
-from notsodeep.architectures import Convention, ExplicitNetwork, KernelName, Model
+from notsodeep import checks
+from notsodeep.architectures import (
+    Convention,
+    DeepEquilibrium,
+    ExplicitNetwork,
+    KernelName,
+    Model,
+)
 from notsodeep.checks import FloatArray
 from notsodeep.errors import NotSoDeepError
 from notsodeep.kernels import conjugate_kernel, tangent_kernel
 from notsodeep.numerics.matrix_norms import operator_norm
+
+MeasuredKernel = Callable[[FloatArray], ArrayLike]
+"""Rows (n, p) ↦ a kernel (n, n)."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +72,19 @@ def exact_kernel(
     """Compute the exact kernel of one name."""
     function = conjugate_kernel if kernel == "conjugate" else tangent_kernel
     return np.asarray(function(model, X, convention=convention), dtype=np.float64)
+
+
+def wanted_kernel(
+    deq: DeepEquilibrium,
+    X: FloatArray,
+    kernel: KernelName,
+    convention: Convention,
+    measured: MeasuredKernel | None,
+) -> FloatArray:
+    """Compute the DEQ's side of a match: its exact kernel, or one that was measured."""
+    if measured is None:
+        return exact_kernel(deq, X, kernel, convention)
+    return checks.matrix_of_shape(measured(X), (len(X), len(X)), "the value of measured", "match")
 
 
 def refined(
