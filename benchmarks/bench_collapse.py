@@ -1,0 +1,134 @@
+"""Collapse metrics of 50,000 × 512 features, and layer-peeled optima up to a hundred classes.
+
+The metrics are compared with XᵀX of the same features, the least that any scatter matrix costs.
+Errors beside the times: against two passes over the whole array, and duality gaps.  The matrices of
+the layer-peeled model are small: OMP_NUM_THREADS=1 suits them best.  Arguments: --quick for a small
+size.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+from measure import best_time, store
+
+from notsodeep.collapse import (
+    CollapseMetrics,
+    CollapseReport,
+    kernel_nc1,
+    layer_peeled,
+    minority_collapse_threshold,
+    simplex_etf,
+)
+
+
+def features(n: int, d: int, num_classes: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Nearly collapsed float32 features, labels and a classifier."""
+    rng = np.random.default_rng(0)
+    E = simplex_etf(num_classes, d, rng)
+    y = rng.integers(0, num_classes, size=n)
+    H = E[y] + 0.01 * rng.normal(size=(n, d)) + 0.5
+    return H.astype(np.float32), y, E
+
+
+def measure_in_batches(
+    H: np.ndarray, y: np.ndarray, W: np.ndarray, batch: int, scatter: str
+) -> CollapseReport:
+    """One pass over batches, and the report."""
+    metrics = CollapseMetrics(len(W), scatter=scatter)  # type: ignore[arg-type]
+    for start in range(0, len(H), batch):
+        metrics.update(H[start : start + batch], y[start : start + batch])
+    return metrics.compute(W)
+
+
+def two_passes(H: np.ndarray, y: np.ndarray, num_classes: int) -> float:
+    """Compute tr S_W/tr S_B from arrays held whole."""
+    X = H.astype(np.float64)
+    means = np.array([X[y == k].mean(axis=0) for k in range(num_classes)])
+    variances = [np.square(X[y == k] - means[k]).sum(axis=1).mean() for k in range(num_classes)]
+    centred = means - means.mean(axis=0)
+    return float(np.mean(variances) / np.square(centred).sum(axis=1).mean())
+
+
+def metrics_rows(n: int, d: int) -> list[dict[str, Any]]:
+    """Rows for one pass, with large and small batches, 10 and 100 classes."""
+    rows = []
+    for num_classes, batch, scatter in (
+        (10, 4096, "full"),
+        (10, 128, "full"),
+        (100, 4096, "full"),
+        (10, 128, "trace"),
+    ):
+        H, y, W = features(n, d, num_classes)
+        X = H.astype(np.float64)
+        product = best_time(lambda X=X: X.T @ X, repeats=3)
+        arguments = (H, y, W, batch, scatter)
+        seconds = best_time(lambda a=arguments: measure_in_batches(*a), repeats=3)
+        ratio = measure_in_batches(*arguments).overall.nc1_trace_ratio
+        reference = two_passes(H, y, num_classes)
+        rows.append(
+            {
+                "case": f"{n} × {d}, {num_classes} classes, batches of {batch}, {scatter}",
+                "seconds": seconds,
+                "product": product,
+                "ratio": seconds / product,
+                "error": abs((ratio or np.nan) / reference - 1.0),
+            }
+        )
+    return rows
+
+
+def layer_peeled_rows(quick: bool) -> list[dict[str, Any]]:
+    """Rows for optima: two class sizes, and all sizes different."""
+    cases: list[tuple[str, list[float], dict[str, Any]]] = [
+        ("10 classes, two sizes", [100.0] * 5 + [1.0] * 5, {}),
+        ("10 classes, all different", [500 * 100 ** (-k / 9) for k in range(10)], {}),
+        ("100 classes, two sizes", [100.0] * 50 + [1.0] * 50, {}),
+        ("10 classes, nonnegative", [100.0] * 5 + [1.0] * 5, {"nonnegative": True}),
+    ]
+    if not quick:
+        different = [500 * 100 ** (-k / 99) for k in range(100)]
+        cases.append(("100 classes, all different", different, {}))
+    rows = []
+    for name, counts, options in cases:
+        repeats = 1 if len(counts) == 100 else 3
+        seconds = best_time(
+            lambda c=counts, o=options: layer_peeled(c, budget=2.0, **o), repeats=repeats
+        )
+        optimum = layer_peeled(counts, budget=2.0, **options)
+        rows.append(
+            {
+                "case": name,
+                "seconds": seconds,
+                "relative_gap": optimum.certificate.relative_gap,
+                "steps": optimum.steps,
+            }
+        )
+    sizes = {"num_majority": 5, "num_minority": 5, "budget": 2.0}
+    seconds = best_time(lambda: minority_collapse_threshold(**sizes), repeats=3)
+    residual = minority_collapse_threshold(**sizes).residual
+    rows.append({"case": "threshold, 5 + 5 classes", "seconds": seconds, "residual": residual})
+    return rows
+
+
+def main() -> None:
+    """Measure every case and store the rows."""
+    quick = "--quick" in sys.argv
+    n, d = (5_000, 128) if quick else (50_000, 512)
+    rows = metrics_rows(n, d)
+    samples = 500 if quick else 4000
+    H, y, _ = features(samples, d, 10)
+    gram = H.astype(np.float64) @ H.T.astype(np.float64)
+    rows.append(
+        {
+            "case": f"kernel of {samples} samples",
+            "seconds": best_time(lambda: kernel_nc1(gram, y), repeats=3),
+        }
+    )
+    store("collapse", rows + layer_peeled_rows(quick))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""Checks of class statistics, heads and layer-peeled problems."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from notsodeep.checks.arrays import FloatArray, IntArray, real_array, samples
+from notsodeep.checks.classes import class_labels
+from notsodeep.checks.memory import available_memory
+from notsodeep.checks.scalars import finite_number, integer_at_least
+from notsodeep.checks.wording import refusal
+from notsodeep.errors import NotEnoughMemory
+
+
+def host_array(value: Any) -> Any:
+    """Turn a torch tensor into a NumPy array (float64 if it holds floats); pass on the rest.
+
+    Recognised by its methods, so that torch need not be imported.
+    """
+    if not hasattr(value, "detach"):
+        return value
+    tensor = value.detach().cpu()
+    return (tensor.double() if tensor.is_floating_point() else tensor).numpy()
+
+
+def labelled_features(
+    features: object, labels: object, num_classes: int, owner: str
+) -> tuple[FloatArray, IntArray]:
+    """Require (n, d) features and one label 0 … K − 1 for each; n may be zero."""
+    rows = host_array(features)
+    shape = np.shape(rows)
+    if len(shape) == 2 and shape[0] == 0 and shape[1] > 0:
+        array = np.zeros(shape)
+    else:
+        array = samples(rows, "features", owner)
+    return array, class_labels(host_array(labels), len(array), owner, num_classes)
+
+
+def same_width(found: int, expected: int, parameter: str, owner: str) -> None:
+    """Require the number of features seen so far."""
+    if found != expected:
+        requirement = f"have {expected} features, as before"
+        raise refusal(parameter, owner, requirement, f"{found} features")
+
+
+def same_kind(found: tuple[int, str], expected: tuple[int, str], owner: str) -> None:
+    """Require statistics of as many classes, with the same kind of scatter."""
+    if found != expected:
+        requirement = f"be of {expected[0]} classes, with scatter = {expected[1]!r}"
+        got = f"{found[0]} classes, with scatter = {found[1]!r}"
+        raise refusal("the statistics", owner, requirement, got)
+
+
+def statistics_storage(storage: object, shape: tuple[int, int], owner: str) -> None:
+    """Require a writable float64 array of the given shape, contiguous in memory."""
+    if not isinstance(storage, np.ndarray) or storage.shape != shape:
+        got = f"shape {storage.shape}" if isinstance(storage, np.ndarray) else repr(storage)
+        raise refusal("storage", owner, f"be an array of shape {shape}", got)
+    if storage.dtype != np.float64 or not (storage.flags.writeable and storage.flags.c_contiguous):
+        requirement = "be writable, contiguous and of float64"
+        raise refusal("storage", owner, requirement, f"dtype {storage.dtype}", "Pass a copy.")
+
+
+def num_classes_of_simplex(value: object, owner: str) -> int:
+    """Require K ≥ 2: one class has no between-class geometry."""
+    return integer_at_least(value, 2, "num_classes", owner, "One class has nothing to separate.")
+
+
+def room_for_simplex(num_classes: int, num_features: int, owner: str) -> None:
+    """Require d ≥ K − 1."""
+    if num_features < num_classes - 1:
+        requirement = f"be at least {num_classes - 1}"
+        remedy = f"A simplex of {num_classes} points spans {num_classes - 1} dimensions."
+        raise refusal("num_features", owner, requirement, num_features, remedy)
+
+
+def distinct_points(spread: float, rounding: float, parameter: str, owner: str) -> None:
+    """Require rows that are not all the same."""
+    if spread <= rounding:
+        got = "rows that coincide up to rounding"
+        raise refusal(parameter, owner, "have rows that differ", got)
+
+
+def classifier(
+    W: object, b: object, num_classes: int, num_features: int, owner: str
+) -> tuple[FloatArray, FloatArray]:
+    """Require W of shape (K, d) and b of shape (K,), or None for no bias."""
+    weights = real_array(host_array(W), "W", owner)
+    if weights.shape != (num_classes, num_features):
+        requirement = f"have shape ({num_classes}, {num_features}): a row for each class"
+        raise refusal("W", owner, requirement, f"shape {weights.shape}")
+    if b is None:
+        return weights, np.zeros(num_classes)
+    bias = real_array(host_array(b), "b", owner)
+    if bias.shape != (num_classes,):
+        raise refusal("b", owner, f"have shape ({num_classes},)", f"shape {bias.shape}")
+    return weights, bias
+
+
+def scatter_fits(num_classes: int, numbers: int) -> None:
+    """Refuse class statistics, `numbers` of them for each class, that the memory does not hold."""
+    needed = 8 * num_classes * numbers
+    available = available_memory()
+    if needed > available:
+        raise NotEnoughMemory(
+            f"The within-class scatter of {num_classes} classes needs {needed / 2**30:.1f} GiB, "
+            f"and {available / 2**30:.1f} GiB of memory are free. Use CollapseMetrics(…, "
+            "scatter='trace'), which leaves out tr(S_W S_B⁺)/K alone."
+        )
+
+
+def class_counts(counts: object, owner: str) -> FloatArray:
+    """Require K ≥ 2 positive class sizes; only their proportions matter."""
+    array = real_array(host_array(counts), "counts", owner)
+    if array.ndim != 1 or len(array) < 2:
+        requirement = "hold the sizes of at least two classes"
+        raise refusal("counts", owner, requirement, f"shape {array.shape}")
+    if not (array > 0.0).all():
+        remedy = "Leave out a class without samples."
+        raise refusal("counts", owner, "be positive", f"a count of {array.min():g}", remedy)
+    return array
+
+
+def class_indices(indices: object, num_classes: int, parameter: str, owner: str) -> IntArray:
+    """Require a non-empty list of different classes; return it in ascending order."""
+    array = np.asarray(indices)
+    valid = array.ndim == 1 and array.size > 0 and array.dtype.kind in "iu"
+    if not valid or array.min() < 0 or array.max() >= num_classes:
+        requirement = f"be a list of classes from 0 to {num_classes - 1}"
+        raise refusal(parameter, owner, requirement, repr(indices))
+    ordered = np.unique(array).astype(np.int64)
+    if len(ordered) < len(array):
+        raise refusal(parameter, owner, "name each class once", repr(indices))
+    return ordered
+
+
+def class_groups(groups: object, num_classes: int, owner: str) -> dict[str, IntArray]:
+    """Require a mapping of names to lists of classes."""
+    if not isinstance(groups, Mapping):
+        requirement = "map names to lists of classes, like {'minority': [2, 3]}"
+        raise refusal("groups", owner, requirement, repr(groups))
+    return {
+        str(name): class_indices(indices, num_classes, f"groups[{name!r}]", owner)
+        for name, indices in groups.items()
+    }
+
+
+def small_fraction(value: object, parameter: str, owner: str) -> float:
+    """Require a number in [0, 1)."""
+    number = finite_number(value, parameter, owner)
+    if not 0.0 <= number < 1.0:
+        raise refusal(parameter, owner, f"satisfy 0 ≤ {parameter} < 1", number)
+    return number
+
+
+def gram_matrix(K: object, owner: str) -> FloatArray:
+    """Require a square symmetric matrix of finite numbers."""
+    array = samples(K, "K", owner)
+    if array.shape[0] != array.shape[1]:
+        raise refusal("K", owner, "be square", f"shape {array.shape}")
+    gap = float(np.abs(array - array.T).max())
+    if gap > 1e-8 * float(np.abs(array).max()):
+        raise refusal("K", owner, "be symmetric", f"an asymmetry of {gap:.3g}")
+    return array
+
+
+def head_budget(head: str, spectral_budget: object, owner: str) -> float:
+    """Require the bound that belongs to a head: none, s > 0, s ≥ 0 or 0 ≤ ρ < 1; return it."""
+    if head == "plain":
+        if spectral_budget is not None:
+            remedy = "The plain head is the identity; it has no matrix to bound."
+            got = repr(spectral_budget)
+            raise refusal("spectral_budget", owner, "be None for a plain head", got, remedy)
+        return 0.0
+    if spectral_budget is None:
+        requirement = f"be given for the {head} head"
+        raise refusal("spectral_budget", owner, requirement, None)
+    number = finite_number(spectral_budget, "spectral_budget", owner)
+    if head == "deq" and not 0.0 <= number < 1.0:
+        remedy = "The layer z = A z + h must contract."
+        raise refusal("spectral_budget", owner, "satisfy 0 ≤ ρ < 1 for a DEQ", number, remedy)
+    if head == "explicit" and number <= 0.0:
+        raise refusal("spectral_budget", owner, "be positive for an explicit head", number)
+    if number < 0.0:
+        raise refusal("spectral_budget", owner, "not be negative", number)
+    return number
+
+
+def head_options(head: str, constraint: str, solver_steps: object, owner: str) -> None:
+    """Refuse combinations of options that mean nothing."""
+    if solver_steps is not None and (head != "deq" or constraint != "spectral"):
+        requirement = "be None unless head='deq' and constraint='spectral'"
+        raise refusal("solver_steps", owner, requirement, repr(solver_steps))
+    if head == "plain" and constraint != "spectral":
+        remedy = "The plain head has no matrix to bound."
+        requirement = "be 'spectral' for a plain head"
+        raise refusal("constraint", owner, requirement, repr(constraint), remedy)

@@ -1,0 +1,174 @@
+"""Certificates of global optimality for the layer-peeled model."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from notsodeep import checks
+from notsodeep.checks import FloatArray
+from notsodeep.checks import collapse as collapse_checks
+from notsodeep.collapse.cross_entropy import logit_loss
+from notsodeep.collapse.json_form import json_form
+
+FeatureBudget = Literal["class", "sample"]
+
+TOLERANCE = 1e-8
+"""Relative gap at which an optimum counts as certified, in the loss or in its logarithm."""
+
+
+@dataclass(frozen=True)
+class OptimalityCertificate:
+    """How far a loss can be from the optimum.
+
+    Attributes
+    ----------
+    kind : {"duality", "relaxation"}
+        Where the lower bound comes from: the dual of the convex problem itself, or the optimum of
+        a convex problem with fewer constraints, which need not be close.
+    certified : bool
+        Whether the point is admissible, and it is proved that its loss is within 1e-8 of the
+        optimum: relatively, or in the logarithm where that is larger than one.
+    lower_bound : float
+        No admissible classifier and features have a smaller loss.
+    gap : float
+        loss − lower_bound.
+    relative_gap : float
+        gap/loss; it keeps its meaning when the loss underflows.
+    norm_excess : float or None
+        Weighted nuclear norm over K C, minus one: above zero the point is not admissible.  None
+        for a relaxation, like the next.
+    spectral_residual : float or None
+        ‖UᵀΓV/‖Γ‖₂ − I‖₂ on the active subspace, X = U Σ Vᵀ: zero iff the spectral norm of the
+        gradient is attained there.
+    statement : str
+        All this in words.
+    """
+
+    kind: Literal["duality", "relaxation"]
+    certified: bool
+    lower_bound: float
+    gap: float
+    relative_gap: float
+    norm_excess: float | None
+    spectral_residual: float | None
+    statement: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON form."""
+        return dict(json_form(self))
+
+    def __str__(self) -> str:
+        return self.statement
+
+
+def feature_scales(shares: FloatArray, feature_budget: FeatureBudget) -> FloatArray:
+    """Diagonal of D: ones for the class budget, √(K n_k/N) for the sample budget."""
+    if feature_budget == "class":
+        return np.ones_like(shares)
+    return np.asarray(np.sqrt(len(shares) * shares))
+
+
+def optimality_certificate(
+    logits: object, counts: object, *, budget: float, feature_budget: FeatureBudget = "class"
+) -> OptimalityCertificate:
+    """Certify class logits of the convex layer-peeled problem min f(L), ‖D L‖_* ≤ K C.
+
+    f is convex, so that for every admissible L, with Γ = −D⁻¹∇f(L),
+
+        f(L) − min f ≤ K C ‖Γ‖₂ − ⟨Γ, D L⟩,
+
+    the duality gap of Frank and Wolfe.  It vanishes iff ‖D L‖_* = K C and Γ attains its spectral
+    norm on the singular vectors of D L.  How the logits were found does not matter.
+
+    Parameters
+    ----------
+    logits : array-like of shape (K, K)
+        Row k: the logits of a sample of class k.
+    counts : array-like of shape (K,)
+        Class sizes; only their proportions matter.
+    budget : float
+        C: the gain of the head times √(E_W E_H).
+    feature_budget : {"class", "sample"}
+
+    Examples
+    --------
+    >>> simplex = np.eye(3) - 1 / 3
+    >>> optimality_certificate(1.5 * simplex, [5, 5, 5], budget=1.0).certified
+    True
+    >>> optimality_certificate(1.4 * simplex, [5, 5, 5], budget=1.0).certified
+    False
+    """
+    owner = "optimality_certificate"
+    sizes = collapse_checks.class_counts(counts, owner)
+    K = len(sizes)
+    L = checks.matrix_of_shape(logits, (K, K), "logits", owner)
+    radius = K * checks.positive_number(budget, "budget", owner)
+    checks.known_name(feature_budget, get_args(FeatureBudget), "feature budget")
+    shares = sizes / sizes.sum()
+    scales = feature_scales(shares, feature_budget)[:, None]
+    log_value, slope = logit_loss(L, shares)  # slope is ∇f/f
+    descent = -slope / scales
+    X = scales * L
+    left, singular, right = np.linalg.svd(X)
+    norm_excess = float(singular.sum()) / radius - 1.0
+    steepest = float(np.linalg.norm(descent, 2))
+    relative_gap = max(radius * steepest - float(np.vdot(descent, X)), 0.0)
+    active = int((singular > 1e-10 * singular[0]).sum()) if singular[0] > 0.0 else 0
+    core = left[:, :active].T @ descent @ right[:active].T / steepest
+    residual = float(np.linalg.norm(core - np.eye(active), 2)) if active else 1.0
+    loss = float(np.exp(log_value))
+    feasible = norm_excess <= 1e-9
+    certified = feasible and _small(relative_gap, log_value)
+    if not feasible:
+        statement = f"not admissible: the nuclear norm exceeds K C by {norm_excess:.1e} of it"
+    elif certified:
+        statement = f"globally optimal, up to {relative_gap:.1e} of the loss"
+    else:
+        statement = (
+            f"not proved optimal: the optimum may be lower by up to {relative_gap:.1e} of the loss"
+        )
+    return OptimalityCertificate(
+        "duality",
+        certified,
+        max(loss * (1.0 - relative_gap), 0.0),
+        min(loss * relative_gap, loss),
+        relative_gap,
+        norm_excess,
+        residual,
+        statement,
+    )
+
+
+def relaxation_certificate(
+    log_value: float, relaxed_log_value: float, relaxed: OptimalityCertificate
+) -> OptimalityCertificate:
+    """Bound a problem with more constraints from below by a solved one with fewer."""
+    proved = relaxed.relative_gap < 1.0
+    bound = relaxed_log_value + math.log1p(-relaxed.relative_gap) if proved else -math.inf
+    relative_gap = max(-float(np.expm1(bound - log_value)), 0.0)
+    certified = relaxed.certified and _small(relative_gap, log_value)
+    loss = float(np.exp(log_value))
+    statement = (
+        f"globally optimal, up to {relative_gap:.1e} of the loss, by the convex relaxation"
+        if certified
+        else f"best of several starts: the optimum may be lower by up to {relative_gap:.1%}"
+    )
+    return OptimalityCertificate(
+        "relaxation",
+        certified,
+        loss * (1.0 - relative_gap),
+        loss * relative_gap,
+        relative_gap,
+        None,
+        None,
+        statement,
+    )
+
+
+def _small(relative_gap: float, log_value: float) -> bool:
+    # Logits of size K C are rounded to K C·ε, and so is log f.
+    return relative_gap <= TOLERANCE * max(1.0, abs(log_value))

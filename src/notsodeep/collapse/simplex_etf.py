@@ -1,0 +1,119 @@
+"""The simplex equiangular tight frame, and how far a set of vectors is from it.
+
+K unit vectors whose cosines are all −1/(K−1): the vertices of a regular simplex about its centre.
+Vectors are rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from notsodeep import checks
+from notsodeep.checks import FloatArray
+from notsodeep.checks import collapse as collapse_checks
+
+
+def simplex_etf(num_classes: int, num_features: int, rng: int | np.random.Generator) -> FloatArray:
+    """Draw a simplex ETF in a random position, shape (K, d), with rows of unit length.
+
+    E Eᵀ = K/(K−1)·(I − 11ᵀ/K).  As it stands it is a fixed ETF classifier, with logits ``h @ E.T``.
+
+    Parameters
+    ----------
+    num_classes : int
+        K ≥ 2.
+    num_features : int
+        d ≥ K − 1.
+    rng : int or numpy.random.Generator
+        Decides the position; it is uniform among all rotations and reflections.
+
+    Examples
+    --------
+    >>> E = simplex_etf(4, 16, rng=0)
+    >>> (E @ E.T).round(3)[0]
+    array([ 1.   , -0.333, -0.333, -0.333])
+    """
+    owner = "simplex_etf"
+    K = collapse_checks.num_classes_of_simplex(num_classes, owner)
+    d = checks.positive_integer(num_features, "num_features", owner)
+    collapse_checks.room_for_simplex(K, d, owner)
+    normal = checks.random_generator(rng, owner).standard_normal((d, K - 1))
+    basis, triangle = np.linalg.qr(normal)
+    basis *= np.sign(np.diag(triangle))  # makes the law of the basis uniform
+    return np.asarray(simplex_coordinates(K) @ basis.T)
+
+
+def simplex_coordinates(num_classes: int) -> FloatArray:
+    """Return a simplex ETF in K − 1 dimensions, shape (K, K − 1), the same on every call.
+
+    Column j is a Helmert contrast: class j + 1 against the classes before it.
+    """
+    K = num_classes
+    j = np.arange(1, K)
+    contrasts = np.triu(np.ones((K, K - 1)))
+    contrasts[j, j - 1] = -j
+    return contrasts * np.sqrt(K / ((K - 1.0) * j * (j + 1.0)))
+
+
+def simplex_gram(num_classes: int) -> FloatArray:
+    """T = (I − 11ᵀ/K)/√(K−1): the Gram matrix of a simplex ETF, of Frobenius norm one."""
+    K = num_classes
+    return np.asarray((np.eye(K) - 1.0 / K) / np.sqrt(K - 1.0))
+
+
+@dataclass(frozen=True, eq=False)
+class NearestETF:
+    """The scaled, turned and shifted simplex ETF nearest to a set of vectors.
+
+    Attributes
+    ----------
+    vertices : ndarray of shape (K, d)
+        The nearest points centre + scale·E, E a simplex ETF.
+    centre : ndarray of shape (d,)
+        Mean of the rows.
+    scale : float
+        Length of the vertices, seen from the centre.
+    distance : float
+        ‖M − vertices‖_F/‖M − centre‖_F, in [0, 1]; 0 for an ETF.
+    """
+
+    vertices: FloatArray
+    centre: FloatArray
+    scale: float
+    distance: float
+
+
+def nearest_etf(vectors: object) -> NearestETF:
+    """Find the simplex ETF nearest to K vectors in the Frobenius norm, up to shift and scale.
+
+    Orthogonal Procrustes: with E₀ a fixed ETF and E₀ᵀ(M − centre) = U S Vᵀ, the nearest ETF is
+    tr(S)/K·E₀ U Vᵀ.  Relabelling the classes turns E₀, so their order does not matter.
+
+    Parameters
+    ----------
+    vectors : array-like of shape (K, d)
+        Class means or classifier rows, d ≥ K − 1.
+
+    Examples
+    --------
+    >>> nearest_etf(3.0 * simplex_etf(5, 8, rng=1) + 1.0).distance < 1e-14
+    True
+    """
+    owner = "nearest_etf"
+    M = checks.samples(collapse_checks.host_array(vectors), "vectors", owner)
+    K, d = M.shape
+    collapse_checks.num_classes_of_simplex(K, owner)
+    collapse_checks.room_for_simplex(K, d, owner)
+    centre = M.mean(axis=0)
+    centred = M - centre
+    size = float(np.linalg.norm(centred))
+    rounding = 4.0 * np.finfo(np.float64).eps * float(np.linalg.norm(M))
+    collapse_checks.distinct_points(size, rounding, "vectors", owner)
+    coordinates = simplex_coordinates(K)
+    left, singular, right = np.linalg.svd(coordinates.T @ centred, full_matrices=False)
+    scale = float(singular.sum()) / K
+    vertices = scale * (coordinates @ left @ right)
+    distance = float(np.linalg.norm(centred - vertices)) / size
+    return NearestETF(centre + vertices, centre, scale, distance)

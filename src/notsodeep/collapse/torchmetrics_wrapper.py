@@ -1,0 +1,131 @@
+"""The collapse metrics as a torchmetrics metric; needs torchmetrics.
+
+Not imported by `notsodeep.collapse`: write
+``from notsodeep.collapse.torchmetrics_wrapper import NeuralCollapse``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from notsodeep import checks
+from notsodeep.collapse.class_geometry import Weights
+from notsodeep.collapse.class_statistics import ClassStatistics, ScatterKind, storage_shape
+from notsodeep.collapse.collapse_report import CollapseReport
+from notsodeep.collapse.metrics import CollapseMetrics
+
+
+class NeuralCollapse(Metric):
+    """`CollapseMetrics` with torchmetrics' life cycle: reset, synchronise, merge, checkpoint.
+
+    Its state is one float64 tensor, the storage of `ClassStatistics`, which is reduced across
+    processes by Chan's update; no samples are kept or gathered.  Calling the metric on a batch
+    updates it and returns None, as a batch alone need not have all classes.
+
+    Parameters
+    ----------
+    num_classes, num_features : int
+        K and d.
+    classifier : callable, optional
+        Returns (W, b), b a tensor or None, when the metrics are computed; for instance
+        ``lambda: (linear.weight, linear.bias)``.
+    centring, weighting, scatter, cutoff, groups
+        As in `CollapseMetrics`.
+    kwargs
+        As in `torchmetrics.Metric`.
+
+    Attributes
+    ----------
+    report : CollapseReport or None
+        The full report of the last `compute`.
+    """
+
+    full_state_update = False
+    is_differentiable = False
+    higher_is_better = False
+    storage: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        num_features: int,
+        classifier: Callable[[], tuple[Tensor, Tensor | None]] | None = None,
+        *,
+        centring: Weights = "class",
+        weighting: Weights = "class",
+        scatter: ScatterKind = "full",
+        cutoff: float = 1e-10,
+        groups: Mapping[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.options: dict[str, Any] = {
+            "num_classes": num_classes,
+            "centring": centring,
+            "weighting": weighting,
+            "scatter": scatter,
+            "cutoff": cutoff,
+            "groups": groups,
+        }
+        CollapseMetrics(**self.options)  # refuses what cannot work, now rather than later
+        self.num_features = checks.positive_integer(num_features, "num_features", "NeuralCollapse")
+        self.classifier = classifier
+        self.report: CollapseReport | None = None
+        shape = storage_shape(num_classes, self.num_features, scatter)
+        self.add_state(
+            "storage",
+            default=torch.zeros(shape, dtype=torch.float64),
+            dist_reduce_fx=partial(_merged, num_features=self.num_features, scatter=scatter),
+            persistent=True,
+        )
+
+    def update(self, features: Tensor, labels: Tensor) -> None:
+        """Take in a batch, shapes (n, d) and (n,)."""
+        metrics = self._metrics()
+        metrics.update(features, labels)
+        self.storage = torch.from_numpy(metrics.statistics.storage).to(self.storage.device)
+
+    def forward(self, features: Tensor, labels: Tensor) -> None:
+        """Take in a batch."""
+        self.update(features, labels)
+
+    def compute(self) -> dict[str, Tensor]:
+        """Return every measure that is defined, those of a group as "minority/nc1" and so on.
+
+        The full report, with the reasons for what is left out, is in `report`.
+        """
+        W, b = (None, None) if self.classifier is None else self.classifier()
+        self.report = self._metrics().compute(W, b)
+        found: dict[str, Tensor] = {}
+        for prefix, summary in {"": self.report.overall, **self.report.groups}.items():
+            for name, value in vars(summary).items():
+                if isinstance(value, float):
+                    key = f"{prefix}/{name}" if prefix else name
+                    found[key] = torch.tensor(value, dtype=torch.float64)
+        return found
+
+    def _metrics(self) -> CollapseMetrics:
+        """Return metrics that go on from the state, in place if it is in main memory."""
+        metrics = CollapseMetrics(**self.options)
+        storage = self.storage.detach().cpu().numpy()
+        metrics.resume(
+            ClassStatistics(len(storage), self.num_features, self.options["scatter"], storage)
+        )
+        return metrics
+
+
+def _merged(stacked: Tensor, num_features: int, scatter: ScatterKind) -> Tensor:
+    """Merge the states of several processes, stacked along the first axis."""
+    first, *others = (
+        ClassStatistics(len(storage), num_features, scatter, storage)
+        for storage in stacked.detach().cpu().numpy().copy()
+    )
+    for other in others:
+        first.merge(other)
+    return torch.from_numpy(first.storage).to(stacked.device)
