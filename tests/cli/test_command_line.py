@@ -13,7 +13,7 @@ import pytest
 
 from notsodeep import __version__
 
-COMMANDS = ("compile", "report", "match", "kernel", "spectrum", "moments")
+COMMANDS = ("compile", "report", "match", "kernel", "spectrum", "reproduce", "moments")
 
 
 def run(
@@ -63,6 +63,9 @@ def test_moments_as_json() -> None:
         (["compile", "--seeds", "1"], 2, "seeds"),
         (["compile", "--config", "nowhere.toml"], 2, "nowhere.toml"),
         (["report", "nowhere"], 2, "holds no compile run"),
+        (["reproduce"], 2, "sphere-spectra"),
+        (["reproduce", "sphere-spectre"], 2, "Did you mean 'sphere-spectra'"),
+        (["reproduce", "sphere-spectra", "--profile", "big"], 2, "Unknown profile"),
     ],
 )
 def test_errors_are_one_line(arguments: list[str], code: int, words: str) -> None:
@@ -100,7 +103,7 @@ def example_of(command: str) -> list[str]:
     return found[1].split()
 
 
-@pytest.mark.parametrize("command", ["moments", "match", "kernel", "spectrum"])
+@pytest.mark.parametrize("command", ["moments", "match", "kernel", "spectrum", "reproduce"])
 def test_the_example_in_the_help_works(command: str, tmp_path: Path) -> None:
     result = run(*example_of(command), cwd=tmp_path)
     assert result.returncode == 0, result.stderr

@@ -1,0 +1,57 @@
+"""`notsodeep reproduce`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from notsodeep.cli.options import ForceOption, JsonOption, print_json
+from notsodeep.errors import InvalidInput
+
+
+def reproduce_command(
+    name: Annotated[str | None, typer.Argument(help="An experiment; see --list.")] = None,
+    profile: Annotated[
+        str, typer.Option(help="smoke (seconds), quick (a minute) or paper (its sizes).")
+    ] = "quick",
+    out: Annotated[
+        Path | None, typer.Option(help="Directory of the results; runs/NAME-PROFILE by default.")
+    ] = None,
+    force: ForceOption = False,
+    list_all: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Reproduce a figure of the papers and set our numbers beside theirs.
+
+    Example: notsodeep reproduce gap-versus-dimension --profile smoke
+    """
+    from notsodeep.experiments.reproduction import NAMES, experiment, reproduce
+
+    if list_all:
+        for each in NAMES:
+            found = experiment(each)
+            typer.echo(f"{each:22} {found.title} ({found.source})")
+        return
+    if name is None:
+        raise InvalidInput(f"name of reproduce must be given. Known: {', '.join(NAMES)}.")
+    work = experiment(name)
+    place = out if out is not None else Path("runs") / f"{name}-{profile}"
+    records = reproduce(name, place, profile=profile, force=force)  # type: ignore[arg-type]
+
+    from notsodeep.report.drawing import save_figure
+    from notsodeep.report.reproduction_figures import reproduction_figure
+
+    figure = save_figure(reproduction_figure(name, records), place / "figure.svg")
+    findings = work.findings(records)
+    if as_json:
+        print_json({"name": name, "profile": profile, "findings": [vars(f) for f in findings]})
+        return
+    typer.echo(f"{work.title} ({work.source})")
+    for finding in findings:
+        paper = f"  paper: {finding.paper}" if finding.paper else ""
+        typer.echo(f"- {finding.quantity}: {finding.ours}{paper}")
+        if finding.why:
+            typer.echo(f"    {finding.why}")
+    typer.echo(f"figure:  {figure}")

@@ -1,0 +1,128 @@
+"""Sweeps that reproduce figures of the papers, cell by cell."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from notsodeep import checks
+from notsodeep.execution import progress_bar
+from notsodeep.experiments.run_directory import RunDirectory
+
+Profile = Literal["smoke", "quick", "paper"]
+Cell = dict[str, Any]
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One of our numbers beside the paper's.
+
+    Attributes
+    ----------
+    quantity : str
+    paper : str
+        What the paper says; empty if it says nothing.
+    ours : str
+    why : str
+        Where a difference comes from.
+    """
+
+    quantity: str
+    paper: str
+    ours: str
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A figure or table of a paper.
+
+    Attributes
+    ----------
+    name, title, source : str
+    cells : callable
+        Profile ↦ the cells, each a JSON object that says everything about its work.
+    compute : callable
+        (cell, seed) ↦ a JSON object; the seed is a function of the cell's content.
+    findings : callable
+        Records of all cells ↦ our numbers beside the paper's.
+    """
+
+    name: str
+    title: str
+    source: str
+    cells: Callable[[Profile], list[Cell]]
+    compute: Callable[[Cell, int], Record]
+    findings: Callable[[list[Record]], list[Finding]]
+
+
+_MODULES = {
+    "sphere-spectra": "sphere_spectra",
+    "mixture-equivalent": "mixture_equivalent",
+    "mixture-matched": "mixture_matched",
+    "gap-versus-dimension": "gap_versus_dimension",
+}
+NAMES = tuple(_MODULES)
+
+
+def experiment(name: str) -> Experiment:
+    """Return an experiment by name."""
+    checks.known_name(name, NAMES, "experiment")
+    module = importlib.import_module(f"notsodeep.experiments.{_MODULES[name]}")
+    found: Experiment = module.EXPERIMENT
+    return found
+
+
+def cell_seed(cell: Mapping[str, Any]) -> int:
+    """Return a seed that is a function of the cell's content alone."""
+    text = json.dumps(cell, sort_keys=True, allow_nan=False)
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "little")
+
+
+def cell_name(cell: Mapping[str, Any]) -> str:
+    """Return the name of a cell's file."""
+    text = json.dumps(cell, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def reproduce(
+    name: str, out: str | Path, *, profile: Profile = "quick", force: bool = False
+) -> list[Record]:
+    """Run an experiment, or what is missing of it; return the records of all cells in order.
+
+    Each record holds its cell under ``"cell"``.  Cells are stored one by one in `out`, and do not
+    depend on one another, so that a stopped sweep goes on where it was with the same numbers.
+
+    Parameters
+    ----------
+    name : str
+        One of `NAMES`.
+    out : path
+        Directory of the results.
+    profile : {"smoke", "quick", "paper"}
+        Seconds, minutes, or the sizes of the paper.
+    force : bool
+        Start over.
+    """
+    checks.known_name(profile, get_args(Profile), "profile")
+    work = experiment(name)
+    cells = work.cells(profile)
+    run = RunDirectory(out, "reproduce", {"name": name, "profile": profile})
+    records = []
+    with run.opened(force=force), progress_bar(name) as advance:
+        for done, cell in enumerate(cells):
+            advance(done, len(cells))
+
+            def compute(cell: Cell = cell) -> Record:
+                return {"cell": cell, **work.compute(cell, cell_seed(cell))}
+
+            records.append(run.piece(cell_name(cell), compute))
+        advance(len(cells), len(cells))
+        run.finish([])
+    return records

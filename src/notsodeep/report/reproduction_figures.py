@@ -1,0 +1,114 @@
+"""Figures of the reproduced experiments, from their stored records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from notsodeep import checks
+from notsodeep.report.drawing import DEEP, MUTED, SHALLOW, new_figure
+
+Record = dict[str, Any]
+_NAMES = {"conjugate": "CK", "tangent": "NTK"}
+
+
+def reproduction_figure(name: str, records: list[Record]) -> Figure:
+    """Draw the figure of an experiment.
+
+    Parameters
+    ----------
+    name : str
+        Name of the experiment.
+    records : list of dict
+        As `reproduce` returns them.
+    """
+    checks.known_name(name, _FIGURES, "experiment")
+    return _FIGURES[name](records)
+
+
+def _spectra(axes: Axes, curves: dict[str, tuple[list[float], str]], title: str) -> None:
+    """Sorted eigenvalues of several kernels on one axis."""
+    for label, (values, colour) in curves.items():
+        ordered = np.sort(np.asarray(values))[::-1]
+        style: dict[str, Any] = {"lw": 3.0, "alpha": 0.5} if colour == DEEP else {"lw": 1.2}
+        axes.plot(np.arange(1, len(ordered) + 1), ordered, color=colour, label=label, **style)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("rank")
+    axes.set_ylabel("eigenvalue")
+    axes.set_title(title)
+    axes.legend(frameon=False)
+
+
+def _sphere(records: list[Record]) -> Figure:
+    figure, axes = new_figure(len(records))
+    for panel, record in zip(axes, records, strict=True):
+        networks = record["network_eigenvalues"]
+        curves = {
+            "DEQ": (record["eigenvalues"], DEEP),
+            "quadratic network": (networks["quadratic"], SHALLOW),
+            "plain ReLU network": (networks["plain"], MUTED),
+        }
+        _spectra(panel, curves, _NAMES[record["cell"]["kernel"]])
+    return figure
+
+
+def _equivalent(records: list[Record]) -> Figure:
+    figure, axes = new_figure(len(records))
+    for panel, record in zip(axes, records, strict=True):
+        cell = record["cell"]
+        curves = {
+            f"{cell['activation']} DEQ": (record["eigenvalues"], DEEP),
+            "equivalent": (record["equivalent_eigenvalues"], SHALLOW),
+        }
+        _spectra(panel, curves, f"{cell['data']}, n = {cell['samples']}".replace("_", " "))
+    return figure
+
+
+def _matched(records: list[Record]) -> Figure:
+    shown = [r for r in records if r["cell"]["convention"] == "feature"]
+    shown = [r for r in shown if r["cell"]["layers"] == 1]
+    figure, axes = new_figure(len(shown), width=3.8)
+    for panel, record in zip(axes, shown, strict=True):
+        cell = record["cell"]
+        curves = {
+            f"{cell['activation']} DEQ": (record["eigenvalues"], DEEP),
+            cell["family"].replace("_", " "): (record["matched_eigenvalues"], SHALLOW),
+        }
+        _spectra(panel, curves, cell["data"].replace("_", " "))
+    return figure
+
+
+def _dimension(records: list[Record]) -> Figure:
+    figure, axes = new_figure(2)
+    for panel, kernel in zip(axes, ("conjugate", "tangent"), strict=True):
+        for name in dict.fromkeys(record["cell"]["activation"] for record in records):
+            mine = [record for record in records if record["cell"]["activation"] == name]
+            sizes = sorted({record["cell"]["dimension"] for record in mine})
+            groups = [
+                [r[kernel]["gap"] for r in mine if r["cell"]["dimension"] == p] for p in sizes
+            ]
+            means = np.array([np.mean(group) for group in groups])
+            spread = [means - [min(g) for g in groups], [max(g) for g in groups] - means]
+            panel.errorbar(sizes, means, yerr=spread, marker="o", ms=4, lw=1.2, label=name)
+        ends = np.array([sizes[0], sizes[-1]], dtype=np.float64)
+        panel.plot(ends, 0.8 * means[0] * (ends / ends[0]) ** -0.5, "k:", lw=1, label="slope −1/2")
+        panel.set_xscale("log")
+        panel.set_yscale("log")
+        panel.set_xlabel("p")
+        panel.set_ylabel("distance to the equivalent")
+        panel.set_title(_NAMES[kernel])
+        panel.legend(frameon=False, fontsize=8)
+    return figure
+
+
+_FIGURES: dict[str, Callable[[list[Record]], Figure]] = {
+    "sphere-spectra": _sphere,
+    "mixture-equivalent": _equivalent,
+    "mixture-matched": _matched,
+    "gap-versus-dimension": _dimension,
+}
