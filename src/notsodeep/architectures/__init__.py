@@ -4,6 +4,7 @@ from notsodeep.architectures.deep_equilibrium import DeepEquilibrium
 from notsodeep.architectures.explicit_network import ExplicitNetwork
 from notsodeep.architectures.kernel_choice import Convention, KernelName, Model, checked_choice
 from notsodeep.architectures.verdicts import Conditions, Verdict, conditions
+from notsodeep.architectures.weight_analysis import WeightAnalysis, analyse_weights
 
 __all__ = [
     "Conditions",
@@ -13,6 +14,8 @@ __all__ = [
     "KernelName",
     "Model",
     "Verdict",
+    "WeightAnalysis",
+    "analyse_weights",
     "checked_choice",
     "conditions",
 ]

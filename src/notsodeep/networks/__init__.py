@@ -4,15 +4,39 @@ from notsodeep.networks.build import build
 from notsodeep.networks.empirical_kernels import EmpiricalKernels, empirical_kernels
 from notsodeep.networks.implicit_layer import implicit_layer
 from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule, FeatureNetwork
+from notsodeep.networks.onnx_export import export_onnx
+from notsodeep.networks.persistence import load, save
+from notsodeep.networks.readout import ReadoutFit, fit_readout
+from notsodeep.networks.timing import Timing, TimingTable, time_against
 from notsodeep.networks.torch_draws import torch_draw
+from notsodeep.networks.training import train
+from notsodeep.networks.training_records import (
+    EpochRecord,
+    SolverSummary,
+    Training,
+    TrainingSettings,
+)
 
 __all__ = [
     "EmpiricalKernels",
+    "EpochRecord",
     "EquilibriumNetwork",
     "ExplicitModule",
     "FeatureNetwork",
+    "ReadoutFit",
+    "SolverSummary",
+    "Timing",
+    "TimingTable",
+    "Training",
+    "TrainingSettings",
     "build",
     "empirical_kernels",
+    "export_onnx",
+    "fit_readout",
     "implicit_layer",
+    "load",
+    "save",
+    "time_against",
     "torch_draw",
+    "train",
 ]

@@ -50,12 +50,8 @@ class EquilibriumMap(Problem):
 
         def pull_parameters(u: Tensor, needed: Sequence[bool]) -> tuple[Tensor | None, ...]:
             m = u.shape[-1]
-            return (
-                u if needed[0] else None,
-                self.scale * (u.reshape(-1, m).mT @ activated.reshape(-1, m))
-                if needed[1]
-                else None,
-            )
+            rows = (self.scale * activated).reshape(-1, m)
+            return u if needed[0] else None, u.reshape(-1, m).mT @ rows if needed[1] else None
 
         def push_parameters(tangents: Sequence[Tensor]) -> Tensor:
             pushed: Tensor = tangents[0] + self.scale * (activated @ tangents[1].mT)

@@ -215,20 +215,23 @@ def largest_entry(x: Tensor) -> Tensor:
     return x.abs().amax(dim=-1)
 
 
-def sample_norms(x: Tensor) -> Tensor:
-    """Return the norms along the last axis, also where squares underflow or overflow.
+def relative_residuals(z: Tensor, image: Tensor) -> tuple[Tensor, bool]:
+    """Return ‖f(z) − z‖/‖f(z)‖ for every sample, and whether all f(z) are finite.
 
-    Gradients of 1e-23 have squares of zero in float32: they would look converged.
+    Squares are zero in float32 for gradients of 1e-23, which would look converged, and infinite
+    for 1e20.  Where that may be, samples are put into units of their own first.
     """
-    norms = torch.linalg.vector_norm(x, dim=-1)
-    limits = torch.finfo(x.dtype)
+    gap = image - z
+    change, size = (torch.linalg.vector_norm(x, dim=-1) for x in (gap, image))
+    limits = torch.finfo(z.dtype)
     low, high = math.sqrt(limits.tiny) / limits.eps, math.sqrt(limits.max) * limits.eps
-    unsafe = (norms < low) | ~(norms < high)
-    if bool(unsafe.any()):
-        scale = largest_entry(x)
-        relative = x / torch.where(scale == 0.0, 1.0, scale)[..., None]
-        norms = torch.where(unsafe, scale * torch.linalg.vector_norm(relative, dim=-1), norms)
-    return norms
+    if float(change.min()) > low and float(size.max()) < high:
+        return change / size, True
+    unit = torch.maximum(largest_entry(gap), largest_entry(image))
+    scale = torch.where(unit == 0.0, 1.0, unit)[..., None]
+    change, size = (torch.linalg.vector_norm(x / scale, dim=-1) for x in (gap, image))
+    # A sample that is zero and stays zero is solved.
+    return torch.where(change == 0.0, 0.0, change / size), bool(unit.isfinite().all())
 
 
 def solve(
@@ -250,14 +253,12 @@ def solve(
         image = function(z)
         if image.shape != start.shape:
             network_checks.shape_of_state(tuple(image.shape), tuple(start.shape))
-        size, change = sample_norms(image), sample_norms(image - z)
-        # A sample that is zero and stays zero is solved.
-        residuals = torch.where(change == 0.0, change, change / size)
+        residuals, finite = relative_residuals(z, image)
         history.append(float(residuals.max()))
         steps = len(history)
         if history[-1] <= tolerance:
             converged, reason = True, f"converged in {steps} steps"
-        elif not math.isfinite(float(size.max())):
+        elif not finite:
             reason = f"the iterates grew without bound in {steps} steps"
             break
         elif steps == solver.max_steps:

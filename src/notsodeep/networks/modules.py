@@ -178,7 +178,7 @@ class ExplicitModule(FeatureNetwork):
         """Return x_L, and W_l x_{l−1} and x_{l−1} for every l."""
         layers = []
         for weight, twin in zip(weights, self._twins, strict=True):
-            layers.append(HiddenLayer(X @ weight.mT, ((1.0, X),)))
+            layers.append(HiddenLayer(nn.functional.linear(X, weight), ((1.0, X),)))
             X = twin(layers[-1].preactivations) / math.sqrt(self.width)
         return X, tuple(layers)
 
@@ -256,7 +256,7 @@ class EquilibriumNetwork(FeatureNetwork):
         recurrent, injection = weights
         share_a, share_b = self.description.sigma_a2, self.description.sigma_b2
         X = X * (self.input_scale * math.sqrt(share_b))
-        drive = X @ injection.mT
+        drive = nn.functional.linear(X, injection)
         h, self.last_record = implicit_layer(
             self._problem,
             (drive, recurrent),
