@@ -10,8 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner, Result
 
 from notsodeep import __version__
+from notsodeep.cli.main import app
+from notsodeep.errors import InvalidInput
 
 COMMANDS = ("compile", "report", "match", "kernel", "spectrum", "reproduce", "moments")
 
@@ -96,24 +99,32 @@ def test_no_command_shows_the_help() -> None:
     assert "Commands:" in result.stdout
 
 
+def in_process(*arguments: str) -> Result:
+    """Run a command in this process, where everything is imported already."""
+    return CliRunner().invoke(app, arguments)
+
+
 def example_of(command: str) -> list[str]:
-    text = " ".join(run(command, "--help").stdout.split())
+    text = " ".join(in_process(command, "--help").stdout.split())
     found = re.search(r"Example: notsodeep (.*?) (?:Options|Arguments):", text)
     assert found is not None
     return found[1].split()
 
 
 @pytest.mark.parametrize("command", ["moments", "match", "kernel", "spectrum", "reproduce"])
-def test_the_example_in_the_help_works(command: str, tmp_path: Path) -> None:
-    result = run(*example_of(command), cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
+def test_the_example_in_the_help_works(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = in_process(*example_of(command))
+    assert result.exit_code == 0, result.exception
     assert result.stdout
 
 
 SMALL = ("--samples", "150", "--test-samples", "40", "--width", "32", "--seeds", "2")
 
 
-def test_compile_and_report(tmp_path: Path) -> None:
+def test_compile_and_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = [*example_of("compile"), *SMALL, "--family", "leaky_relu", "--no-refine"]
     result = run(*arguments, cwd=tmp_path)
     assert result.returncode == 0, result.stderr
@@ -122,15 +133,15 @@ def test_compile_and_report(tmp_path: Path) -> None:
     page = tmp_path / "runs" / "relu" / "report.html"
     assert page.exists()
     page.unlink()
-    assert run(*example_of("report"), cwd=tmp_path).returncode == 0
+    monkeypatch.chdir(tmp_path)
+    assert in_process(*example_of("report")).exit_code == 0
     assert page.exists()
     # A second time it is there already, and says the same.
-    again = run(*arguments, "--json", cwd=tmp_path)
-    summary = json.loads(again.stdout)
+    summary = json.loads(in_process(*arguments, "--json").stdout)
     assert f"{summary['relative_gap']:.2%}" in result.stdout
-    changed = run(*arguments, "--width", "16", cwd=tmp_path)
-    assert changed.returncode == 2
-    assert "--force" in changed.stderr
+    changed = in_process(*arguments, "--width", "16")
+    assert isinstance(changed.exception, InvalidInput)
+    assert "--force" in str(changed.exception)
 
 
 def test_a_configuration_file_fills_in_what_is_not_typed(tmp_path: Path) -> None:
@@ -138,15 +149,15 @@ def test_a_configuration_file_fills_in_what_is_not_typed(tmp_path: Path) -> None
     config.write_text('activation = "tanh"\nsigma-a2 = 0.1\nfamily = "hard_tanh"\nwidth = 999\n')
     out = tmp_path / "run"
     arguments = ("--config", str(config), "--out", str(out), "--no-refine", *SMALL)
-    assert run("compile", *arguments).returncode == 0
+    assert in_process("compile", *arguments).exit_code == 0
     stored = json.loads((out / "settings.json").read_text())["settings"]
     assert stored["deq"]["activation"]["name"] == "tanh"
     assert stored["deq"]["sigma_a2"] == 0.1
     assert stored["width"] == 32  # typed
     config.write_text("widht = 3\n")
-    result = run("compile", "--config", str(config))
-    assert result.returncode == 2
-    assert "width" in result.stderr
+    result = in_process("compile", "--config", str(config))
+    assert isinstance(result.exception, InvalidInput)
+    assert "width" in str(result.exception)
 
 
 def test_kernel_file_is_the_kernel(tmp_path: Path) -> None:
