@@ -41,11 +41,18 @@ class ClassCovariances:
     def from_directions(
         cls, values: FloatArray, means: FloatArray, *, shared_basis: bool = True
     ) -> ClassCovariances:
-        """Group p directions, given by their eigenvalues (p, K) and mean coordinates (p, K)."""
-        rows, group, counts = np.unique(
-            np.maximum(values, 0.0), axis=0, return_inverse=True, return_counts=True
-        )
-        return cls(rows, counts / counts.sum(), group.reshape(-1), means, shared_basis)
+        """Group p directions, given by their eigenvalues (p, K) and mean coordinates (p, K).
+
+        Eigenvalues that agree to 1e-12 of the largest are one, and below that they are zero:
+        computed ones of a full matrix are no more exact.
+        """
+        grain = 1e-12 * max(float(values.max()), 1e-300)
+        clean = np.where(values > grain, values, 0.0)
+        _, first, group, counts = np.unique(
+            np.rint(clean / grain), axis=0, return_index=True, return_inverse=True,
+            return_counts=True,
+        )  # fmt: skip
+        return cls(clean[first], counts / counts.sum(), group.reshape(-1), means, shared_basis)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,6 +13,7 @@ from notsodeep import checks
 from notsodeep.checks import FloatArray
 from notsodeep.equivalents.equivalent_matrix import Equivalent
 from notsodeep.equivalents.limiting_law import LimitingSpectrum, limiting_spectrum
+from notsodeep.equivalents.spikes import Spike
 from notsodeep.errors import InvalidInput
 from notsodeep.numerics.matrix_norms import difference_norms
 from notsodeep.numerics.spectral_distances import kolmogorov, kolmogorov_to_law, wasserstein
@@ -50,8 +51,8 @@ class Comparison:
     law : LimitingSpectrum or None
         The limiting law, if the population is known.
     law_kolmogorov : float
-        Distance of the eigenvalues of G from that law; NaN without one.  A law with a point mass
-        is compared by its bulk alone to no purpose: there look at `wasserstein`.
+        Kolmogorov distance of the eigenvalues of G from that law, NaN without one.  If the law has
+        a point mass, which the exact kernel spreads a little, from the bulk's lower edge upwards.
     spikes : tuple of SpikePair
         Predicted by the law, and found.
     eigenvalues : ndarray of shape (n,)
@@ -89,7 +90,7 @@ class Comparison:
             f"Kolmogorov distance    {self.kolmogorov:.4g}",
             f"Wasserstein distance   {self.wasserstein:.4g}",
         ]
-        if self.law is not None:
+        if math.isfinite(self.law_kolmogorov):
             lines.append(f"Kolmogorov to the law  {self.law_kolmogorov:.4g}")
         for spike in self.spikes:
             lines.append(
@@ -133,13 +134,7 @@ def compare(kernel: ArrayLike, eq: Equivalent, law: LimitingSpectrum | None = No
     eigenvalues = np.asarray(np.linalg.eigvalsh(exact), dtype=np.float64)
     theirs = eq.eigvalsh()
     n = len(exact)
-    spikes: tuple[SpikePair, ...] = ()
-    if law is not None:
-        places = [spike.value for spike in law.spikes]
-        spikes = tuple(
-            SpikePair(place, float(eigenvalues[n - 1 - rank] if rank < n else math.nan))
-            for rank, place in _ranks(places, law)
-        )
+    spikes = () if law is None else law.spikes
     return Comparison(
         gap=gap,
         relative_gap=gap / float(np.abs(eigenvalues).max()),
@@ -148,8 +143,8 @@ def compare(kernel: ArrayLike, eq: Equivalent, law: LimitingSpectrum | None = No
         kolmogorov=kolmogorov(eigenvalues, theirs),
         wasserstein=wasserstein(eigenvalues, theirs),
         law=law,
-        law_kolmogorov=math.nan if law is None else kolmogorov_to_law(eigenvalues, law.cdf),
-        spikes=spikes,
+        law_kolmogorov=math.nan if law is None else _distance_to_law(eigenvalues, law),
+        spikes=tuple(_paired(spike, eigenvalues) for spike in spikes),
         eigenvalues=eigenvalues,
     )
 
@@ -161,7 +156,13 @@ def _law_if_known(eq: Equivalent) -> LimitingSpectrum | None:
         return None
 
 
-def _ranks(places: list[float], law: LimitingSpectrum) -> list[tuple[int, float]]:
-    """How many eigenvalues the law puts above each spike."""
-    above = [round(law.size * (1.0 - float(law.cdf(np.array(place))))) for place in places]
-    return list(zip(above, places, strict=True))
+def _distance_to_law(eigenvalues: FloatArray, law: LimitingSpectrum) -> float:
+    if not law.support:
+        return math.nan
+    start = law.support[0][0] if law.point_mass[1] else -math.inf
+    return kolmogorov_to_law(eigenvalues, law.cdf, start)
+
+
+def _paired(spike: Spike, eigenvalues: FloatArray) -> SpikePair:
+    assert spike.rank is not None  # it is isolated
+    return SpikePair(spike.value, float(eigenvalues[len(eigenvalues) - 1 - spike.rank]))

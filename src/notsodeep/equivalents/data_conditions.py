@@ -51,7 +51,14 @@ def conditions(
     contraction: fails (σa² < 1/(4L²): 0.3 against 0.25)
     """
     owner = "conditions"
+    if not isinstance(deq, DeepEquilibrium):
+        raise checks.refusal("deq", owner, "be a DeepEquilibrium", repr(deq))
     rows = None if X is None else checks.samples(X, "X", owner)
+    if rows is not None and stats is not None:
+        theirs = (len(stats.psi), stats.means.shape[1])
+        if theirs != rows.shape:
+            requirement = f"be those of X, of shape {rows.shape}"
+            raise checks.refusal("stats", owner, requirement, f"statistics of shape {theirs}")
     if tau0 is None:
         tau0 = 1.0
         if stats is not None:

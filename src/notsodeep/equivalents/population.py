@@ -12,7 +12,6 @@ from scipy.optimize import nnls
 from notsodeep import checks
 from notsodeep.checks import FloatArray
 from notsodeep.data import MixtureStatistics
-from notsodeep.data.theory_scaling import to_theory_scale
 from notsodeep.equivalents.equivalent_matrix import Equivalent
 from notsodeep.errors import InvalidInput
 from notsodeep.numerics.silverstein import SilversteinEquation
@@ -56,6 +55,23 @@ class Population:
     def is_exact(self) -> bool:
         """Whether covariances and means are known, not estimated."""
         return not self.scatter.size
+
+    def beyond(self, edge: float) -> float:
+        """Return where the search for eigenvalues right of the bulk begins.
+
+        Forms made from a sample are those of the limit only clear of its eigenvalues, the largest
+        of which is off the edge by a share of the order of p^{-2/3}.
+        """
+        if self.is_exact:
+            return edge * (1.0 + 1e-9)
+        clear: float = 1.0 + len(self.scatter) ** (-2.0 / 3.0)
+        return max(edge, float(self.scatter[-1])) * clear
+
+    def class_form(self, z: NDArray[Any], delta: ComplexArray) -> ComplexArray:
+        """Return J_aᵀ(WWᵀ − z)⁻¹J_a/n_a, J_a the members of class a: shape (points, K)."""
+        if not self.is_exact:  # the sample's own class means leave J_aᵀW = 0
+            return np.repeat(-1.0 / z[:, None], len(self.column), axis=1)
+        return self.equation.resolvent(z, delta)[:, self.column]
 
     def mean_form(self, z: NDArray[Any], delta: ComplexArray) -> ComplexArray:
         """Return B(I + z(WᵀW − z)⁻¹)Bᵀ, B the class means: shape (points, K, K)."""
@@ -131,7 +147,9 @@ def _deconvolved(X: FloatArray, stats: MixtureStatistics) -> Population:
     n, p = X.shape
     K = len(stats.counts)
     checks.enough_memory(3 * 8 * p * p, "The scatter matrix of the features")
-    centred = X - to_theory_scale(stats.means)[stats.J.argmax(axis=1)]
+    # The sample's own means, also where those of the mixture are known: J is then orthogonal to W.
+    means = (stats.J / stats.counts).T @ X
+    centred = X - means[stats.J.argmax(axis=1)]
     eigenvalues, basis = np.linalg.eigh(centred.T @ centred)
     eigenvalues = np.maximum(eigenvalues, 0.0)
     ratio = (n - K) / p
@@ -143,30 +161,31 @@ def _deconvolved(X: FloatArray, stats: MixtureStatistics) -> Population:
     # The companion transform, of the (n − K) × (n − K) matrix.
     transform = (1.0 / (eigenvalues - z[:, None])).sum(axis=1)
     transform = (transform - (n - K - p) / z) / (n - K)
-    atoms = np.geomspace(max(top / ratio, 1e-12) * 1e-4, top / ratio * 1.2, _ATOMS)
+    largest = top / ratio * 1.2
+    atoms = np.append(0.0, np.geomspace(1e-4 * largest, largest, _ATOMS))
     table = atoms / (1.0 + ratio * atoms * transform[:, None])
     right = z + 1.0 / transform
     weight = 1.0 / np.abs(right)
     stacked = np.concatenate([(table * weight[:, None]).real, (table * weight[:, None]).imag])
     target = np.concatenate([(right * weight).real, (right * weight).imag])
-    # Total weight at most one (the rest sits at zero), first moment that of the sample.
+    # Weights sum to one, and have the sample's first moment.
     mean = float(eigenvalues.sum()) / (ratio * p)
     heavy = 10.0 * len(target)
-    stacked = np.concatenate([stacked, heavy * atoms[None] / mean])
-    weights, _ = nnls(stacked, np.append(target, heavy))
-    kept = weights > 1e-8
-    atoms, weights = atoms[kept], weights[kept]
-    rest = 1.0 - float(weights.sum())
-    if rest > 0.0:
-        atoms, weights = np.append(0.0, atoms), np.append(rest, weights)
+    stacked = np.concatenate([stacked, [heavy * atoms / mean, np.full(len(atoms), heavy)]])
+    target = np.append(target, [heavy, heavy])
+    # Less than half an eigenvalue is noise: those atoms are left out, and the others found again.
+    weights = nnls(stacked, target)[0]
+    kept = weights > 0.5 / p
+    atoms, weights = atoms[kept], nnls(stacked[:, kept], target)[0]
+    atoms, weights = atoms[weights > 0.0], weights[weights > 0.0]
     weights = weights / weights.sum()
 
     return Population(
         SilversteinEquation(atoms[:, None], weights, np.array([n / p])),
         np.zeros(K, np.intp),
-        basis.T @ to_theory_scale(stats.means).T,
+        basis.T @ means.T,
         np.empty(0, np.intp),
         eigenvalues,
         f"eigenvalues of C° deconvolved from {n} samples ({len(atoms)} atoms), one covariance for "
-        "all classes, and means as estimated",
+        "all classes, and the means of the sample",
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,7 @@ from notsodeep.checks import FloatArray
 from notsodeep.equivalents.equivalent_matrix import Equivalent
 from notsodeep.equivalents.population import Population
 from notsodeep.numerics.bulk_law import BulkLaw
-
-_GAP_POINTS = 64
+from notsodeep.numerics.structured_matrix import StructuredMatrix
 
 
 @dataclass(frozen=True)
@@ -37,14 +36,19 @@ class Spike:
     strength : float
         Strength over the detectability threshold at the nearest edge of the bulk: above 1 the
         eigenvalue leaves the bulk.  NaN for eigenvalues in a gap, where there are two edges.
+    rank : int or None
+        How many eigenvalues of the kernel lie above it; None inside the bulk.
     """
 
     value: float
     strength: float
+    rank: int | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form, with None for NaN."""
-        return {name: value if math.isfinite(value) else None for name, value in vars(self).items()}
+        """Return a JSON form, with None for what is not finite."""
+        numbers = {"value": self.value, "strength": self.strength}
+        finite = {name: x if math.isfinite(x) else None for name, x in numbers.items()}
+        return {**finite, "rank": self.rank}
 
 
 def isolated_eigenvalues(
@@ -54,80 +58,61 @@ def isolated_eigenvalues(
 
     Right of the bulk −R is positive definite and decreases with z, so that the eigenvalues of
     (−R)^{1/2} M (−R)^{1/2} decrease too, and each that starts above 1 at the edge crosses 1 once.
-    In gaps of the bulk the determinant's changes of sign are found on a grid.
+    In a gap of the bulk, or below it, those of M⁻¹ + R(z) increase, and each that changes its sign
+    has one root.
     """
     determinant = _Determinant(eq, population)
-    scale, shift = eq.coefficients.linear, eq.coefficients.diagonal
-    edge = bulk.support[-1][1]
-    start = edge * (1.0 + 1e-9)
-    at_edge = determinant.strengths(start)
+    scale, shift, n = eq.coefficients.linear, eq.coefficients.diagonal, eq.shape[0]
+    start = population.beyond(bulk.support[-1][1])
     found, missed = [], []
-    for index, strength in enumerate(at_edge):
+    for index, strength in enumerate(determinant.strengths(start)):
         if strength > 1.0:
             value = _crossing(determinant, index, start)
-            found.append(Spike(scale * value + shift, float(strength)))
+            found.append(Spike(scale * value + shift, float(strength), index))
         elif strength > 1e-9:
-            missed.append(Spike(math.nan, float(strength)))
-    # Gaps of an estimated spectrum are those between the atoms of the estimate.
-    intervals = bulk.support if population.is_exact else ()
-    for (_, low), (high, _) in pairwise(intervals):
-        roots = _roots_in_gap(determinant, low, high)
-        found += [Spike(scale * root + shift, math.nan) for root in roots]
+            missed.append(Spike(math.nan, float(strength), None))
+    # Gaps of an estimated spectrum are those between the atoms of the estimate.  Below the bulk is
+    # where low rank lifts eigenvalues from the point mass.
+    ends = [0.0, *chain.from_iterable(bulk.support)] if population.is_exact else []
+    for low, high in zip(ends[0:-1:2], ends[1::2], strict=True):
+        if high > low:
+            above = round(n * (1.0 - float(bulk.cdf(np.array(0.5 * (low + high))))))
+            for root, more in _roots_in_gap(determinant, low, high):
+                found.append(Spike(scale * root + shift, math.nan, above + more))
     found.sort(key=lambda spike: -spike.value)
     return tuple(found), tuple(missed)
 
 
 def point_mass_spikes(eq: Equivalent) -> tuple[Spike, ...]:
     """Return the eigenvalues of V C Vᵀ + γI other than γ, for a kernel without a linear part."""
-    values, vectors = np.linalg.eigh(eq.core)
-    root = eq.factors @ (vectors * np.sqrt(np.abs(values)))
-    inner = root.T @ root
-    own = np.linalg.eigvals(inner * np.sign(values)).real
-    largest = float(np.abs(own).max(initial=0.0))
-    kept = sorted((v for v in own if abs(v) > 1e-12 * largest), reverse=True)
-    return tuple(Spike(float(v) + eq.shift, math.inf) for v in kept)
+    own = StructuredMatrix(eq.X, 0.0, eq.factors, eq.core, 0.0).eigvalsh()[::-1]
+    isolated = np.flatnonzero(np.abs(own) > 1e-12 * np.abs(own).max())
+    return tuple(Spike(float(own[rank]) + eq.shift, math.inf, int(rank)) for rank in isolated)
 
 
 class _Determinant:
-    """M and R(z) of the module's docstring, with J's columns scaled to unit length."""
+    """M and R(z) of the module's docstring."""
 
     def __init__(self, eq: Equivalent, population: Population) -> None:
         self._population = population
-        lengths = np.diag(np.sqrt(eq.class_counts.astype(np.float64)))
-        core = eq.core / eq.coefficients.linear
-        stats = eq.statistics
-        if stats is None:  # no means and no ψ: the ones are the only direction
-            self._middle = lengths @ core @ lengths
-            self._energies = np.empty(0)
-            return
-        K, p = stats.means.shape
-        B = stats.means / np.sqrt(p)
-        energies = np.bincount(stats.J.argmax(axis=1), stats.psi**2, minlength=K)
-        # The length of ψ is put into M, so that R has an average of the resolvent in its place.
-        length = math.sqrt(float(energies.sum()))
-        self._energies = np.asarray(energies / max(length**2, 1e-300), dtype=np.float64)
-        side = length * (lengths @ core[:-1, -1:]) / np.sqrt(p)
-        empty = np.zeros((K, 1))
-        self._middle = np.block(
-            [
-                [lengths @ (B @ B.T + core[:-1, :-1] / p) @ lengths, lengths, side],
-                [lengths, np.zeros((K, K)), empty],
-                [side.T, empty.T, core[-1:, -1:] * length**2],
-            ]
-        )
+        self._middle, self._energies = _middle(eq, population)
+        values, axes = np.linalg.eigh(self._middle)
+        kept = np.abs(values) > 1e-13 * np.abs(values).max(initial=0.0)
+        self._values, self._axes = values[kept], axes[:, kept]
 
     def blocks(self, z: FloatArray) -> FloatArray:
         """R at real z outside the bulk, shape (points, r, r)."""
         equation = self._population.equation
         delta = equation.solve(z)
-        resolvent = equation.resolvent(z, delta)[:, self._population.column].real
-        K = resolvent.shape[1]
+        classes = self._population.class_form(z, delta).real
+        K = classes.shape[1]
         size = len(self._middle)
         result = np.zeros((len(z), size, size))
-        result[:, np.arange(K), np.arange(K)] = resolvent
+        result[:, np.arange(K), np.arange(K)] = classes
         if self._energies.size:
             result[:, K : 2 * K, K : 2 * K] = self._population.mean_form(z, delta).real
-            result[:, -1, -1] = resolvent @ self._energies
+            each = equation.resolvent(z, delta)[:, self._population.column].real
+            result[:, -1, -1] = each @ self._energies
         return result
 
     def strengths(self, z: float) -> FloatArray:
@@ -137,10 +122,39 @@ class _Determinant:
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         return np.asarray(linalg.eigvalsh(root.T @ self._middle @ root)[::-1])
 
-    def sign(self, z: FloatArray) -> FloatArray:
-        """Sign of det(I + M R(z)), shape (points,)."""
-        matrices = np.eye(len(self._middle)) + self._middle @ self.blocks(z)
-        return np.asarray(np.linalg.slogdet(matrices)[0])
+    def branches(self, z: float) -> FloatArray:
+        """Eigenvalues of M⁻¹ + R(z) on the range of M, ascending."""
+        form = self._axes.T @ self.blocks(np.array([z]))[0] @ self._axes
+        return np.asarray(linalg.eigvalsh(np.diag(1.0 / self._values) + form))
+
+    @property
+    def negative(self) -> int:
+        """The number of negative eigenvalues of M."""
+        return int((self._values < 0.0).sum())
+
+
+def _middle(eq: Equivalent, population: Population) -> tuple[FloatArray, FloatArray]:
+    """Return M, with J's columns scaled to unit length, and the share of each class in ‖ψ‖²."""
+    lengths = np.diag(np.sqrt(eq.class_counts.astype(np.float64)))
+    core = eq.core / eq.coefficients.linear
+    stats = eq.statistics
+    if stats is None:  # no means and no ψ: the ones are the only direction
+        return lengths @ core @ lengths, np.empty(0)
+    K, p = stats.means.shape
+    B = population.means.T
+    energies = np.bincount(stats.J.argmax(axis=1), stats.psi**2, minlength=K)
+    # The length of ψ is put into M, so that R has an average of the resolvent in its place.
+    length = math.sqrt(float(energies.sum()))
+    side = length * (lengths @ core[:-1, -1:]) / np.sqrt(p)
+    empty = np.zeros((K, 1))
+    middle = np.block(
+        [
+            [lengths @ (B @ B.T + core[:-1, :-1] / p) @ lengths, lengths, side],
+            [lengths, np.zeros((K, K)), empty],
+            [side.T, empty.T, core[-1:, -1:] * length**2],
+        ]
+    )
+    return middle, np.asarray(energies / max(length**2, 1e-300), dtype=np.float64)
 
 
 def _crossing(determinant: _Determinant, index: int, start: float) -> float:
@@ -151,16 +165,17 @@ def _crossing(determinant: _Determinant, index: int, start: float) -> float:
     return float(brentq(lambda z: determinant.strengths(z)[index] - 1.0, start, stop, rtol=1e-12))
 
 
-def _roots_in_gap(determinant: _Determinant, low: float, high: float) -> list[float]:
-    middle, half = 0.5 * (low + high), 0.5 * (high - low)
-    grid = middle - half * (1.0 - 1e-6) * np.cos(np.linspace(0.0, np.pi, _GAP_POINTS))
-    signs = determinant.sign(grid)
-    roots = []
-    for k in np.flatnonzero(np.diff(np.sign(signs))):
-        left, right = float(grid[k]), float(grid[k + 1])
-        for _ in range(50):
-            centre = 0.5 * (left + right)
-            same = determinant.sign(np.array([centre]))[0] == signs[k]
-            left, right = (centre, right) if same else (left, centre)
-        roots.append(0.5 * (left + right))
-    return roots
+def _roots_in_gap(determinant: _Determinant, low: float, high: float) -> list[tuple[float, int]]:
+    """Return the roots in a gap, largest first, and how many eigenvalues join the bulk above."""
+    room = 1e-6 * (high - low)
+    left, right = low + room, high - room
+    at_right = determinant.branches(right)
+    crosses = (determinant.branches(left) < 0.0) & (at_right > 0.0)
+    # Haynsworth's inertia: above z there are as many more as M⁻¹ + R(z) has negative eigenvalues
+    # more than M.
+    joined = int((at_right < 0.0).sum()) - determinant.negative
+    roots = [
+        float(brentq(lambda z, k=k: determinant.branches(z)[k], left, right, rtol=1e-12))
+        for k in np.flatnonzero(crosses)  # of a smaller branch the root is larger
+    ]
+    return [(root, joined + place) for place, root in enumerate(roots)]

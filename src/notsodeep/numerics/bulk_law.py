@@ -16,7 +16,7 @@ from notsodeep.numerics.silverstein import EDGE, SilversteinEquation
 Interval = tuple[float, float]
 
 _MASS = 1e-6  # largest error of the total mass that is accepted
-_ZERO = 1e-14  # edges below this share of the largest are zero
+_ZERO = 1e-14  # edges found by search below this share of the largest are zero
 _LONGEST = (2048, 8192)  # terms of a series, at first and if the mass is not right then
 _GRID = 600
 
@@ -202,7 +202,7 @@ def _support_of_one_class(equation: SilversteinEquation) -> tuple[Interval, ...]
             near_edge = brentq(h, top.x, ends[1] - min(near[k], 0.49 * (ends[1] - top.x)))
             edges += [x(near_edge), x(far_edge)]
     edges.append(x(right))
-    if edges[0] < _ZERO * edges[-1]:  # n = p: the spectrum reaches zero
+    if edges[0] < 1e-20 * edges[-1]:  # n = p: the spectrum reaches zero
         edges[0] = 0.0
     return tuple((float(a), float(b)) for a, b in zip(edges[::2], edges[1::2], strict=True))
 

@@ -29,7 +29,7 @@ EDGE = 1e-7
 
 _RESIDUAL = 1e-12
 _COARSE = np.array([1.0, 0.3, 0.1, 0.03, 0.01, 1e-3])
-_FINE = np.logspace(0.0, -13.0, 44)
+_FINE = np.logspace(0.0, -17.0, 58)
 _CHUNK = 400_000  # numbers in a table of points × directions
 _POLYNOMIAL = 4  # distinct eigenvalues up to which roots of polynomials are used
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from matplotlib import rc_context
+from matplotlib import style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -29,11 +30,16 @@ _STYLE: dict[Any, Any] = {
 }
 
 
+def house_style() -> AbstractContextManager[None]:
+    """Return the style figures are drawn in, whatever the user's own is."""
+    return style.context(["default", _STYLE])
+
+
 def new_figure(
     panels: int = 1, *, width: float = 4.2, height: float = 3.2, ratios: list[float] | None = None
 ) -> tuple[Figure, list[Axes]]:
-    """Make a figure with panels side by side, independent of pyplot and of the user's style."""
-    with rc_context(_STYLE):
+    """Make a figure with panels side by side, without pyplot; draw on it in `house_style`."""
+    with house_style():
         figure = Figure(figsize=(width * panels, height), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.subplots(1, panels, squeeze=False, width_ratios=ratios)[0]
@@ -43,7 +49,7 @@ def new_figure(
 def svg_text(figure: Figure) -> str:
     """Return the figure as SVG, the same bytes every time."""
     buffer = io.StringIO()
-    with rc_context(_STYLE):
+    with house_style():
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
 
@@ -51,7 +57,7 @@ def svg_text(figure: Figure) -> str:
 def save_figure(figure: Figure, path: str | Path) -> Path:
     """Write the figure; the format is that of the file's ending."""
     target = Path(path)
-    with rc_context(_STYLE), atomic_write(target) as stream:
+    with house_style(), atomic_write(target) as stream:
         figure.savefig(
             stream,
             format=target.suffix.lstrip(".") or "svg",

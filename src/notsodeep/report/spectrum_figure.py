@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from notsodeep import checks
 from notsodeep.checks import FloatArray
 from notsodeep.equivalents import Comparison, LimitingSpectrum
-from notsodeep.report.drawing import DEEP, MUTED, SHALLOW, new_figure
+from notsodeep.report.drawing import DEEP, MUTED, SHALLOW, house_style, new_figure
 
 _BINS = 60
 
@@ -29,21 +29,21 @@ def spectrum_figure(comparison: Comparison, title: str = "") -> Figure:
     if law is None:
         remedy = "Pass law=limiting_spectrum(eq, population='deconvolved') to compare."
         raise checks.refusal("comparison", "spectrum_figure", "hold a limiting law", "None", remedy)
-    figure, axes = new_figure(2, ratios=[2.2, 1.0])
-    draw_bulk(axes[0], comparison.eigenvalues, law)
-    draw_spikes(axes[1], comparison)
-    if title:
-        figure.suptitle(title)
+    with house_style():
+        figure, axes = new_figure(2, ratios=[2.2, 1.0])
+        draw_bulk(axes[0], comparison.eigenvalues, law)
+        draw_spikes(axes[1], comparison)
+        if title:
+            figure.suptitle(title)
     return figure
 
 
 def draw_bulk(axes: Axes, eigenvalues: FloatArray, law: LimitingSpectrum) -> None:
     """Draw the histogram of the eigenvalues within the bulk and the density over it."""
     place, mass = law.point_mass
-    low = min([place] if mass else [], default=np.inf)
-    low = min(low, *(interval[0] for interval in law.support)) if law.support else place
-    high = law.support[-1][1] if law.support else place
-    margin = 0.08 * max(high - low, 0.1 * abs(place) + 1e-12)
+    ends = np.ravel(law.support) if law.support else np.quantile(eigenvalues, [0.02, 0.98])
+    low, high = min(ends[0], place if mass else np.inf), max(ends[-1], place if mass else -np.inf)
+    margin = 0.08 * max(high - low, 1e-3 * abs(place) + 1e-12)
     edges = np.linspace(low - margin, high + margin, _BINS + 1)
     counts, _ = np.histogram(eigenvalues, bins=edges)
     heights = counts / (len(eigenvalues) * (edges[1] - edges[0]))
@@ -71,13 +71,13 @@ def draw_spikes(axes: Axes, comparison: Comparison) -> None:
         axes.set_axis_off()
         axes.text(0.5, 0.5, "none predicted", ha="center", color=MUTED, transform=axes.transAxes)
         return
-    ranks = np.arange(1, len(comparison.spikes) + 1)
+    places = np.arange(1, len(comparison.spikes) + 1)
     found = [spike.found for spike in comparison.spikes]
     predicted = [spike.predicted for spike in comparison.spikes]
-    axes.plot(ranks, found, "o", color=DEEP, ms=7, label="exact")
-    axes.plot(ranks, predicted, "x", color=SHALLOW, ms=9, mew=2, label="predicted")
-    axes.set_xticks(ranks)
-    axes.set_xlim(0.5, len(ranks) + 0.5)
+    axes.plot(places, found, "o", color=DEEP, ms=7, label="exact")
+    axes.plot(places, predicted, "x", color=SHALLOW, ms=9, mew=2, label="predicted")
+    axes.set_xticks(places)
+    axes.set_xlim(0.5, len(places) + 0.5)
     axes.set_ylim(0.0, 1.15 * max(*found, *predicted))
-    axes.set_xlabel("rank")
+    axes.set_xlabel("largest first")
     axes.legend(loc="lower left", frameon=False)

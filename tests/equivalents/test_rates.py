@@ -1,0 +1,164 @@
+"""The distance between exact kernels and equivalents falls like p^{-1/2}; a wrong term stays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import pytest
+from mixture_cases import KINDS, Sample, draw, mixture_of
+
+import notsodeep as nsd
+from notsodeep.equivalents import Equivalent, coefficients
+from notsodeep.numerics.matrix_norms import operator_norm
+
+ACTIVATIONS = ("tanh", "arctan", "relu", "swish", "cos")
+SMALL, LARGE = (150, 300, 600), (250, 500, 1000, 2000)
+
+
+def slope(sizes: Iterable[int], values: Iterable[float]) -> float:
+    """Of log value against log p."""
+    return float(np.polyfit(np.log(list(sizes)), np.log(list(values)), 1)[0])
+
+
+def gaps(make, samples: list[list[Sample]], convention: str = "preactivation") -> dict[str, list]:  # type: ignore[no-untyped-def, type-arg]
+    """For either kernel the geometric mean over draws of ‖G − Ḡ‖, one for each size."""
+    result: dict[str, list[float]] = {"conjugate": [], "tangent": []}
+    for draws in samples:
+        logs: dict[str, list[float]] = {"conjugate": [], "tangent": []}
+        for X, _, stats, _ in draws:
+            model = make.centred(stats.tau0)
+            pair = nsd.kernel_pair(model, X, convention=convention)  # type: ignore[arg-type]
+            for kernel in logs:
+                eq = nsd.equivalent(model, X, stats, kernel=kernel, convention=convention)  # type: ignore[arg-type]
+                difference = getattr(pair, kernel) - eq.to_dense()
+                logs[kernel].append(np.log(operator_norm(difference)))
+        for kernel in result:
+            result[kernel].append(float(np.exp(np.mean(logs[kernel]))))
+    return result
+
+
+def assert_rates(make, samples: list[list[Sample]], sizes: tuple[int, ...], **options: str) -> None:  # type: ignore[no-untyped-def]
+    for kernel, found in gaps(make, samples, **options).items():
+        assert -0.85 <= slope(sizes, found) <= -0.3, (make, kernel, found)
+
+
+def draws_of(kind: str, classes: int, sizes: tuple[int, ...], mean: float, seeds: int) -> list:  # type: ignore[type-arg]
+    return [
+        [draw(mixture_of(kind, p, classes, mean), 4 * p // 5, seed) for seed in range(seeds)]
+        for p in sizes
+    ]
+
+
+@pytest.fixture(scope="module", params=[(2, k) for k in KINDS] + [(3, "different")], ids=str)
+def small(request: pytest.FixtureRequest) -> list[list[Sample]]:
+    classes, kind = request.param
+    return draws_of(kind, classes, SMALL, mean=3.0, seeds=2)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_gap_falls(small: list[list[Sample]], activation: str) -> None:
+    assert_rates(nsd.DeepEquilibrium(activation, 0.2), small, SMALL)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("classes", [2, 3])
+def test_gap_falls_over_the_whole_grid(kind: str, classes: int) -> None:
+    samples = draws_of(kind, classes, LARGE, mean=5.0, seeds=3)
+    for activation in ACTIVATIONS:
+        assert_rates(nsd.DeepEquilibrium(activation, 0.2), samples, LARGE)
+
+
+@pytest.mark.parametrize(
+    "layers", [["relu"], ["tanh"], ["tanh", "relu"], ["swish", "relu", "cos"]], ids=str
+)
+def test_gap_of_explicit_networks_falls(layers: list[str]) -> None:
+    samples = draws_of("different", 2, SMALL, mean=2.0, seeds=2)
+    assert_rates(nsd.ExplicitNetwork(layers), samples, SMALL)
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_gap_of_features_falls(activation: str) -> None:
+    samples = draws_of("different", 2, SMALL, mean=3.0, seeds=2)
+    assert_rates(nsd.DeepEquilibrium(activation, 0.2), samples, SMALL, convention="feature")
+    # Without recurrence the features are those of one layer.
+    assert_rates(nsd.DeepEquilibrium(activation, 0.0), samples, SMALL, convention="feature")
+
+
+@pytest.mark.parametrize("kernel", ["conjugate", "tangent"])
+def test_feature_gap_is_the_other_gap_over_sigma_a2(kernel: str) -> None:
+    X, _, stats, _ = draw(mixture_of("different", 200), 160)
+    deq = nsd.DeepEquilibrium("swish", 0.2).centred(stats.tau0)
+    found = [
+        getattr(nsd.kernel_pair(deq, X, convention=c), kernel)  # type: ignore[arg-type]
+        - nsd.equivalent(deq, X, stats, kernel=kernel, convention=c).to_dense()  # type: ignore[arg-type]
+        for c in ("preactivation", "feature")
+    ]
+    np.testing.assert_allclose(found[1], found[0] / 0.2, atol=1e-12)
+
+
+def trace_gaps(
+    activation: str, sizes: tuple[int, ...], identity: Callable[[Equivalent], float]
+) -> list[float]:
+    """|tr(G − Ḡ)|/n on the mixture paper's data, with `identity` added to the factor of I."""
+    result = []
+    for p in sizes:
+        X, _, stats, _ = draw(nsd.data.paper_mixture(p), 4 * p // 5)
+        deq = nsd.DeepEquilibrium(activation, 0.2).centred(stats.tau0)
+        eq = nsd.equivalent(deq, X, stats)
+        exact = float(np.trace(nsd.conjugate_kernel(deq, X)))
+        result.append(abs(exact / len(X) - eq.trace() / len(X) - identity(eq)))
+    return result
+
+
+def ours(eq: Equivalent) -> float:
+    return 0.0
+
+
+def printed_in_the_paper(eq: Equivalent) -> float:
+    return -(eq.coefficients.tau0**4) * eq.coefficients.covariance_overlap  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("activation", ["relu", "swish", "cos"])
+def test_identity_term_without_the_spurious_part(activation: str) -> None:
+    sizes = (200, 400, 800, 1600)
+    correct = trace_gaps(activation, sizes, ours)
+    assert -1.3 < slope(sizes, correct) < -0.7
+    # With −τ0⁴α3 in it, the trace is off by just that in the limit.
+    wrong = trace_gaps(activation, sizes, printed_in_the_paper)
+    deq = nsd.DeepEquilibrium(activation, 0.2).centred(1.0)
+    limit = coefficients(deq, 1.0).covariance_overlap
+    assert wrong[-1] == pytest.approx(limit, rel=0.25)
+    assert wrong[-1] > 5.0 * correct[-1]
+    assert slope(sizes, wrong) > -0.3
+
+
+@pytest.mark.paper
+@pytest.mark.parametrize(
+    ("activation", "bound"), [("arctan", 0.09), ("tanh", 0.094), ("relu", 0.04)]
+)
+def test_gap_on_the_data_of_the_paper(activation: str, bound: float) -> None:
+    X, _, stats, _ = draw(nsd.data.paper_mixture(1000), 800)
+    deq = nsd.DeepEquilibrium(activation, 0.1).centred(stats.tau0)
+    gap = operator_norm(nsd.conjugate_kernel(deq, X) - nsd.equivalent(deq, X, stats).to_dense())
+    assert 0.5 * bound < gap <= bound
+
+
+def test_an_uncentred_kernel_is_far_away() -> None:
+    X, _, stats, _ = draw(nsd.data.paper_mixture(400), 320)
+    deq = nsd.DeepEquilibrium("relu", 0.2)
+    eq = nsd.equivalent(deq.centred(stats.tau0), X, stats)
+    assert operator_norm(nsd.conjugate_kernel(deq, X) - eq.to_dense()) > 5.0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_estimated_statistics_do_nearly_as_well(kind: str) -> None:
+    X, y, stats, _ = draw(mixture_of(kind, 600, mean=3.0), 480)
+    estimated = nsd.data.MixtureStatistics.estimate(X, y)
+    found = []
+    for s in (stats, estimated):
+        deq = nsd.DeepEquilibrium("relu", 0.2).centred(s.tau0)
+        exact = nsd.conjugate_kernel(deq, X)
+        found.append(operator_norm(exact - nsd.equivalent(deq, X, s).to_dense()))
+    assert found[1] < 2.0 * found[0] + 0.01
