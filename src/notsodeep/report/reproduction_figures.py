@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from notsodeep import checks
 from notsodeep.report.drawing import DEEP, MUTED, SHALLOW, new_figure
@@ -99,10 +100,14 @@ def _dimension(records: list[Record]) -> Figure:
         panel.plot(ends, 0.8 * means[0] * (ends / ends[0]) ** -0.5, "k:", lw=1, label="slope −1/2")
         panel.set_xscale("log")
         panel.set_yscale("log")
+        panel.set_xticks(sizes, labels=[str(p) for p in sizes])
+        panel.minorticks_off()
+        panel.yaxis.set_major_formatter("{x:g}")
+        panel.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         panel.set_xlabel("p")
         panel.set_ylabel("distance to the equivalent")
         panel.set_title(_NAMES[kernel])
-        panel.legend(frameon=False, fontsize=8)
+        panel.legend(frameon=False, fontsize=8, loc="lower left")
     return figure
 
 
