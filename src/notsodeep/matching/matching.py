@@ -27,6 +27,8 @@ from notsodeep.matching.refinement import MeasuredKernel
 
 FAMILIES = ("auto", "leaky_relu", "hard_tanh", "piecewise_linear", "quadratic", "cubic", "dual")
 
+_WORTH_REFINING = 20.0
+
 OwnFamily = Callable[[FloatArray], Activation]
 
 
@@ -130,9 +132,14 @@ def match(
         proposals = question.ask_all()
     else:
         proposals = [question.ask(family, layers)]
-    if refine:
-        proposals = [question.refine(proposal) for proposal in proposals]
     scores = [question.score(proposal) for proposal in proposals]
+    if refine:
+        # Refining gains a factor of ten or so; what is further behind cannot win.
+        reach = _WORTH_REFINING * min((x for x in scores if not math.isnan(x)), default=0.0)
+        for k, proposal in enumerate(proposals):
+            if scores[k] <= reach:
+                proposals[k] = question.refine(proposal)
+                scores[k] = question.score(proposals[k])
     best, why = _choose(proposals, scores, by_data=rows is not None)
     chosen = proposals[best]
     return Match(
