@@ -5,6 +5,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt
+# One process per core, each with single-threaded linear algebra: small matrices gain nothing from
+# threads, and threads of several processes would fight.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist loadfile
 
 .PHONY: help run test test-all lint format bench docs clean
 
@@ -15,10 +18,10 @@ run: $(VENV)/run.stamp ## Compile a ReLU DEQ on handwritten digits and write run
 	$(BIN)/notsodeep compile --activation relu --sigma-a2 0.2 --data digits --out runs/relu
 
 test: $(VENV)/dev.stamp ## Run the tests, without the slow ones
-	$(BIN)/pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: $(VENV)/dev.stamp ## Run every test
-	$(BIN)/pytest
+	$(PYTEST)
 
 lint: $(VENV)/dev.stamp ## Check style and types
 	$(BIN)/ruff check .

@@ -114,7 +114,9 @@ def sphere_coefficients(
     convention: Convention = "preactivation",
 ) -> SphereCoefficients:
     """Compute α, β and μ of `sphere_equivalent` for points on the sphere of R^dimension."""
-    checked_choice(model, kernel, convention, "sphere_coefficients")
+    owner = "sphere_coefficients"
+    checked_choice(model, kernel, convention, owner)
+    checks.integer_at_least(dimension, 2, "dimension", owner)
     if isinstance(model, DeepEquilibrium):
         g = _equilibrium(model, kernel, convention)
     else:

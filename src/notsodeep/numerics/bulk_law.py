@@ -17,7 +17,9 @@ Interval = tuple[float, float]
 
 _MASS = 1e-6  # largest error of the total mass that is accepted
 _ZERO = 1e-14  # edges found by search below this share of the largest are zero
-_LONGEST = (2048, 8192)  # terms of a series, at first and if the mass is not right then
+_TERMS = (64, 128, 256)  # of the series of a piece, before it is cut in two
+_TAIL = 1e-9  # what the last terms of a piece may add to the mass
+_CUTS = 20
 _GRID = 600
 
 
@@ -41,8 +43,7 @@ class BulkLaw:
     support: tuple[Interval, ...]
     zero_mass: float
     mass_error: float
-    _grains: tuple[float, ...] = field(repr=False)
-    _cosines: tuple[FloatArray, ...] = field(repr=False)
+    _pieces: tuple[_Piece, ...] = field(repr=False)
 
     @classmethod
     def of(cls, equation: SilversteinEquation) -> BulkLaw:
@@ -55,21 +56,16 @@ class BulkLaw:
         """
         support = _support(equation)
         zero_mass = max(0.0, 1.0 - equation.rank() / float(equation.ratios.sum()))
-        starts = tuple(_grain(equation, interval) for interval in support)
-        for longest in _LONGEST:
-            pieces = zip(support, starts, strict=True)
-            cosines = tuple(_cosine_series(equation, *piece, longest) for piece in pieces)
-            total = zero_mass + sum(np.pi * series[0] for series in cosines)
-            error = abs(total - 1.0)
-            if error <= _MASS:
-                break
+        pieces = tuple(piece for interval in support for piece in _cut(equation, interval))
+        total = zero_mass + sum(piece.mass for piece in pieces)
+        error = abs(total - 1.0)
         if not error <= _MASS:
             raise NotConverged(
                 f"The limiting density integrates to {total:.8f} with its point mass, and must to "
                 f"1 within {_MASS:g}: part of the spectrum was missed. Fewer distinct eigenvalues "
                 "of the covariance (group close ones) make it easier."
             )
-        return cls(equation, support, zero_mass, error, starts, cosines)
+        return cls(equation, support, zero_mass, error, pieces)
 
     def density(self, x: FloatArray) -> FloatArray:
         """Return the density at x, without the point mass; zero outside the support."""
@@ -86,74 +82,95 @@ class BulkLaw:
         """Return the share of eigenvalues ≤ x."""
         points = np.asarray(x, dtype=np.float64)
         result = np.where(points >= 0.0, self.zero_mass, 0.0)
-        pieces = zip(self.support, self._grains, self._cosines, strict=True)
-        for interval, grain, series in pieces:
-            angle = _angle(points, interval, grain)
-            terms = series[1:] / np.arange(1, len(series))
-            result = result + series[0] * angle + _sine_sum(terms, angle)
+        for piece in self._pieces:
+            result = result + piece.mass_below(points)
         return np.asarray(np.clip(result, 0.0, 1.0))
 
 
-def _grain(equation: SilversteinEquation, interval: Interval) -> float:
-    """Return the size s of the details at the lower end; infinite if the interval has one size.
+@dataclass(frozen=True, eq=False)
+class _Piece:
+    """Part of the support, on which density·dx/dθ is a short series in cos kθ.
 
-    An interval that spans many decades is seen in log(x − low + s), which is log x for s = low.
+    sin²(θ/2) is the share of the way from low to high, in x or, with a finite grain s, in
+    log(x − low + s).  Square-root edges become smooth in θ, and the integral is known term by term.
+    """
+
+    low: float
+    high: float
+    grain: float
+    series: FloatArray
+
+    @property
+    def mass(self) -> float:
+        return float(np.pi * self.series[0])
+
+    @property
+    def is_resolved(self) -> bool:
+        return float(np.abs(self.series[-len(self.series) // 8 :]).max()) <= _TAIL
+
+    def mass_below(self, x: FloatArray) -> FloatArray:
+        """Integrate the density up to x."""
+        inside = np.clip(x, self.low, self.high) - self.low
+        width = self.high - self.low
+        if np.isinf(self.grain):
+            share = inside / width
+        else:
+            share = np.log1p(inside / self.grain) / np.log1p(width / self.grain)
+        angle = 2.0 * np.arcsin(np.sqrt(np.clip(share, 0.0, 1.0)))
+        # Clenshaw's recurrence for Σ (a_k/k) sin kθ.
+        twice = 2.0 * np.cos(angle)
+        last = before = np.zeros(angle.shape)
+        for k in range(len(self.series) - 1, 0, -1):
+            last, before = self.series[k] / k + twice * last - before, last
+        return np.asarray(self.series[0] * angle + last * np.sin(angle))
+
+
+def _cut(equation: SilversteinEquation, interval: Interval) -> list[_Piece]:
+    """Cut an interval of the support until a short series will do on every piece."""
+    todo, done = [(interval, 0)], []
+    while todo:
+        (low, high), cuts = todo.pop()
+        grain = _grain(equation, low, high)
+        for terms in _TERMS:
+            piece = _Piece(low, high, grain, _cosine_series(equation, low, high, grain, terms))
+            if piece.is_resolved:
+                break
+        middle = float(_positions(low, high, grain, np.array(0.5)))
+        if piece.is_resolved or cuts == _CUTS or not low < middle < high:
+            done.append(piece)
+        else:
+            todo += [((low, middle), cuts + 1), ((middle, high), cuts + 1)]
+    return done
+
+
+def _grain(equation: SilversteinEquation, low: float, high: float) -> float:
+    """Return the size of the details at the lower end; infinite if low and high are of one size.
+
     One that reaches zero has details of the size of the harmonic mean of the eigenvalues.
     """
-    low, high = interval
     if low == 0.0:
         values = equation.eigenvalues.max(axis=1)
         low = 1.0 / float(equation.weights @ (1.0 / values)) if (values > 0.0).all() else high
     return low if 100.0 * low < high else np.inf
 
 
-def _angle(x: FloatArray, interval: Interval, grain: float) -> FloatArray:
-    """θ ∈ [0, π] with sin²(θ/2) the share of the way from low to high, x beyond them put there."""
-    low, high = interval
-    inside = np.clip(x, low, high) - low
+def _positions(low: float, high: float, grain: float, share: FloatArray) -> FloatArray:
+    """Return x at a share of the way from low to high."""
     if np.isinf(grain):
-        share = inside / (high - low)
-    else:
-        share = np.log1p(inside / grain) / np.log1p((high - low) / grain)
-    return np.asarray(2.0 * np.arcsin(np.sqrt(np.clip(share, 0.0, 1.0))))
+        return np.asarray(low + (high - low) * share)
+    return np.asarray(low + grain * np.expm1(np.log1p((high - low) / grain) * share))
 
 
 def _cosine_series(
-    equation: SilversteinEquation, interval: Interval, grain: float, longest: int
+    equation: SilversteinEquation, low: float, high: float, grain: float, terms: int
 ) -> FloatArray:
-    """Coefficients of density·dx/dθ in cos kθ.
-
-    Square-root edges become smooth in θ, so the series converges fast, and its integral is known
-    term by term.
-    """
-    low, high = interval
-    size = 64
-    while True:
-        angle = np.pi * (np.arange(size) + 0.5) / size
-        share = np.sin(0.5 * angle) ** 2
-        if np.isinf(grain):
-            x = low + (high - low) * share
-            slope = 0.5 * (high - low) * np.sin(angle)
-        else:
-            span = np.log1p((high - low) / grain)
-            x = low + grain * np.expm1(span * share)
-            slope = 0.5 * span * (x - low + grain) * np.sin(angle)
-        density = np.maximum(equation.stieltjes(x).imag, 0.0) / np.pi
-        series = dct(density * slope, type=2) / size
-        series[0] *= 0.5
-        tail = float(np.abs(series[-size // 8 :]).max())
-        if tail <= 1e-10 * abs(series[0]) or size >= longest:
-            return np.asarray(series)
-        size *= 2
-
-
-def _sine_sum(coefficients: FloatArray, angle: FloatArray) -> FloatArray:
-    """Return Σ_k c_k sin kθ, k = 1 …, by Clenshaw's recurrence."""
-    twice = 2.0 * np.cos(angle)
-    last = before = np.zeros(angle.shape)
-    for coefficient in coefficients[::-1]:
-        last, before = coefficient + twice * last - before, last
-    return np.asarray(last * np.sin(angle))
+    angle = np.pi * (np.arange(terms) + 0.5) / terms
+    x = _positions(low, high, grain, np.sin(0.5 * angle) ** 2)
+    slope = high - low if np.isinf(grain) else np.log1p((high - low) / grain) * (x - low + grain)
+    density = np.maximum(equation.stieltjes(x).imag, 0.0) / np.pi
+    series = dct(density * slope * 0.5 * np.sin(angle), type=2) / terms
+    series[0] *= 0.5
+    return np.asarray(series)
 
 
 def _support(equation: SilversteinEquation) -> tuple[Interval, ...]:

@@ -28,6 +28,7 @@ EDGE = 1e-7
 """Im δ up to this times 1 + |δ| counts as zero: the accuracy of δ where the spectrum ends."""
 
 _RESIDUAL = 1e-12
+_CLOSE = 0.1 * _RESIDUAL  # where Newton's method stops
 _COARSE = np.array([1.0, 0.3, 0.1, 0.03, 0.01, 1e-3])
 _FINE = np.logspace(0.0, -17.0, 58)
 _CHUNK = 400_000  # numbers in a table of points × directions
@@ -117,7 +118,9 @@ class SilversteinEquation:
         slope = self.ratios / (1.0 + delta) ** 2
         return image, self._products(inverse**2) * slope[:, None, :]
 
-    def _newton(self, start: ComplexArray, z: ComplexArray, steps: int) -> ComplexArray:
+    def _newton(
+        self, start: ComplexArray, z: ComplexArray, steps: int, tolerance: float
+    ) -> ComplexArray:
         eye = np.eye(len(self.ratios))
         result = start.copy()
         active = np.arange(len(z))
@@ -125,7 +128,7 @@ class SilversteinEquation:
             delta = result[active]
             image, jacobian = self._map(delta, z[active])
             gap = image - delta
-            going = (np.abs(gap) > 0.1 * _RESIDUAL * (1.0 + np.abs(delta))).any(axis=1)
+            going = (np.abs(gap) > tolerance * (1.0 + np.abs(delta))).any(axis=1)
             active = active[going]
             delta, gap, jacobian = delta[going], gap[going], jacobian[going]
             if not active.size:
@@ -166,27 +169,31 @@ class SilversteinEquation:
         return np.asarray((factors @ products).reshape(-1, K, K))
 
     def _continued(self, z: ComplexArray) -> ComplexArray:
-        delta = self._descended(z, _COARSE)
+        delta = self._descended(z, _COARSE, 1e-3)
         bad = ~self._certified(delta, z)
         if bad.any():
-            delta[bad] = self._descended(z[bad], _FINE)
+            delta[bad] = self._descended(z[bad], _FINE, _CLOSE)
             bad[bad] = ~self._certified(delta[bad], z[bad])
         if bad.any():
             worst = z[np.flatnonzero(bad)[0]]
             raise NotConverged(
-                f"The equation for the limiting spectrum was not solved at z = {worst:.6g}: "
-                f"{int(bad.sum())} of {len(z)} points keep a residual above {_RESIDUAL:g}."
+                f"The equation for the limiting spectrum was not solved at z = {worst:.6g}: at "
+                f"{int(bad.sum())} of {len(z)} points no solution to within {_RESIDUAL:g} is the "
+                "limit from above."
             )
         return delta
 
-    def _descended(self, z: ComplexArray, ladder: NDArray[np.floating[Any]]) -> ComplexArray:
+    def _descended(
+        self, z: ComplexArray, ladder: NDArray[np.floating[Any]], tolerance: float
+    ) -> ComplexArray:
+        """Follow the solution down the heights of the ladder, each to within the tolerance."""
         top = z + 1j * self.reach
         delta = -(self.weights @ self.eigenvalues) / top[:, None]
         for _ in range(10):
             delta = self._map(delta, top)[0]
         for height in ladder:
-            delta = self._newton(delta, z + 1j * height * self.reach, 12)
-        delta = self._newton(delta, z, 80)
+            delta = self._newton(delta, z + 1j * height * self.reach, 12, tolerance)
+        delta = self._newton(delta, z, 80, _CLOSE)
         # On the real axis the solution is defined up to conjugation.
         flipped = (z.imag == 0.0)[:, None] & (delta.imag < 0.0)
         return np.where(flipped, delta.conj(), delta)
@@ -224,4 +231,4 @@ class SilversteinEquation:
         choice = np.where((z.imag > 0.0) | complex_, most, stable.argmin(axis=1))
         chosen = delta[rows, choice]
         real = (z.imag == 0.0) & ~complex_
-        return self._newton(np.where(real, chosen.real, chosen)[:, None], z, 5)[:, 0]
+        return self._newton(np.where(real, chosen.real, chosen)[:, None], z, 5, _CLOSE)[:, 0]
