@@ -147,7 +147,9 @@ def test_bad_input_is_refused() -> None:
     for few in (X[:1], np.ones((4, 1))):
         with pytest.raises(InvalidInput, match="at least two rows and two columns"):
             nsd.sphere_equivalent(REFERENCE, few)
-    with pytest.raises(InvalidInput, match="dimension of sphere_coefficients must be an integer of"):
+    with pytest.raises(
+        InvalidInput, match="dimension of sphere_coefficients must be an integer of"
+    ):
         sphere_coefficients(REFERENCE, 1)
     with pytest.raises(UnknownName, match="'conjugate'"):
         nsd.sphere_equivalent(REFERENCE, X, kernel="conjugated")  # type: ignore[arg-type]
