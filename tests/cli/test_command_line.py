@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from notsodeep import __version__
-from notsodeep.cli.main import app
+from notsodeep.cli.main import app, main
 from notsodeep.errors import InvalidInput
 
 COMMANDS = ("compile", "report", "match", "kernel", "spectrum", "reproduce", "moments")
@@ -71,14 +71,31 @@ def test_moments_as_json() -> None:
         (["reproduce", "sphere-spectra", "--profile", "big"], 2, "Unknown profile"),
     ],
 )
-def test_errors_are_one_line(arguments: list[str], code: int, words: str) -> None:
-    result = run(*arguments)
-    assert result.returncode == code
+def test_errors_are_one_line(
+    arguments: list[str],
+    code: int,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["notsodeep", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    printed = capsys.readouterr()
+    assert end.value.code == code
+    assert printed.out == ""
+    assert printed.err.startswith("error: ")
+    assert printed.err.count("\n") == 1
+    assert words in printed.err
+    assert "Traceback" not in printed.err
+
+
+def test_an_error_of_a_real_process_is_one_line() -> None:
+    result = run("moments", "--activation", "rleu")
+    assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr.startswith("error: ")
     assert result.stderr.count("\n") == 1
-    assert words in result.stderr
-    assert "Traceback" not in result.stderr
 
 
 def test_traceback_on_request() -> None:
@@ -88,8 +105,8 @@ def test_traceback_on_request() -> None:
 def test_version_and_help() -> None:
     assert run("--version").stdout == f"notsodeep {__version__}\n"
     for command in ([], *([name] for name in COMMANDS)):
-        result = run(*command, "--help")
-        assert result.returncode == 0
+        result = in_process(*command, "--help")
+        assert result.exit_code == 0
         assert "Example:" in result.stdout
 
 

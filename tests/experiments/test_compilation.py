@@ -134,7 +134,7 @@ def test_a_corrupted_piece_is_named(finished: Path, tmp_path: Path) -> None:
         compile_deq(settings(), copy)
 
 
-@pytest.mark.parametrize("delay", [3.0, 6.0])
+@pytest.mark.parametrize("delay", [4.0, pytest.param(7.0, marks=pytest.mark.slow)])
 def test_a_killed_run_ends_with_the_same_numbers(
     finished: Path, tmp_path: Path, delay: float
 ) -> None:
