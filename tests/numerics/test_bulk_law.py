@@ -110,12 +110,12 @@ def test_edges_are_where_two_solutions_meet(c: float) -> None:
         assert gaps.min() < 1e-5 * np.abs(roots).max()
 
 
-SLOW_RATIOS = (0.1, 0.8, 0.999, 1.0001, 1.3, 60.0)
+SLOW_RATIOS = (0.1, 0.8, 1.0, 1.0001, 1.3, 60.0)
 POPULATIONS = {
     "isolated eigenvalue": ([1.0, 12.0], [999, 1]),
     "two levels": ([1.0, 30.0], [1, 1]),
     "many": (np.linspace(0.2, 1.8, 500), np.ones(500)),
-    "six decades": (np.geomspace(1e-6, 1.0, 150), np.ones(150)),
+    "six decades": (np.geomspace(1e-6, 1.0, 60), np.ones(60)),
     "zeros": ([0.0, 1.0, 2.0, 5.0, 9.0], np.ones(5)),
     "nearly equal": ([1.0, 1.0 + 1e-9, 3.0, 5.0, 7.0], np.ones(5)),
     "classes": ([[1.0, 1.5]], [1]),
@@ -128,7 +128,7 @@ POPULATIONS = {
 
 @pytest.mark.parametrize("population", POPULATIONS)
 @pytest.mark.parametrize(
-    "c", [0.3, 0.9999, 1.0, 4.0, *(pytest.param(c, marks=pytest.mark.slow) for c in SLOW_RATIOS)]
+    "c", [0.3, 0.9999, 4.0, *(pytest.param(c, marks=pytest.mark.slow) for c in SLOW_RATIOS)]
 )
 def test_mass_and_distribution_function(population: str, c: float) -> None:
     eigenvalues, weights = POPULATIONS[population]

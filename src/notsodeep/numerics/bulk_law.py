@@ -20,7 +20,7 @@ Interval = tuple[float, float]
 _MASS = 1e-6  # largest error of the total mass that is accepted
 _ZERO = 1e-14  # edges found by search below this share of the largest are zero
 _TERMS = (64, 128, 256)  # of the series of a piece, before it is cut in two
-_TAIL = 1e-8  # largest of the last terms of a series; they add less than 1e-4 of it to the mass
+_TAIL = 1e-8  # largest of the last terms of a series that is good enough
 _CUTS = 20
 _GRID = 600
 
