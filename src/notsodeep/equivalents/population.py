@@ -137,12 +137,10 @@ def _sphere(n: int, d: int) -> Population:
 
 
 def _deconvolved(X: FloatArray, stats: MixtureStatistics) -> Population:
-    """Estimate the spectrum of C°, with one covariance for all classes (El Karoui, 2008).
+    """Estimate the spectrum of C° from the class-centred sample, one for all classes.
 
-    With m(z) of the class-centred sample known, Silverstein's equation
-    Σ_k w_k t_k/(1 + c t_k m) = z + 1/m is linear in the weights w_k of candidate eigenvalues t_k:
-    non-negative least squares over complex z.  The quadratic forms of the means are those of the
-    sample itself, which needs the p × p scatter matrix.
+    The quadratic forms of the means are those of the sample itself, which needs the p × p scatter
+    matrix.
     """
     n, p = X.shape
     K = len(stats.counts)
@@ -152,34 +150,7 @@ def _deconvolved(X: FloatArray, stats: MixtureStatistics) -> Population:
     centred = X - means[stats.J.argmax(axis=1)]
     eigenvalues, basis = np.linalg.eigh(centred.T @ centred)
     eigenvalues = np.maximum(eigenvalues, 0.0)
-    ratio = (n - K) / p
-
-    top = float(eigenvalues[-1])
-    x = np.concatenate([np.quantile(eigenvalues, np.linspace(0.0, 1.0, _POINTS // 2)),
-                        np.linspace(0.0, 1.2 * top, _POINTS // 2)])  # fmt: skip
-    z = x + 1j * (0.05 * np.maximum(x, float(eigenvalues.mean())))
-    # The companion transform, of the (n − K) × (n − K) matrix.
-    transform = (1.0 / (eigenvalues - z[:, None])).sum(axis=1)
-    transform = (transform - (n - K - p) / z) / (n - K)
-    largest = top / ratio * 1.2
-    atoms = np.append(0.0, np.geomspace(1e-4 * largest, largest, _ATOMS))
-    table = atoms / (1.0 + ratio * atoms * transform[:, None])
-    right = z + 1.0 / transform
-    weight = 1.0 / np.abs(right)
-    stacked = np.concatenate([(table * weight[:, None]).real, (table * weight[:, None]).imag])
-    target = np.concatenate([(right * weight).real, (right * weight).imag])
-    # Weights sum to one, and have the sample's first moment.
-    mean = float(eigenvalues.sum()) / (ratio * p)
-    heavy = 10.0 * len(target)
-    stacked = np.concatenate([stacked, [heavy * atoms / mean, np.full(len(atoms), heavy)]])
-    target = np.append(target, [heavy, heavy])
-    # Less than half an eigenvalue is noise: those atoms are left out, and the others found again.
-    weights = nnls(stacked, target)[0]
-    kept = weights > 0.5 / p
-    atoms, weights = atoms[kept], nnls(stacked[:, kept], target)[0]
-    atoms, weights = atoms[weights > 0.0], weights[weights > 0.0]
-    weights = weights / weights.sum()
-
+    atoms, weights = _spectrum_behind(eigenvalues, n - K)
     return Population(
         SilversteinEquation(atoms[:, None], weights, np.array([n / p])),
         np.zeros(K, np.intp),
@@ -189,3 +160,38 @@ def _deconvolved(X: FloatArray, stats: MixtureStatistics) -> Population:
         f"eigenvalues of C° deconvolved from {n} samples ({len(atoms)} atoms), one covariance for "
         "all classes, and the means of the sample",
     )
+
+
+def _spectrum_behind(eigenvalues: FloatArray, rows: int) -> tuple[FloatArray, FloatArray]:
+    """Estimate atoms and weights of C° from the p eigenvalues of WᵀW (El Karoui, 2008).
+
+    With m(z) of the sample known, Silverstein's equation Σ_k w_k t_k/(1 + c t_k m) = z + 1/m is
+    linear in the weights w_k of candidate eigenvalues t_k: non-negative least squares over
+    complex z.
+    """
+    p = len(eigenvalues)
+    ratio = rows / p
+    top = float(eigenvalues[-1])
+    x = np.concatenate([np.quantile(eigenvalues, np.linspace(0.0, 1.0, _POINTS // 2)),
+                        np.linspace(0.0, 1.2 * top, _POINTS // 2)])  # fmt: skip
+    z = x + 1j * (0.05 * np.maximum(x, float(eigenvalues.mean())))
+    # The companion transform, of the matrix WWᵀ.
+    transform = (1.0 / (eigenvalues - z[:, None])).sum(axis=1)
+    transform = (transform - (rows - p) / z) / rows
+    largest = top / ratio * 1.2
+    atoms = np.append(0.0, np.geomspace(1e-4 * largest, largest, _ATOMS))
+    table = atoms / (1.0 + ratio * atoms * transform[:, None])
+    right = z + 1.0 / transform
+    weight = 1.0 / np.abs(right)
+    stacked = np.concatenate([(table * weight[:, None]).real, (table * weight[:, None]).imag])
+    target = np.concatenate([(right * weight).real, (right * weight).imag])
+    # Weights sum to one, and have the sample's first moment.
+    mean = float(eigenvalues.sum()) / rows
+    heavy = 10.0 * len(target)
+    stacked = np.concatenate([stacked, [heavy * atoms / mean, np.full(len(atoms), heavy)]])
+    target = np.append(target, [heavy, heavy])
+    # Less than half an eigenvalue is noise: those atoms are left out, and the others found again.
+    kept = nnls(stacked, target)[0] > 0.5 / p
+    atoms, weights = atoms[kept], nnls(stacked[:, kept], target)[0]
+    atoms, weights = atoms[weights > 0.0], weights[weights > 0.0]
+    return atoms, weights / weights.sum()

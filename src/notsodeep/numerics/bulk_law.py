@@ -21,7 +21,7 @@ _MASS = 1e-6  # largest error of the total mass that is accepted
 _ZERO = 1e-14  # edges found by search below this share of the largest are zero
 _TERMS = (64, 128, 256)  # of the series of a piece, before it is cut in two
 _TAIL = 1e-8  # largest of the last terms of a series that is good enough
-_CUTS = 20
+_CUTS, _PIECES = 20, 500  # largest numbers of cuts to one piece, and of pieces of an interval
 _GRID = 600
 
 
@@ -137,7 +137,8 @@ def _cut(equation: SilversteinEquation, interval: Interval) -> list[_Piece]:
             if piece.is_resolved:
                 break
         middle = float(_positions(low, high, grain, np.array(0.5)))
-        if piece.is_resolved or cuts == _CUTS or not low < middle < high:
+        exhausted = cuts == _CUTS or len(done) + len(todo) >= _PIECES
+        if piece.is_resolved or exhausted or not low < middle < high:
             done.append(piece)
         else:
             todo += [((low, middle), cuts + 1), ((middle, high), cuts + 1)]
