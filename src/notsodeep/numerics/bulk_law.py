@@ -128,7 +128,8 @@ class _Piece:
 
 def _cut(equation: SilversteinEquation, interval: Interval) -> list[_Piece]:
     """Cut an interval of the support until a short series will do on every piece."""
-    todo, done = [(interval, 0)], []
+    todo = [(interval, 0)]
+    done: list[_Piece] = []
     while todo:
         (low, high), cuts = todo.pop()
         grain = _grain(equation, low, high)
