@@ -175,6 +175,13 @@ def test_a_configuration_file_fills_in_what_is_not_typed(tmp_path: Path) -> None
     result = in_process("compile", "--config", str(config))
     assert isinstance(result.exception, InvalidInput)
     assert "width" in str(result.exception)
+    config.write_text('family = "leaky_relu"\nsigma-a2 = "much"\n')
+    result = in_process("match", "--config", str(config))
+    assert result.exit_code == 2
+    assert "--sigma-a2" in result.stderr
+    config.write_text('family = "leaky_relu"\nsigma-a2 = 0.3\n')
+    typed = in_process("match", "--family", "leaky_relu", "--sigma-a2", "0.3")
+    assert in_process("match", "--config", str(config)).stdout == typed.stdout
 
 
 def test_kernel_file_is_the_kernel(tmp_path: Path) -> None:

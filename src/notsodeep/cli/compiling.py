@@ -1,10 +1,4 @@
-"""`notsodeep compile` and `notsodeep report`.
-
-The options of `compile` are read from the context, where they can be told from their defaults: a
-configuration file fills in what was not typed.
-"""
-
-# ruff: noqa: ARG001
+"""`notsodeep compile` and `notsodeep report`."""
 
 from __future__ import annotations
 
@@ -16,6 +10,7 @@ import typer
 
 from notsodeep.cli.options import (
     ActivationOption,
+    ConfigOption,
     ConventionOption,
     DataOption,
     FamilyOption,
@@ -27,7 +22,6 @@ from notsodeep.cli.options import (
     SigmaOption,
     equilibrium,
     print_json,
-    read_config,
     say,
 )
 
@@ -57,7 +51,7 @@ def compile_command(
     accuracy_limit: Annotated[float, typer.Option(help="Largest accuracy loss, in points.")] = 0.5,
     out: Annotated[Path, typer.Option(help="Directory of the results.")] = Path("runs/compile"),
     force: ForceOption = False,
-    config: Annotated[Path | None, typer.Option(help="A TOML file with these options.")] = None,
+    config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Find the shallow network for a deep equilibrium model, with the evidence that it will do.
@@ -70,31 +64,19 @@ def compile_command(
     from notsodeep.experiments.compilation import CompileSettings, compile_deq
     from notsodeep.report.compile_page import headline, rule, write_compile_page
 
-    options = dict(context.params)
-    if config is not None:
-        chosen = set(options) - {"config", "as_json", "force", "context"}
-        given = read_config(config, chosen)
-        # What is typed wins over what is in the file.
-        options |= {k: v for k, v in given.items() if _is_default(context, k)}
-    deq = equilibrium(options["activation"], options["sigma_a2"], options["kink"])
+    deq = equilibrium(activation, sigma_a2, kink)
     fields = {field.name for field in dataclasses.fields(CompileSettings)} - {"deq"}
-    settings = CompileSettings(deq, **{name: options[name] for name in fields})
-    target = Path(options["out"])
-    summary = compile_deq(settings, target, force=force, say=say)
-    page = write_compile_page(target)
+    settings = CompileSettings(deq, **{name: context.params[name] for name in fields})
+    summary = compile_deq(settings, out, force=force, say=say)
+    page = write_compile_page(out)
     if as_json:
         print_json({**summary, "report": str(page)})
         return
     typer.echo(headline(summary))
     _print_summary(summary)
     typer.echo(rule(settings.to_dict()))
-    typer.echo(f"network: {target / 'network.safetensors'}")
+    typer.echo(f"network: {out / 'network.safetensors'}")
     typer.echo(f"report:  {page}")
-
-
-def _is_default(context: typer.Context, name: str) -> bool:
-    source: Any = context.get_parameter_source(name)
-    return source is None or source.name in ("DEFAULT", "DEFAULT_MAP")
 
 
 def _print_summary(summary: dict[str, Any]) -> None:

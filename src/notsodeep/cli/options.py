@@ -38,6 +38,32 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 ForceOption = Annotated[bool, typer.Option(help="Replace what is there.")]
 
 
+def _use_config(context: typer.Context, path: Path | None) -> Path | None:
+    """Take the options in a TOML file as defaults: what is typed wins; unknown keys are errors."""
+    if path is None:
+        return None
+    try:
+        content = tomllib.loads(path.read_text())
+    except OSError as error:
+        raise InvalidInput(f"config must name a readable file. Got {path}: {error}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"config must be a TOML file. Got {path}: {error}.") from error
+    options = {p.name for p in context.command.params if p.name} - _NOT_IN_FILES
+    names = {name.replace("_", "-"): name for name in sorted(options)}
+    context.default_map = {
+        names[checks.known_name(key.replace("_", "-"), names, f"key in {path}")]: value
+        for key, value in content.items()
+    }
+    return path
+
+
+_NOT_IN_FILES = {"config", "force", "as_json", "help"}
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(callback=_use_config, is_eager=True, help="A TOML file with these options."),
+]
+
+
 def equilibrium(activation: str, sigma_a2: float, kinks: Iterable[float] | None) -> DeepEquilibrium:
     """Make the DEQ that the options describe; an activation is a name or else a formula."""
     from notsodeep.activations import from_formula, named
@@ -47,21 +73,6 @@ def equilibrium(activation: str, sigma_a2: float, kinks: Iterable[float] | None)
     is_name = activation.isidentifier() and activation != "x" and not points
     phi = named(activation) if is_name else from_formula(activation, kinks=points)
     return DeepEquilibrium(phi, sigma_a2)
-
-
-def read_config(path: Path, known: Iterable[str]) -> dict[str, Any]:
-    """Read options from a TOML file; an unknown key is an error."""
-    try:
-        content = tomllib.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise InvalidInput(f"config must name a file. Got {path}, which does not exist.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"config must be a TOML file. Got {path}: {error}.") from error
-    names = {name.replace("_", "-"): name for name in known}
-    return {
-        names[checks.known_name(key.replace("_", "-"), names, f"key in {path}")]: value
-        for key, value in content.items()
-    }
 
 
 def print_json(record: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from notsodeep.cli.options import ForceOption, JsonOption, print_json
+from notsodeep.cli.options import ConfigOption, ForceOption, JsonOption, print_json
 from notsodeep.errors import InvalidInput
 
 
@@ -21,6 +21,7 @@ def reproduce_command(
     ] = None,
     force: ForceOption = False,
     list_all: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
+    config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Reproduce a figure of the papers and set our numbers beside theirs.

@@ -10,6 +10,7 @@ import typer
 
 from notsodeep.cli.options import (
     ActivationOption,
+    ConfigOption,
     ConventionOption,
     DataOption,
     FamilyOption,
@@ -44,6 +45,7 @@ def match_command(
     layers: Annotated[int | None, typer.Option(help="Hidden layers, 1 or 2.")] = None,
     refine: Annotated[bool, typer.Option(help="Refine on the data; needs --data.")] = False,
     seed: SeedOption = 0,
+    config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the parameters of the shallow network that matches a deep equilibrium model.
@@ -89,6 +91,7 @@ def kernel_command(
     seed: SeedOption = 0,
     out: Annotated[Path, typer.Option(help="A .npy file.")] = Path("kernel.npy"),
     force: ForceOption = False,
+    config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compute an exact kernel of a deep equilibrium model and write it as a .npy file.
@@ -138,6 +141,7 @@ def spectrum_command(
     seed: SeedOption = 0,
     out: Annotated[Path | None, typer.Option(help="A .svg or .png of the spectrum.")] = None,
     force: ForceOption = False,
+    config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare the spectrum of an exact kernel with random-matrix theory.
