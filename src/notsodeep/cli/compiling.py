@@ -43,7 +43,7 @@ def compile_command(
         str, typer.Option(help="readout (random features) or all weights.")
     ] = "readout",
     epochs: Annotated[int, typer.Option(help="Epochs, with --train all.")] = 10,
-    seeds: Annotated[int, typer.Option(help="Random draws of each network, at least 2.")] = 10,
+    seeds: Annotated[int, typer.Option(help="Random draws of each network, at least 2.")] = 30,
     seed: SeedOption = 0,
     ridge: Annotated[float, typer.Option(help="Ridge, relative to the features' size.")] = 1e-2,
     tolerance: Annotated[float, typer.Option(help="Relative, of the DEQ's solver.")] = 1e-5,

@@ -85,7 +85,7 @@ class CompileSettings:
     width: int = 1024
     train: Training = "readout"
     epochs: int = 10
-    seeds: int = 10
+    seeds: int = 30
     seed: int = 0
     ridge: float = 1e-2
     tolerance: float = 1e-5
