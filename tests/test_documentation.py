@@ -1,0 +1,39 @@
+"""Every Python block of the README and the documentation runs, page by page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BLOCK = re.compile(r"^```python\n(.*?)^```", flags=re.DOTALL | re.MULTILINE)
+
+
+def blocks_of(page: Path) -> list[tuple[int, str]]:
+    """Return the blocks of a page, each with the number of its first line."""
+    text = page.read_text()
+    return [(text.count("\n", 0, m.start(1)), m[1]) for m in BLOCK.finditer(text)]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks_of(p)], ids=name_of)
+def test_code_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of a page build on one another, as a reader would type them."""
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {"__name__": "__main__"}
+    for line, block in blocks_of(page):
+        # Padding makes line numbers of an error those of the page.
+        exec(compile("\n" * line + block, name_of(page), "exec"), names)
+
+
+def test_links_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
+            if not target.startswith(("http:", "https:", "mailto:")):
+                assert (page.parent / target).exists(), f"{name_of(page)}: {target}"
