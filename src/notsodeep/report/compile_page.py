@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-from markupsafe import Markup
 from matplotlib.axes import Axes
 
-from notsodeep import __version__
-from notsodeep.execution import atomic_write
 from notsodeep.experiments.compilation import ROLES
 from notsodeep.experiments.run_directory import RunDirectory, stored_settings
-from notsodeep.report.drawing import new_figure, svg_text
+from notsodeep.report.drawing import new_figure
 from notsodeep.report.match_figure import (
     draw_activations,
     draw_difference,
     draw_eigenvalue_scatter,
     draw_spectra,
 )
+from notsodeep.report.page import NAME, inline_figure, write_page
 
-NAME = "report.html"
 _WORDS = {True: "holds", False: "fails", None: "undecided"}
 _DISTANCES = {
     "operator-norm gap": ("gap", "{:.4g}"),
@@ -49,17 +44,7 @@ def write_compile_page(directory: str | Path) -> Path:
     """
     settings = stored_settings(directory, "compile")
     run = RunDirectory(directory, "compile", settings)
-    environment = Environment(
-        loader=PackageLoader("notsodeep.report"),
-        autoescape=select_autoescape(default=True),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-    )
-    page = environment.get_template("compile.html").render(_content(run, settings))
-    target = Path(directory) / NAME
-    with atomic_write(target) as stream:
-        stream.write(page.encode())
-    return target
+    return write_page(Path(directory) / NAME, "compile.html", _content(run, settings))
 
 
 def _content(run: RunDirectory, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,7 +58,6 @@ def _content(run: RunDirectory, settings: Mapping[str, Any]) -> dict[str, Any]:
         **pieces,
         "title": f"{summary['deq']} on {settings['data']}",
         "settings": settings,
-        "version": __version__,
         "headline": headline(summary),
         "colour": verdict_colour(summary),
         "sentences": sentences(summary, settings),
@@ -210,17 +194,8 @@ def _figures(arrays: Mapping[str, Any], spectrum: Mapping[str, Any]) -> list[dic
     for index, (draw, alt, caption) in enumerate(drawings):
         figure, axes = new_figure(1, width=4.6, height=3.4)
         draw(axes[0])
-        svg = _inline(svg_text(figure), f"figure{index}-")
-        figures.append({"svg": Markup(svg), "alt": alt, "caption": caption})
+        figures.append(inline_figure(figure, index, alt, caption))
     return figures
-
-
-def _inline(svg: str, prefix: str) -> str:
-    """Take an SVG file into a page: without its header, ids made unique on the page."""
-    body = svg[svg.index("<svg") :]
-    body = re.sub(r'\bid="([^"]+)"', lambda m: f'id="{prefix}{m.group(1)}"', body)
-    body = re.sub(r'="#([^"]+)"', lambda m: f'="#{prefix}{m.group(1)}"', body)
-    return re.sub(r"url\(#([^)]+)\)", lambda m: f"url(#{prefix}{m.group(1)})", body)
 
 
 def _distances(certificate: Mapping[str, Any]) -> list[dict[str, str]]:

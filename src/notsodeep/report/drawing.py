@@ -36,14 +36,22 @@ def house_style() -> AbstractContextManager[None]:
 
 
 def new_figure(
-    panels: int = 1, *, width: float = 4.2, height: float = 3.2, ratios: list[float] | None = None
+    panels: int = 1,
+    *,
+    rows: int = 1,
+    width: float = 4.2,
+    height: float = 3.2,
+    ratios: list[float] | None = None,
 ) -> tuple[Figure, list[Axes]]:
-    """Make a figure with panels side by side, without pyplot; draw on it in `house_style`."""
+    """Make a figure with panels side by side, without pyplot; draw on it in `house_style`.
+
+    With several `rows`, the panels of one follow those of the other.
+    """
     with house_style():
-        figure = Figure(figsize=(width * panels, height), layout="constrained")
+        figure = Figure(figsize=(width * panels, height * rows), layout="constrained")
         FigureCanvasAgg(figure)
-        axes = figure.subplots(1, panels, squeeze=False, width_ratios=ratios)[0]
-    return figure, list(axes)
+        axes = figure.subplots(rows, panels, squeeze=False, width_ratios=ratios)
+    return figure, list(axes.flat)
 
 
 def svg_text(figure: Figure) -> str:

@@ -11,7 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from notsodeep import checks
+from notsodeep.report.accuracy_figure import accuracy_figure
+from notsodeep.report.collapse_figures import kernel_figure, phase_figure
 from notsodeep.report.drawing import DEEP, MUTED, SHALLOW, new_figure
+from notsodeep.report.trained_head_figures import balanced_figure, imbalanced_figure
 
 Record = dict[str, Any]
 _NAMES = {"conjugate": "CK", "tangent": "NTK"}
@@ -116,4 +119,9 @@ _FIGURES: dict[str, Callable[[list[Record]], Figure]] = {
     "mixture-equivalent": _equivalent,
     "mixture-matched": _matched,
     "gap-versus-dimension": _dimension,
+    "accuracy-versus-width": accuracy_figure,
+    "collapse-phase": phase_figure,
+    "collapse-kernels": kernel_figure,
+    "collapse-balanced": balanced_figure,
+    "collapse-imbalanced": imbalanced_figure,
 }

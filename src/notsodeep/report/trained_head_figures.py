@@ -1,0 +1,270 @@
+"""Neural collapse of trained heads in pictures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
+
+from notsodeep.checks import FloatArray
+from notsodeep.experiments.head_comparison import (
+    HEAD_LABELS,
+    by_settings,
+    heads_of,
+    values_by_seed,
+)
+from notsodeep.report.drawing import DEEP, SHALLOW, house_style, new_figure
+from notsodeep.report.head_styles import head_style
+
+Record = dict[str, Any]
+
+_CURVES = {  # key: title, logarithmic axis
+    "nc1": ("NC1, within classes", True),
+    "nc2_features": ("NC2, means", True),
+    "nc2_classifier": ("NC2, classifier", True),
+    "nc3_alignment": ("NC3, alignment", True),
+    "loss": ("training loss", True),
+    "gain_on_means": ("gain on class means", False),
+    "test_accuracy": ("test accuracy", False),
+    "nc4": ("NC4, nearest mean", False),
+}
+_MINORITY_CURVES = {
+    "minority_cosine": ("minority cosine, classifier", False),
+    "test_minority_accuracy": ("test accuracy, minority", False),
+}
+
+
+def balanced_figure(records: list[Record]) -> Figure:
+    """Draw the curves of the first setting of ``collapse-balanced``."""
+    return curves_figure(by_settings(records)[0])
+
+
+def curves_figure(records: list[Record]) -> Figure:
+    """Draw collapse against the epoch, one curve per head, with its range over the seeds.
+
+    Parameters
+    ----------
+    records : list of dict
+        Of one setting: they differ in head and seed alone.
+    """
+    shown = dict(_CURVES)
+    if any(record["groups"] for record in records):  # room for the minority
+        del shown["nc4"], shown["nc2_classifier"]
+        shown |= _MINORITY_CURVES
+    figure, axes = new_figure(4, rows=2, width=2.9, height=2.5)
+    with house_style():
+        for panel, (key, (title, logarithmic)) in zip(axes, shown.items(), strict=True):
+            for head in heads_of(records):
+                _curve(panel, [r for r in records if r["settings"]["head"] == head], key, head)
+            if logarithmic:
+                _log_axis(panel)
+            panel.set_title(title)
+            panel.xaxis.set_major_locator(MaxNLocator(4, integer=True))
+        for panel in axes[4:]:
+            panel.set_xlabel("epoch")
+        _legend(figure, axes[0])
+    return figure
+
+
+def _curve(axes: Axes, records: list[Record], key: str, head: str) -> None:
+    epochs = [epoch["epoch"] for epoch in records[0]["epochs"]]
+    values = _numbers([[epoch[key] for epoch in record["epochs"]] for record in records])
+    known = np.isfinite(values).all(axis=0)
+    if not known.any():
+        return
+    style = head_style(head)
+    x, values = np.array(epochs)[known], values[:, known]
+    axes.plot(x, values.mean(axis=0), **style, marker="o" if len(x) == 1 else None)
+    if len(records) > 1:
+        axes.fill_between(
+            x, values.min(axis=0), values.max(axis=0), color=style["color"], alpha=0.15, lw=0
+        )
+
+
+def _numbers(values: list[Any]) -> FloatArray:
+    """Turn nested lists into an array, null into NaN."""
+    return np.array(values, dtype=np.float64)
+
+
+def _log_axis(axes: Axes) -> None:
+    axes.set_yscale("log")
+    low, high = axes.get_ylim()
+    if high < 30.0 * low:  # too few powers of ten: a few numbers in plain digits
+        few = MaxNLocator(4) if high < 5.0 * low else LogLocator(subs=(1.0, 2.0, 5.0))
+        axes.yaxis.set_major_locator(few)
+        axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    columns = 5 if figure.get_figwidth() > 8.0 else 3
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+
+
+def gram_figure(records: list[Record]) -> Figure:
+    """Draw the cosines of the centred class means, and below those of the classifier.
+
+    Parameters
+    ----------
+    records : list of dict
+        Of one setting; the first seed of each head is shown.
+    """
+    shown = _first_of_each_head(records)
+    figure, axes = new_figure(len(shown), rows=2, width=2.2, height=2.2)
+    with house_style():
+        for column, (head, record) in enumerate(shown.items()):
+            for row, key in enumerate(("feature_cosines", "classifier_cosines")):
+                panel = axes[row * len(shown) + column]
+                image = panel.imshow(
+                    _numbers(record["final"]["report"][key]), cmap="PuOr", vmin=-1.0, vmax=1.0
+                )
+                panel.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+                panel.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+                panel.tick_params(labelsize=8)
+            axes[column].set_title(_wrapped(HEAD_LABELS[head]), fontsize=10)
+        axes[0].set_ylabel("class means")
+        axes[len(shown)].set_ylabel("classifier")
+        bar = figure.colorbar(image, ax=axes, aspect=30, pad=0.02)
+        bar.set_label("cosine")
+    return figure
+
+
+def _first_of_each_head(records: list[Record]) -> dict[str, Record]:
+    return {
+        head: min(
+            (r for r in records if r["settings"]["head"] == head),
+            key=lambda record: record["settings"]["seed"],
+        )
+        for head in heads_of(records)
+    }
+
+
+def _wrapped(label: str) -> str:
+    return label.replace(", ", ",\n")
+
+
+def imbalanced_figure(records: list[Record]) -> Figure:
+    """Draw the minority against the imbalance: cosine above, test accuracy below.
+
+    A column for every data set and number of large classes; means and standard errors over seeds.
+
+    Parameters
+    ----------
+    records : list of dict
+        Of the experiment ``collapse-imbalanced``.
+    """
+    imbalanced = [record for record in records if record["groups"]]
+    columns = sorted({_column(record) for record in imbalanced})
+    n = len(columns)
+    figure, axes = new_figure(n, rows=2, width=max(2.8, 6.4 / n), height=2.6)
+    quantities = {"minority_cosine": "minority cosine", "test_minority_accuracy": "test accuracy"}
+    with house_style():
+        for k, column in enumerate(columns):
+            mine = [record for record in imbalanced if _column(record) == column]
+            for row, key in enumerate(quantities):
+                _against_ratio(axes[row * n + k], mine, key)
+            data, large, small = column
+            axes[k].set_title(
+                f"{data.replace('_', ' ')}\n{large} large, {small} small", fontsize=10
+            )
+            axes[n + k].set_xlabel("imbalance R")
+        for row, words in enumerate(quantities.values()):
+            axes[row * n].set_ylabel(words if row == 0 else f"{words},\nminority")
+        _legend(figure, axes[0])
+    return figure
+
+
+def _column(record: Record) -> tuple[str, int, int]:
+    groups = record["groups"]
+    return record["settings"]["data"], len(groups["majority"]), len(groups["minority"])
+
+
+def _against_ratio(axes: Axes, records: list[Record], key: str) -> None:
+    ratios = sorted({record["settings"]["ratio"] for record in records})
+    heads = heads_of(records)
+    for place, head in enumerate(heads):
+        means, errors = [], []
+        for ratio in ratios:
+            mine = [record for record in records if record["settings"]["ratio"] == ratio]
+            values = np.array(list(values_by_seed(mine, head, key).values()))
+            values = values[np.isfinite(values)]
+            means.append(values.mean() if len(values) else np.nan)
+            enough = len(values) > 1
+            errors.append(values.std(ddof=1) / np.sqrt(len(values)) if enough else 0.0)
+        # Beside one another, so that error bars can be told apart.
+        x = np.array(ratios) * 1.04 ** (place - (len(heads) - 1) / 2)
+        axes.errorbar(
+            x, means, yerr=errors, marker="o", ms=3.5, capsize=2, elinewidth=1, **head_style(head)
+        )
+    axes.set_xscale("log")
+    axes.set_xticks(ratios, labels=[f"{ratio:g}" for ratio in ratios])
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.margins(x=0.15)
+
+
+def projection_figure(records: list[Record]) -> Figure:
+    """Draw features along the two leading directions of the class means, numbers at the means.
+
+    Parameters
+    ----------
+    records : list of dict
+        Of one setting; the first seed of each head is shown.
+    """
+    shown = _first_of_each_head(records)
+    figure, axes = new_figure(len(shown), width=2.7, height=2.9)
+    with house_style():
+        for panel, (head, record) in zip(axes, shown.items(), strict=True):
+            _projection(panel, record)
+            panel.set_title(_wrapped(HEAD_LABELS[head]), fontsize=10)
+    return figure
+
+
+def _projection(axes: Axes, record: Record) -> None:
+    content = record["final"]["projection"]
+    points, labels = _numbers(content["points"]), np.array(content["labels"])
+    minority = record["groups"].get("minority", [])
+    small = np.isin(labels, minority)
+    # Colours for the groups only: classes are told apart by their numbers.
+    for chosen, colour in ((~small, DEEP), (small, SHALLOW)):
+        axes.scatter(points[chosen, 0], points[chosen, 1], s=6, color=colour, alpha=0.35, lw=0)
+    means = _numbers(content["means"])
+    for k, mean in enumerate(means):
+        axes.plot([0.0, mean[0]], [0.0, mean[1]], color="#5b6270", lw=0.6, zorder=1)
+        axes.annotate(
+            str(k), mean, ha="center", va="center", fontsize=8, fontweight="bold",
+            bbox={"boxstyle": "circle,pad=0.15", "fc": "white", "alpha": 0.75, "lw": 0},
+        )  # fmt: skip
+    first, second = content["share"]
+    axes.set_xlabel(f"{first:.0%} of the means", fontsize=8)
+    axes.set_ylabel(f"{second:.0%}", fontsize=8)
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.set_xticks([])
+    axes.set_yticks([])
+
+
+SETTING_FIGURES: list[tuple[Callable[[list[Record]], Figure], str, str]] = [
+    (
+        curves_figure,
+        "Curves of collapse measures, loss, gain and accuracy against the epoch for every head.",
+        "Means over seeds; bands reach from the least to the largest. NC1 to NC3 and the loss are "
+        "on a logarithmic scale.",
+    ),
+    (
+        gram_figure,
+        "Heat maps of the cosines between class means and between rows of the classifier.",
+        "Cosines of the centred class means (above) and of the rows of the classifier (below), "
+        "first seed. At collapse everything off the diagonal is −1/(K − 1).",
+    ),
+    (
+        projection_figure,
+        "Features of some training samples in two dimensions for every head.",
+        "Training features along the two leading directions of the class means, first seed; the "
+        "numbers are the class means. Minority classes are orange.",
+    ),
+]
+"""The figures of one setting: how they are drawn, what they show in words, and their caption."""
