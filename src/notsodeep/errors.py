@@ -105,3 +105,25 @@ class TheoryDoubtful(UserWarning):
 
 class RunInUse(NotSoDeepError, RuntimeError):
     """A directory of results that another process works in."""
+
+
+class StoreMismatch(InvalidInput):
+    """A kernel store of another model, other data or another form.
+
+    Attributes
+    ----------
+    differing : tuple of str
+        What differs.
+    """
+
+    def __init__(self, message: str, differing: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.differing = differing
+
+
+class ClusterUnreachable(NotSoDeepError, ConnectionError):
+    """No scheduler answers at an address."""
+
+
+class WorkersLost(NotSoDeepError, RuntimeError):
+    """Workers of a cluster died again and again, or none is left."""

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -132,28 +127,6 @@ def test_a_corrupted_piece_is_named(finished: Path, tmp_path: Path) -> None:
     (copy / "pieces" / "certificate.json").write_text("{")
     with pytest.raises(DataCorrupted, match=r"certificate\.json"):
         compile_deq(settings(), copy)
-
-
-@pytest.mark.parametrize("delay", [4.0, pytest.param(7.0, marks=pytest.mark.slow)])
-def test_a_killed_run_ends_with_the_same_numbers(
-    finished: Path, tmp_path: Path, delay: float
-) -> None:
-    out = tmp_path / "killed"
-    script = (
-        "import notsodeep as nsd\n"
-        "from notsodeep.experiments.compilation import CompileSettings, compile_deq\n"
-        f"compile_deq(CompileSettings(nsd.DeepEquilibrium('relu', 0.2), **{SMALL!r}), {str(out)!r})"
-    )
-    process = subprocess.Popen([sys.executable, "-c", script], env={**os.environ})
-    time.sleep(delay)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    compile_deq(settings(), out)
-    for name in ("match", "certificate", "network-deq-0", "network-matched-1"):
-        assert piece(out, name) == piece(finished, name)
-    mine, theirs = (nsd.load(place / "network.safetensors") for place in (out, finished))
-    for left, right in zip(mine.state_dict().values(), theirs.state_dict().values(), strict=True):
-        assert left.equal(right)
 
 
 @pytest.mark.parametrize(

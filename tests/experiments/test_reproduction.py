@@ -10,6 +10,7 @@ from notsodeep.errors import InvalidInput, UnknownName
 from notsodeep.experiments.gap_versus_dimension import slopes
 from notsodeep.experiments.reproduction import (
     NAMES,
+    Record,
     cell_name,
     cell_seed,
     experiment,
@@ -17,6 +18,11 @@ from notsodeep.experiments.reproduction import (
 )
 from notsodeep.report.drawing import svg_text
 from notsodeep.report.reproduction_figures import reproduction_figure
+
+
+def _numbers(record: Record) -> Record:
+    """Drop what a clock gave, which no seed repeats."""
+    return {key: value for key, value in record.items() if key != "seconds"}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -31,7 +37,8 @@ def test_smoke_profile(name: str, tmp_path: Path) -> None:
     assert len(pieces) == len(records)
     kept = {piece: piece.stat().st_mtime_ns for piece in pieces[1:]}
     pieces[0].unlink()
-    assert reproduce(name, tmp_path / "run", profile="smoke") == records
+    again = reproduce(name, tmp_path / "run", profile="smoke")
+    assert [_numbers(record) for record in again] == [_numbers(record) for record in records]
     assert all(piece.stat().st_mtime_ns == when for piece, when in kept.items())
 
 

@@ -12,7 +12,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator, cg, eigsh
 
 import notsodeep as nsd
 from notsodeep import checks
-from notsodeep.errors import InvalidInput, NotEnoughMemory, UnknownName
+from notsodeep.errors import InvalidInput, NotEnoughMemory, NotWritable, UnknownName
 
 SMALLEST = 131_072  # bytes: tiles of 64 × 64
 
@@ -254,3 +254,49 @@ def test_bad_arguments_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks.memory, "available_memory", lambda: 1000)
     with pytest.raises(NotEnoughMemory, match=r"0\.0 MiB are free"):
         nsd.KernelOperator(MODEL, X, cache="float32")
+
+
+@pytest.mark.parametrize("cache", ["float32", "float64"])
+def test_cache_on_disk(cache, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    X = inputs(300)
+    V = np.random.default_rng(1).normal(size=(300, 3))
+    kept = nsd.KernelOperator(MODEL, X, kernel="tangent", memory=1 << 20, cache=cache)
+    # No room for the tiles in this memory: they are in the file.
+    filed = nsd.KernelOperator(
+        MODEL, X, kernel="tangent", memory=SMALLEST, cache=cache, cache_directory=tmp_path / "new"
+    )
+    first, again = filed @ V, filed @ V
+    assert np.array_equal(first, again)
+    assert_product(first, dense(MODEL, X, kernel="tangent"), V, 1e-7)
+    np.testing.assert_allclose(first, kept @ V, atol=1e-12)
+    assert not list((tmp_path / "new").iterdir())  # it has no name that would be left behind
+
+
+def test_disk_that_cannot_hold_the_cache(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotWritable, match=r"Cannot write .*file"):
+        nsd.KernelOperator(MODEL, inputs(100), cache="float32", cache_directory=tmp_path / "file")
+
+
+@pytest.mark.parametrize("columns", [1, 3, 32, 33])
+@pytest.mark.parametrize("n", [65, 130, 307])
+def test_rounded_tiles_are_multiplied_in_double_precision(columns: int, n: int) -> None:
+    """Tiles of every shape, and both sides of the number of vectors where BLAS takes over."""
+    X = inputs(n)
+    A = nsd.KernelOperator(MODEL, X, memory=1 << 20, cache="float32")
+    rounded = A @ np.eye(n)
+    assert np.array_equal(rounded, rounded.astype(np.float32))
+    V = np.random.default_rng(1).normal(size=(n, columns))
+    assert_product(A @ V, rounded, V, 1e-14)
+
+
+def test_cached_products_do_not_depend_on_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = inputs(400)
+    V = np.random.default_rng(1).normal(size=(400, 3))
+    results = []
+    for threads in ("1", "2", "5"):
+        monkeypatch.setenv("NOTSODEEP_THREADS", threads)
+        A = nsd.KernelOperator(MODEL, X, memory=1 << 20, cache="float32")
+        results += [A @ V, A @ V]
+    for result in results[1:]:
+        assert np.array_equal(result, results[0])

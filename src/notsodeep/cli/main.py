@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from notsodeep import __version__
-from notsodeep.cli import compiling, data, moments, reproducing, studying
+from notsodeep.cli import collapsing, compiling, data, exploring, moments, reproducing, studying
 from notsodeep.errors import InvalidInput, NotSoDeepError
 
 app = typer.Typer(
@@ -32,7 +32,9 @@ app.command("report")(compiling.report_command)
 app.command("match")(studying.match_command)
 app.command("kernel")(studying.kernel_command)
 app.command("spectrum")(studying.spectrum_command)
+app.command("collapse")(collapsing.collapse_command)
 app.command("reproduce")(reproducing.reproduce_command)
+app.command("explore")(exploring.explore_command)
 app.command("moments")(moments.moments)
 app.add_typer(data.app, name="data")
 

@@ -36,6 +36,10 @@ FamilyOption = Annotated[
 SeedOption = Annotated[int, typer.Option(help="Seed of everything random.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 ForceOption = Annotated[bool, typer.Option(help="Replace what is there.")]
+ClusterOption = Annotated[
+    str | None,
+    typer.Option(help="Work on Dask: local, or the address of a scheduler (tcp://host:8786)."),
+]
 
 
 def _use_config(context: typer.Context, path: Path | None) -> Path | None:

@@ -7,7 +7,13 @@ from typing import Annotated
 
 import typer
 
-from notsodeep.cli.options import ConfigOption, ForceOption, JsonOption, print_json
+from notsodeep.cli.options import (
+    ClusterOption,
+    ConfigOption,
+    ForceOption,
+    JsonOption,
+    print_json,
+)
 from notsodeep.errors import InvalidInput
 
 
@@ -19,6 +25,7 @@ def reproduce_command(
     out: Annotated[
         Path | None, typer.Option(help="Directory of the results; runs/NAME-PROFILE by default.")
     ] = None,
+    cluster: ClusterOption = None,
     force: ForceOption = False,
     list_all: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
     config: ConfigOption = None,
@@ -28,6 +35,7 @@ def reproduce_command(
 
     Example: notsodeep reproduce gap-versus-dimension --profile smoke
     """
+    from notsodeep.execution.executors import open_executor
     from notsodeep.experiments.reproduction import NAMES, experiment, reproduce
 
     if list_all:
@@ -39,12 +47,16 @@ def reproduce_command(
         raise InvalidInput(f"name of reproduce must be given. Known: {', '.join(NAMES)}.")
     work = experiment(name)
     place = out if out is not None else Path("runs") / f"{name}-{profile}"
-    records = reproduce(name, place, profile=profile, force=force)  # type: ignore[arg-type]
+    with open_executor(cluster) as executor:
+        records = reproduce(name, place, profile=profile, force=force, executor=executor)  # type: ignore[arg-type]
 
     from notsodeep.report.drawing import save_figure
     from notsodeep.report.reproduction_figures import reproduction_figure
+    from notsodeep.report.reproduction_page import write_reproduction_page
 
-    figure = save_figure(reproduction_figure(name, records), place / "figure.svg")
+    drawn = reproduction_figure(name, records)
+    figure = save_figure(drawn, place / "figure.svg")
+    page = write_reproduction_page(work, records, drawn, place, profile)
     findings = work.findings(records)
     if as_json:
         print_json({"name": name, "profile": profile, "findings": [vars(f) for f in findings]})
@@ -56,3 +68,4 @@ def reproduce_command(
         if finding.why:
             typer.echo(f"    {finding.why}")
     typer.echo(f"figure:  {figure}")
+    typer.echo(f"report:  {page}")

@@ -10,6 +10,7 @@ import typer
 
 from notsodeep.cli.options import (
     ActivationOption,
+    ClusterOption,
     ConfigOption,
     ConventionOption,
     DataOption,
@@ -27,6 +28,7 @@ from notsodeep.cli.options import (
 from notsodeep.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from notsodeep.architectures import DeepEquilibrium
     from notsodeep.data import Dataset
 
 SamplesOption = Annotated[int | None, typer.Option(help="Training samples to use.")]
@@ -89,41 +91,52 @@ def kernel_command(
         bool, typer.Option(help="Centre the activation, as the theory does.")
     ] = True,
     seed: SeedOption = 0,
-    out: Annotated[Path, typer.Option(help="A .npy file.")] = Path("kernel.npy"),
+    out: Annotated[Path, typer.Option(help="A .npy file or a .zarr store.")] = Path("kernel.npy"),
+    dtype: Annotated[str, typer.Option(help="float64 or float32.")] = "float64",
+    cluster: ClusterOption = None,
+    verify: Annotated[
+        bool, typer.Option(help="Check every stored block, and compute damaged ones again.")
+    ] = False,
     force: ForceOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compute an exact kernel of a deep equilibrium model and write it as a .npy file.
+    """Compute an exact kernel of a deep equilibrium model and write it to disk.
 
-    The matrix is filled tile by tile in a memory map, so that it may be larger than memory.
+    A .npy file is filled tile by tile in a memory map. A .zarr store holds the upper triangle in
+    blocks with checksums: if the command is stopped, the same command goes on where it was. Either
+    may be larger than memory.
 
     Example: notsodeep kernel --activation tanh --data digits --samples 200 --out kernel.npy
     """
-    import numpy as np
-
     from notsodeep.architectures import checked_choice
-    from notsodeep.kernels import conjugate_kernel, tangent_kernel
 
     deq = equilibrium(activation, sigma_a2, kink)
     checked_choice(deq, kernel, convention, "kernel")
-    _require_new(out, force)
+    stored = out.suffix == ".zarr"
+    if not stored:
+        if cluster is not None or verify:
+            needed = "cluster" if cluster is not None else "verify"
+            raise InvalidInput(f"{needed} of kernel must come with a .zarr store. Got --out {out}.")
+        _require_new(out, force)
     rows = _rows(data, samples, seed)
     model = deq.centred(_scale(rows.X)) if centred else deq
     n = len(rows.X)
-    function = conjugate_kernel if kernel == "conjugate" else tangent_kernel
-    temporary = out.with_name(f".{out.name}.part")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        matrix = np.lib.format.open_memmap(temporary, "w+", np.float64, (n, n))
-        function(model, rows.X, convention=convention, out=matrix)  # type: ignore[arg-type]
-        matrix.flush()
-        del matrix
-        temporary.replace(out)
-    finally:
-        temporary.unlink(missing_ok=True)
-    record = {"kernel": kernel, "convention": convention, "model": model.to_dict(), "shape": [n, n],
-              "file": str(out)}  # fmt: skip
+    chosen: dict[str, Any] = {"kernel": kernel, "convention": convention, "dtype": dtype}
+    record = {**chosen, "model": model.to_dict(), "shape": [n, n], "file": str(out)}
+    if stored:
+        from notsodeep.execution.executors import open_executor
+        from notsodeep.kernels.store_writing import store_kernel
+
+        chosen |= {"verify": verify, "force": force}
+        if cluster is None:
+            store = store_kernel(out, model, rows.X, **chosen)
+        else:
+            with open_executor(cluster) as executor:
+                store = store_kernel(out, model, rows.X, **chosen, executor=executor)
+        record["sha256"] = store.digest
+    else:
+        _write_npy(out, model, rows.X, **chosen)
     if as_json:
         print_json(record)
     else:
@@ -180,6 +193,28 @@ def _rows(data: str, samples: int | None, seed: int) -> Dataset:
 
     say(f"loading {data}")
     return load(data, samples=samples, rng=seed)
+
+
+def _write_npy(
+    out: Path, model: DeepEquilibrium, X: Any, *, kernel: str, convention: str, dtype: str
+) -> None:
+    import numpy as np
+
+    from notsodeep import checks
+    from notsodeep.kernels import conjugate_kernel, tangent_kernel
+
+    function = conjugate_kernel if kernel == "conjugate" else tangent_kernel
+    kind = checks.kernel_dtype(dtype, "kernel")
+    temporary = out.with_name(f".{out.name}.part")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        matrix = np.lib.format.open_memmap(temporary, "w+", kind, (len(X), len(X)))
+        function(model, X, convention=convention, out=matrix)  # type: ignore[arg-type]
+        matrix.flush()
+        del matrix
+        temporary.replace(out)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _scale(X: Any) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator
 from typing import Literal
 
@@ -16,7 +17,7 @@ def _ignore(done: int, total: int | None) -> None:
 
 @contextlib.contextmanager
 def progress_bar(
-    description: str, enabled: bool = True, unit: Literal["bytes", "items"] = "items"
+    description: str, enabled: bool = True, unit: Literal["bytes", "items", "work"] = "items"
 ) -> Iterator[Advance]:
     """Show how far a long piece of work has come, on the standard error stream.
 
@@ -26,8 +27,9 @@ def progress_bar(
         What is being done.
     enabled : bool
         False shows nothing; neither does a stream that is not a terminal.
-    unit : {"bytes", "items"}
-        What is counted.
+    unit : {"bytes", "items", "work"}
+        What is counted.  Pieces of "work" may take minutes each: their sum is shown as a share, and
+        the time left is estimated from all of them instead of the last half minute.
 
     Yields
     ------
@@ -39,16 +41,24 @@ def progress_bar(
         return
     # Loading rich takes longer than most things a bar is off for.
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskProgressColumn,
+        TextColumn,
+    )
     from rich.progress import TimeRemainingColumn as Remaining
 
     console = Console(stderr=True)
     if not console.is_terminal:
         yield _ignore
         return
-    counter = DownloadColumn() if unit == "bytes" else MofNCompleteColumn()
-    columns = (TextColumn("{task.description}"), BarColumn(), counter, Remaining())
-    with Progress(*columns, console=console, transient=True) as bars:
+    counters = {"bytes": DownloadColumn, "items": MofNCompleteColumn, "work": TaskProgressColumn}
+    columns = (TextColumn("{task.description}"), BarColumn(), counters[unit](), Remaining())
+    period = math.inf if unit == "work" else 30.0
+    with Progress(*columns, console=console, transient=True, speed_estimate_period=period) as bars:
         task = bars.add_task(description, total=None)
 
         def advance(done: int, total: int | None) -> None:

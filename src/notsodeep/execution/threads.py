@@ -6,9 +6,11 @@ would get in each other's way: idle threads of a BLAS library keep spinning for 
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import TypeVar
 
 from threadpoolctl import threadpool_limits
@@ -18,9 +20,17 @@ from notsodeep import checks
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+# Each thread has its own value: whether it is one of several that share the cores already.
+_one_of_several: ContextVar[bool] = ContextVar("one_of_several", default=False)
+
 
 def thread_count() -> int:
-    """Threads to use: `NOTSODEEP_THREADS` if set, otherwise the cores this process may run on."""
+    """Threads to use: `NOTSODEEP_THREADS` if set, otherwise the cores this process may run on.
+
+    One, in a thread of `map_threads` and under `single_thread`: the cores are busy elsewhere.
+    """
+    if _one_of_several.get():
+        return 1
     given = os.environ.get("NOTSODEEP_THREADS")
     if given is not None:
         number = int(given) if given.isdigit() else given
@@ -28,6 +38,17 @@ def thread_count() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def single_thread() -> Iterator[None]:
+    """Use one thread for compiled code and linear algebra: other processes use the other cores."""
+    token = _one_of_several.set(True)
+    try:
+        with threadpool_limits(limits=1):
+            yield
+    finally:
+        _one_of_several.reset(token)
 
 
 def map_threads(
@@ -44,7 +65,7 @@ def map_threads(
         if count <= 1:
             yield from map(function, work)
             return
-        with ThreadPoolExecutor(count) as pool:
+        with ThreadPoolExecutor(count, initializer=_one_of_several.set, initargs=(True,)) as pool:
             futures = [pool.submit(function, item) for item in work]
             try:
                 for future in futures:

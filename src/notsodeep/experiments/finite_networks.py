@@ -16,6 +16,8 @@ from notsodeep.networks.readout import fit_readout
 from notsodeep.networks.training import train
 from notsodeep.networks.training_records import TrainingSettings
 
+FiniteNetwork = EquilibriumNetwork | ExplicitModule
+
 
 class NetworkSettings(Protocol):
     """What of a job's settings concerns a finite network."""
@@ -40,11 +42,8 @@ def train_network(
     settings: NetworkSettings,
     index: int,
     checkpoint: Path,
-) -> tuple[EquilibriumNetwork | ExplicitModule, dict[str, Any]]:
+) -> tuple[FiniteNetwork, dict[str, Any]]:
     """Build a network with the weights of draw `index`, train it, and measure its accuracy.
-
-    Networks of one draw share the generator's seed, so that their first layers hold the same
-    weights: differences between them are not those of two independent draws.
 
     Parameters
     ----------
@@ -56,9 +55,25 @@ def train_network(
     checkpoint : Path
         Where gradient descent keeps its state.
     """
-    deep = isinstance(model, DeepEquilibrium)
-    options: dict[str, Any] = {"solver": {"name": "fixed_point", "tolerance": settings.tolerance}}
-    module = build(
+    module = drawn_network(model, data, settings, index)
+    record = fit_network(module, data, settings, index, checkpoint=checkpoint)
+    return module, {**record, "accuracy": accuracy_of(module, data.X_test, data.y_test)}
+
+
+def drawn_network(
+    model: DeepEquilibrium | ExplicitNetwork, data: Dataset, settings: NetworkSettings, index: int
+) -> FiniteNetwork:
+    """Build a network with the weights of draw `index`, and a read-out of zeros.
+
+    All models of one draw use the same seed, so that explicit networks of the same shape hold the
+    same weights: differences between them are not those of two independent draws.
+    """
+    solver = {"name": "fixed_point", "tolerance": settings.tolerance}
+    options: dict[str, Any] = {
+        "solver": solver,
+        "gradient": {"name": "implicit", "solver": solver},
+    }
+    return build(
         model,
         data.X.shape[1],
         settings.width,
@@ -66,16 +81,43 @@ def train_network(
         np.random.default_rng([settings.seed, index]),
         trainable=settings.train,
         readout_start="zeros",
-        **(options if deep else {}),
+        **(options if isinstance(model, DeepEquilibrium) else {}),
     )
+
+
+def fit_network(
+    module: FiniteNetwork,
+    data: Dataset,
+    settings: NetworkSettings,
+    index: int,
+    *,
+    descent: TrainingSettings | None = None,
+    checkpoint: Path | None = None,
+) -> dict[str, Any]:
+    """Train what is trainable in a new network, in place; return its record.
+
+    A read-out is fitted by ridge regression, all weights by gradient descent.
+
+    Parameters
+    ----------
+    module : EquilibriumNetwork or ExplicitModule
+    data : Dataset
+    settings : NetworkSettings
+    index : int
+        Number of the draw, which sets the order of the samples.
+    descent : TrainingSettings, optional
+        Of gradient descent; Adam at rate 0.003 with a cosine schedule if left out.
+    checkpoint : Path, optional
+        Where gradient descent keeps its state.
+    """
     if settings.train == "readout":
         with torch.no_grad():
             features = module.features(torch.as_tensor(data.X[:256], dtype=torch.float32))
         ridge = settings.ridge * float(features.square().sum(dim=1).mean())
-        record: dict[str, Any] = {"ridge": ridge}
-        record["train_accuracy"] = fit_readout(module, data.X, data.y, ridge).accuracy
-    else:
-        plan = TrainingSettings(
+        fit = fit_readout(module, data.X, data.y, ridge)
+        return {"ridge": ridge, "train_accuracy": fit.accuracy}
+    if descent is None:
+        descent = TrainingSettings(
             epochs=settings.epochs,
             batch_size=128,
             learning_rate=0.003,
@@ -83,9 +125,13 @@ def train_network(
             schedule="cosine",
             seed=settings.seed + index,
         )
-        training = train(module, data.X, data.y, plan, checkpoint=checkpoint)
-        record = {"train_accuracy": training.history[-1].accuracy, "epochs": len(training.history)}
-    return module, {**record, "accuracy": accuracy_of(module, data.X_test, data.y_test)}
+    training = train(module, data.X, data.y, descent, checkpoint=checkpoint)
+    record = {"train_accuracy": training.history[-1].accuracy, "epochs": len(training.history)}
+    if isinstance(module, EquilibriumNetwork):
+        solves = [epoch.forward for epoch in training.history if epoch.forward is not None]
+        record["unsolved_batches"] = sum(summary.failures for summary in solves)
+        record["most_steps"] = max(summary.most_steps for summary in solves)
+    return record
 
 
 def accuracy_of(module: torch.nn.Module, X: Any, y: Any) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import importlib
 import json
@@ -12,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from notsodeep import checks
 from notsodeep.execution import progress_bar
+from notsodeep.execution.executors import Executor, InProcess
 from notsodeep.experiments.run_directory import RunDirectory
 
 Profile = Literal["smoke", "quick", "paper"]
@@ -50,8 +52,11 @@ class Experiment:
         Profile ↦ the cells, each a JSON object that says everything about its work.
     compute : callable
         (cell, seed) ↦ a JSON object; the seed is a function of the cell's content.
+        Numbers that a clock gives, which no seed repeats, are under ``"seconds"``.
     findings : callable
         Records of all cells ↦ our numbers beside the paper's.
+    cost : callable
+        Cell ↦ its work relative to that of other cells, for the estimate of the time left.
     """
 
     name: str
@@ -60,6 +65,7 @@ class Experiment:
     cells: Callable[[Profile], list[Cell]]
     compute: Callable[[Cell, int], Record]
     findings: Callable[[list[Record]], list[Finding]]
+    cost: Callable[[Cell], int] = lambda cell: 1
 
 
 _MODULES = {
@@ -67,6 +73,11 @@ _MODULES = {
     "mixture-equivalent": "mixture_equivalent",
     "mixture-matched": "mixture_matched",
     "gap-versus-dimension": "gap_versus_dimension",
+    "accuracy-versus-width": "accuracy_versus_width",
+    "collapse-phase": "collapse_phase",
+    "collapse-kernels": "collapse_kernels",
+    "collapse-balanced": "collapse_balanced",
+    "collapse-imbalanced": "collapse_imbalanced",
 }
 NAMES = tuple(_MODULES)
 
@@ -91,8 +102,17 @@ def cell_name(cell: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def _record(cell: Cell, *, name: str) -> Record:
+    return {"cell": cell, **experiment(name).compute(cell, cell_seed(cell))}
+
+
 def reproduce(
-    name: str, out: str | Path, *, profile: Profile = "quick", force: bool = False
+    name: str,
+    out: str | Path,
+    *,
+    profile: Profile = "quick",
+    force: bool = False,
+    executor: Executor | None = None,
 ) -> list[Record]:
     """Run an experiment, or what is missing of it; return the records of all cells in order.
 
@@ -109,20 +129,23 @@ def reproduce(
         Seconds, minutes, or the sizes of the paper.
     force : bool
         Start over.
+    executor : Executor, optional
+        Where cells are computed; in this process, one after the other, by default.  They are
+        stored by this process.
     """
     checks.known_name(profile, get_args(Profile), "profile")
     work = experiment(name)
     cells = work.cells(profile)
     run = RunDirectory(out, "reproduce", {"name": name, "profile": profile})
-    records = []
-    with run.opened(force=force), progress_bar(name) as advance:
-        for done, cell in enumerate(cells):
-            advance(done, len(cells))
-
-            def compute(cell: Cell = cell) -> Record:
-                return {"cell": cell, **work.compute(cell, cell_seed(cell))}
-
-            records.append(run.piece(cell_name(cell), compute))
-        advance(len(cells), len(cells))
+    with run.opened(force=force), progress_bar(name, unit="work") as advance:
+        missing = [cell for cell in cells if not run.has(cell_name(cell))]
+        done, total = 0, sum(map(work.cost, missing))
+        advance(done, total)
+        compute = functools.partial(_record, name=name)
+        for position, record in (executor or InProcess()).completed(compute, missing):
+            run.piece(cell_name(missing[position]), functools.partial(dict, record))
+            done += work.cost(missing[position])
+            advance(done, total)
+        records = [run.read(cell_name(cell)) for cell in cells]
         run.finish([])
     return records

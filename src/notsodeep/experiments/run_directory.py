@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import json
-import platform
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,15 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from notsodeep import __version__
 from notsodeep.errors import DataCorrupted, InvalidInput, LockTimeout, RunInUse
 from notsodeep.execution import Manifest
 from notsodeep.execution.atomic_files import atomic_write, make_directory, write_json
 from notsodeep.execution.locks import exclusive_lock
+from notsodeep.execution.versions import versions
 
 _SETTINGS = "settings.json"
 _PIECES = "pieces"
-_PACKAGES = ("numpy", "scipy", "numba", "torch")
 
 
 class RunDirectory:
@@ -196,9 +193,3 @@ def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
         raise DataCorrupted(
             f"{path} is not a readable array file ({error}). Remove it; the run computes it again."
         ) from error
-
-
-def versions() -> dict[str, str]:
-    """Versions of everything that numbers depend on."""
-    found = {"notsodeep": __version__, "python": platform.python_version()}
-    return found | {name: importlib.metadata.version(name) for name in _PACKAGES}

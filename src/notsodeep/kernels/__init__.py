@@ -1,7 +1,9 @@
 """Exact kernels at infinite width, of deep equilibrium models and explicit networks."""
 
+from notsodeep.kernels.distributed_operator import DistributedKernelOperator
 from notsodeep.kernels.evaluation import Explanation
 from notsodeep.kernels.exact import KernelPair, conjugate_kernel, kernel_pair, tangent_kernel
+from notsodeep.kernels.kernel_store import KernelStore, StoredKernelOperator
 from notsodeep.kernels.operator import KernelOperator
 from notsodeep.kernels.random_networks import (
     MonteCarloEstimate,
@@ -9,16 +11,21 @@ from notsodeep.kernels.random_networks import (
     explicit_draw,
     monte_carlo,
 )
+from notsodeep.kernels.store_writing import store_kernel
 
 __all__ = [
+    "DistributedKernelOperator",
     "Explanation",
     "KernelOperator",
     "KernelPair",
+    "KernelStore",
     "MonteCarloEstimate",
+    "StoredKernelOperator",
     "conjugate_kernel",
     "equilibrium_draw",
     "explicit_draw",
     "kernel_pair",
     "monte_carlo",
+    "store_kernel",
     "tangent_kernel",
 ]

@@ -8,29 +8,39 @@ for both of its places.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from os import PathLike
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse.linalg import LinearOperator
 
 from notsodeep import checks
 from notsodeep.architectures import Convention, KernelName, Model
-from notsodeep.execution.threads import map_threads, thread_count
+from notsodeep.execution.threads import thread_count
 from notsodeep.kernels.compiled import PADDING
 from notsodeep.kernels.evaluation import SIDE, Explanation
 from notsodeep.kernels.exact import checked_evaluation
+from notsodeep.kernels.mirrored_product import MOST_COLUMNS, mirrored_product
+from notsodeep.kernels.tile_cache import TileCache, cached_bytes
+from notsodeep.kernels.tile_products import (
+    Part,
+    TiledOperator,
+    Vectors,
+    parts_in_batches,
+    tile_parts,
+)
 
 FloatArray = NDArray[np.float64]
-Vectors = NDArray[Any]
 Cache = Literal["never", "float32", "float64"]
 
 _PAIR = 16  # bytes of a pair that is being worked on: both kernels, as doubles
 _LEAST = 2 * _PAIR * PADDING**2  # the compiled loops work on strips of PADDING columns
-_BATCH = 256  # tiles whose products wait to be added up, at most
+_BATCH = 2048  # tiles whose products wait to be added up, at most
 
 
-class KernelOperator(LinearOperator):  # type: ignore[misc]  # scipy has no types
+class KernelOperator(TiledOperator):
     """The exact kernel of a model on data, as a `scipy.sparse.linalg.LinearOperator`.
 
     ``A @ v`` and ``A @ V`` recompute the kernel tile by tile, on all threads, in one pass for any
@@ -60,6 +70,9 @@ class KernelOperator(LinearOperator):  # type: ignore[misc]  # scipy has no type
         by up to 6e-8 of it, in the first product already, so that the operator is one and the same
         matrix all the time.  A rounded kernel is symmetric but may have eigenvalues as low as
         about −6e-8 times its norm: use a ridge well above that.
+    cache_directory : path, optional
+        Keep the cache in a temporary file there instead of in memory; it does not count in
+        `memory`, and is gone with the operator.  A product then reads the whole file.
 
     Attributes
     ----------
@@ -90,6 +103,7 @@ class KernelOperator(LinearOperator):  # type: ignore[misc]  # scipy has no type
         convention: Convention = "preactivation",
         memory: int = 1 << 30,
         cache: Cache = "never",
+        cache_directory: str | PathLike[str] | None = None,
     ) -> None:
         owner = "KernelOperator"
         kernels = get_args(KernelName)
@@ -105,13 +119,17 @@ class KernelOperator(LinearOperator):  # type: ignore[misc]  # scipy has no type
         # does not change the result.
         side = math.isqrt(self._memory // (2 * _PAIR)) // PADDING * PADDING
         self._tiles = self._evaluation.tiles(min(side, SIDE))
-        self._kept: dict[int, NDArray[Any]] = {}
-        self._keep_as = None if cache == "never" else np.dtype(cache)
-        if self._keep_as is not None:
-            kept = sum(math.prod(tile.shape) for tile in self._tiles) * self._keep_as.itemsize
-            one_tile = 2 * _PAIR * math.prod(self._tiles[0].shape)
-            checks.cache_fits(kept + one_tile, self._memory, owner)
-            self._memory -= kept
+        self._kept: TileCache | None = None
+        if cache != "never":
+            dtype, directory = np.dtype(cache), None
+            if cache_directory is None:
+                needed = cached_bytes(self._tiles, dtype)
+                one_tile = 2 * _PAIR * math.prod(self._tiles[0].shape)
+                checks.cache_fits(needed + one_tile, self._memory, owner)
+                self._memory -= needed
+            else:
+                directory = Path(cache_directory)
+            self._kept = TileCache(self._tiles, dtype, directory)
         self._reported = False
         super().__init__(np.float64, self._evaluation.shape)
 
@@ -125,60 +143,31 @@ class KernelOperator(LinearOperator):  # type: ignore[misc]  # scipy has no type
         checks.symmetric_operator(self._symmetric, self.shape, "KernelOperator")
         return self._evaluation.diagonal()[self._which].copy()
 
-    def _block(self, index: int) -> FloatArray:
-        """Compute a tile of the kernel, or take it from the cache."""
-        if index not in self._kept:
-            block: FloatArray = self._evaluation.tile(self._tiles[index])[self._which]
-            if self._keep_as is None:
-                return block
-            self._kept[index] = block.astype(self._keep_as)
-        return self._kept[index].astype(np.float64, copy=False)
+    def _block(self, index: int) -> NDArray[Any]:
+        """Compute a tile of the kernel, or take it from the cache as it is kept there."""
+        kept = None if self._kept is None else self._kept.get(index)
+        if kept is not None:
+            return kept
+        block: FloatArray = self._evaluation.tile(self._tiles[index])[self._which]
+        return block if self._kept is None else self._kept.put(index, block)
 
-    def _product(self, V: Vectors, *, transposed: bool) -> Vectors:
-        """Return A V or Aᵀ V, shape (n, k) or (m, k), in one pass over the tiles."""
-        forward = self._symmetric or not transposed
-        kind = np.result_type(V.dtype, np.float64)
-        # Contiguous once, instead of in every tile.
-        V = np.ascontiguousarray(V, dtype=kind)
-        result = np.zeros((self.shape[0 if forward else 1], V.shape[1]), dtype=kind)
+    def _parts(self, V: Vectors, *, transposed: bool) -> Iterator[list[Part]]:
+        few = V.shape[1] <= MOST_COLUMNS and V.dtype == np.float64
 
-        def work(index: int) -> list[tuple[slice, Vectors]]:
+        def work(index: int) -> list[Part]:
             tile, block = self._tiles[index], self._block(index)
-            parts = []
-            if forward:
-                parts.append((tile.rows, block @ V[tile.columns]))
-            if not forward or (self._symmetric and tile.rows != tile.columns):
-                parts.append((tile.columns, block.T @ V[tile.rows]))
-            return parts
+            mirrored = self._symmetric and tile.rows != tile.columns
+            if block.dtype == np.float32 and mirrored and few:
+                products = mirrored_product(block, V[tile.columns], V[tile.rows])
+                return [(tile.rows, products[0]), (tile.columns, products[1])]
+            block = block.astype(np.float64, copy=False)
+            return tile_parts(tile, block, V, symmetric=self._symmetric, transposed=transposed)
 
         # Half of the memory is for tiles in work, half for products that wait for their turn.
         largest, half = self._tiles[0].shape, self._memory // 2
         threads = max(1, min(thread_count(), half // (_PAIR * math.prod(largest))))
         size = max(threads, min(_BATCH, half // max(1, sum(largest) * V[0].nbytes)))
-        everything = range(len(self._tiles))
-        for start in range(0, len(everything), size):
-            for parts in map_threads(work, everything[start : start + size], threads):
-                for place, part in parts:
-                    result[place] += part
+        yield from parts_in_batches(work, len(self._tiles), threads, size)
         if not self._reported:
             self._evaluation.report()
             self._reported = True
-        return result
-
-    def _matmat(self, V: Vectors) -> Vectors:
-        return self._product(V, transposed=False)
-
-    def _rmatmat(self, V: Vectors) -> Vectors:
-        return self._product(V, transposed=True)
-
-    def _matvec(self, v: Vectors) -> Vectors:
-        return self._matmat(v.reshape(-1, 1))
-
-    def _rmatvec(self, v: Vectors) -> Vectors:
-        return self._rmatmat(v.reshape(-1, 1))
-
-    def _adjoint(self) -> LinearOperator:
-        return self if self._symmetric else super()._adjoint()
-
-    def _transpose(self) -> LinearOperator:
-        return self if self._symmetric else super()._transpose()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -33,6 +33,7 @@ from notsodeep.networks.training_records import (
     summary_from,
 )
 from notsodeep.networks.training_tasks import (
+    Constrained,
     Task,
     batch_count,
     batches,
@@ -42,6 +43,9 @@ from notsodeep.networks.training_tasks import (
     make_task,
 )
 
+Measure = Callable[[int], dict[str, Any]]
+"""Takes the number of an epoch and returns plain JSON values."""
+
 
 def train(
     module: nn.Module,
@@ -50,6 +54,7 @@ def train(
     settings: TrainingSettings | None = None,
     *,
     validation: tuple[Any, Any] | None = None,
+    measure: Measure | None = None,
     checkpoint: str | Path | None = None,
     checkpoint_seconds: float = 60.0,
     progress: bool = True,
@@ -57,7 +62,8 @@ def train(
     """Train the parameters of a module that have requires_grad, in place.
 
     Where the read-out alone is trained, the features are computed once and kept; the steps are
-    the same as through the whole network, up to rounding.
+    the same as through the whole network, up to rounding.  A module with bounded weights, see
+    `Constrained`, takes them back into their bounds after every step.
 
     Parameters
     ----------
@@ -69,6 +75,9 @@ def train(
     settings : TrainingSettings, optional
     validation : tuple (X, y), optional
         Looked at after every epoch; needed for ``patience``.
+    measure : callable, optional
+        Called with the number of every epoch that ends, counted from 0, the module being in
+        evaluation; what it returns, a JSON object, is kept in the history and in checkpoints.
     checkpoint : path, optional
         Directory for the state of the run.  If it holds one, the run goes on from there, and on a
         CPU, with the same number of threads, ends in the same weights to the last bit as one that
@@ -115,7 +124,7 @@ def train(
     with contextlib.ExitStack() as stack:
         stack.callback(module.train, was_training)
         if checkpoint is None:
-            run = _Run(make_task(module, samples, beside, settings))
+            run = _Run(make_task(module, samples, beside, settings), measure)
             _loop(run, None, progress)
             return run.state.record(settings)
         directory = Path(checkpoint)
@@ -128,7 +137,7 @@ def train(
             if state.reason:
                 _copy_into(module, _part(stored.tensors, "weights"))
                 return state.record(settings)
-        run = _Run(make_task(module, samples, beside, settings))
+        run = _Run(make_task(module, samples, beside, settings), measure)
         if stored is not None:
             run.restore(stored)
         _loop(run, _Keeper(directory, checkpoint_seconds, identity), progress)
@@ -194,11 +203,11 @@ class _State:
 class _Run:
     """The moving parts: state, optimiser, and the weights inside the module."""
 
-    def __init__(self, task: Task) -> None:
-        self.task, self.settings = task, task.settings
+    def __init__(self, task: Task, measure: Measure | None) -> None:
+        self.task, self.settings, self.measure = task, task.settings, measure
         self.state = _State(features=task.features)
         settings = task.settings
-        self._optimiser = _make_optimiser(settings, list(task.parameters.values()))
+        self._optimiser = _make_optimiser(task)
         self._batches = batches(settings, task.training, 0)
         self._in_epoch = batch_count(settings, len(task.training))
         self._best: dict[str, Tensor] = {}
@@ -226,6 +235,8 @@ class _Run:
         value = self._finite(float(loss.detach()), "loss")
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimiser.step()
+        if isinstance(task.module, Constrained):
+            task.module.constrain()
         state.loss += value * len(targets)
         state.samples += len(targets)
         if task.training.labelled:
@@ -250,16 +261,18 @@ class _Run:
     def _close_epoch(self) -> None:
         state, task, settings = self.state, self.task, self.settings
         begin = time.perf_counter()
-        loss = accuracy = None
+        loss = accuracy = measured = None
+        task.module.eval()
+        if self.measure is not None:
+            measured = self.measure(state.epoch)
         if task.validation is not None:
-            task.module.eval()
             loss, accuracy = task.evaluate(task.validation)
             self._finite(loss, "validation loss")
-            self._enter_training()
             if loss < state.best_loss:
                 state.best_loss, state.best_epoch = loss, state.epoch
                 if settings.patience is not None:
                     self._best = {k: v.detach().clone() for k, v in self._weights().items()}
+        self._enter_training()
         state.history.append(
             EpochRecord(
                 state.epoch,
@@ -271,6 +284,7 @@ class _Run:
                 state.seconds + time.perf_counter() - begin,
                 state.forward,
                 state.backward,
+                measured,
             )
         )
         state.epoch, state.batch = state.epoch + 1, 0
@@ -340,14 +354,19 @@ class _Keeper:
         self.last = time.monotonic()
 
 
-def _make_optimiser(
-    settings: TrainingSettings, parameters: list[nn.Parameter]
-) -> torch.optim.Optimizer:
+def _make_optimiser(task: Task) -> torch.optim.Optimizer:
+    settings = task.settings
     rate, decay = settings.learning_rate, settings.weight_decay
+    bounded = task.module.bounded_names if isinstance(task.module, Constrained) else ()
+    groups: list[dict[str, Any]] = [
+        {"params": [p for name, p in task.parameters.items() if name not in bounded]},
+        {"params": [task.parameters[name] for name in bounded], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
     if settings.optimiser == "adam":
-        return torch.optim.Adam(parameters, lr=rate, weight_decay=decay)
+        return torch.optim.Adam(groups, lr=rate, weight_decay=decay)
     momentum = settings.momentum if settings.optimiser == "momentum" else 0.0
-    return torch.optim.SGD(parameters, lr=rate, momentum=momentum, weight_decay=decay)
+    return torch.optim.SGD(groups, lr=rate, momentum=momentum, weight_decay=decay)
 
 
 def _part(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:

@@ -169,10 +169,12 @@ class EpochRecord:
     validation_loss, validation_accuracy : float or None
         At the weights after the epoch.
     seconds : float
-        Time of the epoch's steps and its validation.
+        Time of the epoch's steps, its validation and its measurements.
     forward, backward : SolverSummary or None
         What the equilibrium solver did in the epoch's steps, for the features and for their
         gradient; None where there is no solver.
+    measured : dict or None
+        What was measured after the epoch, as plain JSON values; None if nothing was.
     """
 
     epoch: int
@@ -184,6 +186,7 @@ class EpochRecord:
     seconds: float
     forward: SolverSummary | None
     backward: SolverSummary | None
+    measured: dict[str, Any] | None = None
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> EpochRecord:

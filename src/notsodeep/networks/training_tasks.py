@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeGuard
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 import torch
@@ -42,6 +42,22 @@ class Samples:
 
     def __len__(self) -> int:
         return len(self.inputs)
+
+
+@runtime_checkable
+class Constrained(Protocol):
+    """A module some of whose parameters have bounds of their own, in place of weight decay.
+
+    Attributes
+    ----------
+    bounded_names : tuple of str
+        Names of these parameters.
+    """
+
+    bounded_names: tuple[str, ...]
+
+    def constrain(self) -> None:
+        """Take them back into their bounds; called after every step."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,152 @@
+"""Checks of linear systems, their preconditioners and their checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse.linalg import LinearOperator, aslinearoperator
+
+from notsodeep.checks.arrays import FloatArray, real_array
+from notsodeep.checks.scalars import finite_number
+from notsodeep.checks.wording import refusal
+from notsodeep.errors import DataCorrupted, InvalidInput
+
+
+def symmetric_matrix(operator: object, owner: str) -> LinearOperator:
+    """Require a square matrix or operator; of a matrix also that it is symmetric and finite."""
+    if isinstance(operator, np.ndarray):
+        matrix = real_array(operator, "operator", owner)
+        _square(matrix.shape, owner)
+        size = float(np.abs(matrix).max(initial=0.0))
+        gap = float(np.abs(matrix - matrix.T).max(initial=0.0))
+        if gap > 1e-8 * size:
+            got = f"|K − Kᵀ| up to {gap:.3g} in a matrix with entries up to {size:.3g}"
+            raise refusal("operator", owner, "be symmetric", got)
+        return aslinearoperator(matrix)
+    if not isinstance(operator, LinearOperator):
+        remedy = "KernelOperator, a dense kernel matrix and scipy LinearOperators all will do."
+        requirement = "be an array or a scipy LinearOperator"
+        raise refusal("operator", owner, requirement, type(operator).__name__, remedy)
+    _square(operator.shape, owner)
+    if np.dtype(operator.dtype).kind not in "fiu":
+        raise refusal("operator", owner, "be real", f"dtype {operator.dtype}")
+    return operator
+
+
+def _square(shape: tuple[int, ...], owner: str) -> None:
+    if len(shape) != 2 or shape[0] != shape[1] or shape[0] == 0:
+        remedy = "For the kernel of training samples leave Y out."
+        raise refusal("operator", owner, "be square", f"shape {shape}", remedy)
+
+
+def preconditioner(given: object, n: int, owner: str) -> LinearOperator | None:
+    """Require None, or an operator that stands for the inverse of an n × n matrix."""
+    if given is None:
+        return None
+    if not isinstance(given, LinearOperator | np.ndarray) or given.shape != (n, n):
+        requirement = f"be an operator of shape ({n}, {n}), or None"
+        got = f"shape {given.shape}" if hasattr(given, "shape") else type(given).__name__
+        raise refusal("preconditioner", owner, requirement, got)
+    return aslinearoperator(given)
+
+
+def right_hand_sides(B: object, n: int, parameter: str, owner: str) -> FloatArray:
+    """Require finite numbers of shape (n,) or (n, k), k ≥ 1."""
+    array = real_array(B, parameter, owner)
+    if array.ndim not in (1, 2) or len(array) != n or 0 in array.shape:
+        requirement = f"have shape ({n},) or ({n}, k)"
+        raise refusal(parameter, owner, requirement, f"shape {array.shape}")
+    return array
+
+
+def same_shape(
+    shape: tuple[int, ...], wanted: tuple[int, ...], parameter: str, other: str, owner: str
+) -> None:
+    """Require two arguments of one shape."""
+    if shape != wanted:
+        raise refusal(parameter, owner, f"have the shape of {other}, {wanted}", f"shape {shape}")
+
+
+def at_least_zero(value: object, parameter: str, owner: str, remedy: str = "") -> float:
+    """Require a finite number of at least zero."""
+    number = finite_number(value, parameter, owner)
+    if number < 0.0:
+        raise refusal(parameter, owner, "be at least 0", number, remedy)
+    return number
+
+
+def ridges(values: object, owner: str, parameter: str = "ridges") -> FloatArray:
+    """Require a non-empty sequence of positive numbers."""
+    array = np.atleast_1d(real_array(values, parameter, owner))
+    if array.ndim != 1 or not array.size or not (array > 0.0).all():
+        remedy = "numpy.logspace(-4, 1, 30) is a usual choice for kernels of unit diagonal."
+        got = f"shape {array.shape}" if array.ndim != 1 or not array.size else float(array.min())
+        raise refusal(parameter, owner, "be positive numbers, at least one", got, remedy)
+    return array
+
+
+def positive_spectrum(least: float, ridge: float, owner: str) -> None:
+    """Require that the smallest ridge makes the kernel positive definite."""
+    if not least + ridge > 0.0:
+        requirement = f"exceed {-least:.3g}, so that K + λI is positive definite"
+        raise refusal("ridges", owner, requirement, ridge)
+
+
+def whole_spectrum(known: bool, wanted: str) -> None:
+    """Require a path of a matrix, for what needs every eigenvector."""
+    if not known:
+        raise InvalidInput(
+            f"{wanted} of RidgePath must be asked of the path of a matrix. Got that of an "
+            "operator. Pass the kernel as an array, or use generalised_cross_validation."
+        )
+
+
+def at_most(number: int, most: int, parameter: str, owner: str, why: str) -> None:
+    """Require number ≤ most."""
+    if number > most:
+        raise refusal(parameter, owner, f"be at most {most}, {why}", number)
+
+
+def positive_preconditioner(least: float, largest: float, owner: str) -> None:
+    """Require rᵀ P r > 0; least and largest are eigenvalues of RᵀPR, and rounding is allowed."""
+    if not largest > 0.0 or least < -1e-6 * largest:
+        remedy = "Make it with the ridge of the system, and a ridge above its rounding error."
+        got = f"rᵀPr between {least:.3g} and {largest:.3g}"
+        raise refusal("preconditioner", owner, "be positive definite", got, remedy)
+
+
+def own_checkpoint(kind: str, expected: str, directory: Path) -> None:
+    """Require that a directory with a manifest holds a checkpoint of a solve."""
+    if kind != expected:
+        got = f"{directory}: {kind}"
+        raise refusal("checkpoint", "solve", f"be a {expected}", got, "Choose another directory.")
+
+
+def same_problem(differing: Mapping[str, bool], directory: Path) -> None:
+    """Require that nothing differs between a checkpoint and the solve that wants to go on."""
+    names = [name for name, differs in differing.items() if differs]
+    if names:
+        raise InvalidInput(
+            f"The checkpoint in {directory} belongs to another problem: other {', '.join(names)}. "
+            "Go on with the same operator, B, ridge and preconditioner, or choose another "
+            "directory."
+        )
+
+
+def intact_checkpoint(problems: tuple[str, ...], directory: Path) -> None:
+    """Require that every file of a checkpoint is what was written."""
+    if problems:
+        raise DataCorrupted(
+            f"The checkpoint in {directory} is damaged: {'; '.join(problems)}. "
+            "Remove the directory and solve again."
+        )
+
+
+def equivalent_of(eq: Any, kind: type, owner: str) -> None:
+    """Require the random-matrix equivalent of a kernel."""
+    if not isinstance(eq, kind):
+        remedy = "Make one with equivalent(model, X, stats) or sphere_equivalent(model, X)."
+        raise refusal("eq", owner, "be an Equivalent", type(eq).__name__, remedy)

@@ -1,0 +1,146 @@
+"""`notsodeep collapse`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from notsodeep.cli.options import (
+    DataOption,
+    ForceOption,
+    JsonOption,
+    SeedOption,
+    print_json,
+    say,
+)
+
+_HEADS = ("explicit", "residual", "deq_truncated", "deq", "explicit_matched")
+_COLUMNS = {
+    "NC1": "nc1",
+    "NC2": "nc2_features",
+    "NC3": "nc3_duality",
+    "train": "accuracy",
+    "test": "test_accuracy",
+}
+_GROUP_COLUMNS = {
+    "large": "test_majority_accuracy",
+    "small": "test_minority_accuracy",
+    "cosine": "minority_cosine",
+}
+
+
+def collapse_command(
+    data: DataOption = "digits",
+    samples: Annotated[
+        int | None, typer.Option(help="Training samples, before any are taken away.")
+    ] = None,
+    test_samples: Annotated[int | None, typer.Option(help="Test samples; all by default.")] = None,
+    majority: Annotated[
+        int | None, typer.Option(help="Number of large classes; needs --ratio.")
+    ] = None,
+    ratio: Annotated[
+        float | None, typer.Option(help="Samples of a large class over those of a small one.")
+    ] = None,
+    head: Annotated[
+        list[str] | None,
+        typer.Option(help=f"{', '.join(_HEADS)}; may be repeated. All by default."),
+    ] = None,
+    spectral_budget: Annotated[
+        float, typer.Option(help="Bound of the head's matrix, in (0, 1).")
+    ] = 0.5,
+    truncated_steps: Annotated[int, typer.Option(help="Steps of deq_truncated.")] = 3,
+    backbone: Annotated[str, typer.Option(help="mlp, or resnet18 for 32 × 32 images.")] = "mlp",
+    width: Annotated[
+        int, typer.Option(help="Width of the mlp; channels at first of the resnet18 (8 on a CPU).")
+    ] = 64,
+    classifier: Annotated[str, typer.Option(help="learned or fixed_etf.")] = "learned",
+    epochs: Annotated[int, typer.Option(help="Passes over the data.")] = 40,
+    batch_size: Annotated[int, typer.Option(help="Samples in a step.")] = 64,
+    learning_rate: Annotated[float, typer.Option(help="Of SGD with momentum 0.9.")] = 0.05,
+    weight_decay: Annotated[float, typer.Option(help="Of all weights but the head's.")] = 5e-3,
+    seed: SeedOption = 0,
+    out: Annotated[Path, typer.Option(help="Directory of the results.")] = Path("runs/collapse"),
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train networks that differ in their head alone, and measure their neural collapse.
+
+    The heads have as many parameters, and a matrix with the same bound on its spectral norm; only
+    explicit_matched may be as large as the DEQ's gain.  Stopped runs go on where they were.
+
+    Example: notsodeep collapse --samples 400 --majority 5 --ratio 10 --epochs 5 --out runs/heads
+    """
+    from notsodeep import checks
+    from notsodeep.experiments.collapse_settings import CollapseSettings
+    from notsodeep.experiments.collapse_training import compare_heads
+
+    heads: Any = list(dict.fromkeys(head or _HEADS))
+    for each in heads:
+        checks.known_name(each, _HEADS, "head")
+    settings = CollapseSettings(
+        heads[0],
+        data=data,
+        samples=samples,
+        test_samples=test_samples,
+        num_majority=majority,
+        ratio=ratio,
+        backbone=backbone,  # type: ignore[arg-type]  # checked inside
+        width=width,
+        spectral_budget=spectral_budget,
+        truncated_steps=truncated_steps,
+        classifier=classifier,  # type: ignore[arg-type]
+        epochs=epochs,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
+        weight_decay=weight_decay,
+        seed=seed,
+    )
+    records = compare_heads(settings, heads, out, force=force, say=say)
+
+    from notsodeep.report.collapse_page import write_collapse_page
+    from notsodeep.report.page import NAME
+
+    page = write_collapse_page(records, out / NAME)
+    if as_json:
+        print_json({"records": records})
+    else:
+        _print_table(records)
+        typer.echo(f"records: {out / 'pieces'}")
+        typer.echo(f"report:  {page}")
+
+
+def _print_table(records: list[dict[str, Any]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    first = records[0]
+    columns = _COLUMNS | (_GROUP_COLUMNS if first["groups"] else {})
+    counts = first["counts"]
+    sizes = f"{max(counts)}" if not first["groups"] else f"{max(counts)} or {min(counts)}"
+    table = Table(
+        title=f"{first['settings']['data']}, {len(counts)} classes of {sizes} samples",
+        title_justify="left",
+        box=box.SIMPLE_HEAD,
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+        show_edge=False,
+    )
+    table.add_column("head", no_wrap=True)
+    for column in (*columns, "gain"):
+        table.add_column(column, justify="right")
+    for record in records:
+        last = record["epochs"][-1]
+        values = [_number(last[key]) for key in columns.values()]
+        table.add_row(record["settings"]["head"], *values, _number(last["gain"]))
+    Console().print(table)
+    typer.echo("NC1 tr(S_W S_B⁺)/K, NC2 of the means, NC3 classifier − means are 0 at collapse.")
+    if first["groups"]:
+        typer.echo("large, small: test accuracy by class size; cosine: of minority classifiers.")
+    typer.echo("gain: ‖G‖₂ of the trained head.")
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2g}"

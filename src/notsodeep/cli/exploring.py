@@ -1,0 +1,29 @@
+"""`notsodeep explore`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from notsodeep.errors import InvalidInput
+
+
+def explore_command(
+    port: Annotated[int, typer.Option(help="Port on this machine.")] = 8501,
+    runs: Annotated[Path, typer.Option(help="Directory of stored runs.")] = Path("runs"),
+    browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
+) -> None:
+    """Open the explorer, a local web page: move sliders and watch DEQ and network agree.
+
+    It listens on this machine only and sends nothing anywhere. Ctrl-C ends it.
+
+    Example: notsodeep explore --port 8501 --no-browser
+    """
+    from notsodeep.app.serving import serve
+
+    if not 1 <= port <= 65535:
+        raise InvalidInput(f"port of explore must be from 1 to 65535. Got {port}.")
+    typer.echo(f"The explorer is at http://localhost:{port}")
+    serve(runs, port=port, browser=browser)

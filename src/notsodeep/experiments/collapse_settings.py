@@ -1,0 +1,113 @@
+"""What is trained to see neural collapse: data, backbone, head, and how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+from notsodeep import checks
+from notsodeep.checks import heads as head_checks
+from notsodeep.data import StepImbalance
+from notsodeep.networks.heads import HEAD_KINDS, HeadKind
+from notsodeep.networks.training_records import Schedule, TrainingSettings
+
+Backbone = Literal["mlp", "resnet18"]
+Classifier = Literal["learned", "fixed_etf"]
+
+
+@dataclass(frozen=True)
+class CollapseSettings:
+    """One network with one head.  Two that differ in the head alone start from the same backbone.
+
+    Parameters
+    ----------
+    head : {"explicit", "residual", "deq", "deq_truncated", "explicit_matched"}
+        See `notsodeep.networks.heads`.
+    data : str
+        A data set, as `notsodeep.data.load` knows it.
+    samples, test_samples : int, optional
+        Sizes of the balanced training and test parts; all there is if left out.
+    num_majority, ratio : int and float, optional
+        K_A and R: classes from K_A on keep one of R training samples.  Balanced if left out.
+    backbone : {"mlp", "resnet18"}
+        `Perceptron` with two layers of `width`, or `ResNet18` with `width` channels at first.
+    width : int
+    spectral_budget : float
+        s = ρ in (0, 1).
+    truncated_steps : int
+        T of the truncated DEQ.
+    classifier : {"learned", "fixed_etf"}
+        Linear without bias, as in the layer-peeled model; or a fixed frame.
+    epochs, batch_size, learning_rate, weight_decay, schedule
+        Of SGD with momentum 0.9.  The head's matrix has its norm budget and no weight decay.
+    measure_every : int
+        Epochs between measurements; the last epoch is always measured.
+    seed : int
+        Decides data, weights and the order of samples.
+    """
+
+    head: HeadKind
+    data: str = "digits"
+    samples: int | None = None
+    test_samples: int | None = None
+    num_majority: int | None = None
+    ratio: float | None = None
+    backbone: Backbone = "mlp"
+    width: int = 64
+    spectral_budget: float = 0.5
+    truncated_steps: int = 3
+    classifier: Classifier = "learned"
+    epochs: int = 40
+    batch_size: int = 64
+    learning_rate: float = 0.05
+    weight_decay: float = 5e-3
+    schedule: Schedule = "cosine"
+    measure_every: int = 1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        owner = "CollapseSettings"
+        checks.known_name(self.head, HEAD_KINDS, "head")
+        checks.known_name(self.backbone, get_args(Backbone), "backbone")
+        checks.known_name(self.classifier, get_args(Classifier), "classifier")
+        for name in ("width", "truncated_steps", "measure_every"):
+            checks.positive_integer(getattr(self, name), name, owner)
+        for name in ("samples", "test_samples"):
+            if getattr(self, name) is not None:
+                checks.positive_integer(getattr(self, name), name, owner)
+        head_checks.contracting_budget(self.spectral_budget, owner)
+        head_checks.complete_imbalance(self.num_majority, self.ratio, owner)
+        self.imbalance()
+        self.training()
+
+    def imbalance(self) -> StepImbalance | None:
+        """Return the class imbalance, None for balanced classes."""
+        if self.num_majority is None or self.ratio is None:
+            return None
+        return StepImbalance(self.num_majority, self.ratio)
+
+    def training(self) -> TrainingSettings:
+        """Return what of the settings concerns the training loop."""
+        return TrainingSettings(
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            optimiser="momentum",
+            momentum=0.9,
+            weight_decay=self.weight_decay,
+            schedule=self.schedule,
+            seed=self.seed,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON form."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> CollapseSettings:
+        """Rebuild settings from their form; every key must be known."""
+        known = [field.name for field in fields(cls)]
+        for key in content:
+            checks.known_name(key, known, "key of CollapseSettings")
+        return cls(**content)

@@ -1,0 +1,165 @@
+"""Kernels to disk: computed block by block, and resumed after a stop."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+from pathlib import Path
+from typing import Any, Literal
+
+from numpy.typing import ArrayLike
+
+from notsodeep import checks
+from notsodeep.architectures import Convention, KernelName, Model
+from notsodeep.checks import saved_networks, storage
+from notsodeep.errors import LockTimeout, RunInUse
+from notsodeep.execution import Manifest, manifests, progress_bar
+from notsodeep.execution.atomic_files import make_directory, write_json
+from notsodeep.execution.digests import sha256_of_array
+from notsodeep.execution.executors import Executor, InProcess
+from notsodeep.execution.locks import exclusive_lock
+from notsodeep.execution.threads import thread_count
+from notsodeep.execution.versions import versions
+from notsodeep.kernels.block_source import BLOCK, BlockSource
+from notsodeep.kernels.kernel_store import DESCRIPTION, KIND, VERSION, KernelStore, read_description
+from notsodeep.kernels.stored_blocks import Place, StoredBlocks
+
+
+def store_kernel(
+    path: str | Path,
+    model: Model,
+    X: ArrayLike,
+    *,
+    kernel: KernelName = "conjugate",
+    convention: Convention = "preactivation",
+    dtype: Literal["float32", "float64"] | Any = "float64",
+    side: int = BLOCK,
+    executor: Executor | None = None,
+    verify: bool = False,
+    force: bool = False,
+) -> KernelStore:
+    """Compute the kernel of X with itself into a directory, or what is missing of it there.
+
+    The n × n matrix is never held: blocks go to disk one by one, those on and above the diagonal,
+    and each is marked when it is safely there.  A run that was killed is resumed by the same
+    call and ends with the same bytes.  With an executor the blocks are computed and written by its
+    workers, which must see `path` as well.
+
+    Parameters
+    ----------
+    path : path
+        A directory, by custom with the ending ``.zarr``; made if it does not exist.
+    model : DeepEquilibrium or ExplicitNetwork
+        It must have a JSON form.
+    X : array_like of shape (n, p)
+    kernel : {"conjugate", "tangent"}
+        See `conjugate_kernel` and `tangent_kernel`.
+    convention : {"preactivation", "feature"}
+        Concerns DEQs only.
+    dtype : float64 or float32
+        Type of the stored entries; every pair is computed in float64.
+    side : int, default 1920
+        Rows and columns of a block, n if that is less.
+    executor : Executor, optional
+        Where blocks are computed; in this process, one block on each thread, by default.
+    verify : bool
+        Check the SHA-256 of every block that is there, and compute damaged ones again.
+    force : bool
+        Replace a store of another kernel, and start over.
+
+    Returns
+    -------
+    KernelStore
+        Complete.
+
+    Raises
+    ------
+    StoreMismatch
+        The directory holds the kernel of another model, of other data, or in another form.
+    RunInUse
+        Another process writes there.
+    MissingPackage
+        The package zarr is not installed.
+    NotSerialisable
+        The model has an activation made from a Python function.
+    """
+    owner = "store_kernel"
+    saved_networks.installed("zarr", "cluster", owner)
+    kind = checks.kernel_dtype(dtype, owner)
+    checks.integer_at_least(side, 16, "side", owner)
+    source = BlockSource.checked(model, X, None, kernel, convention, owner)
+    samples = source.evaluation.X
+    description = {
+        "kind": KIND,
+        "version": VERSION,
+        "model": model.to_dict(),
+        "kernel": kernel,
+        "convention": convention,
+        "samples": {"sha256": sha256_of_array(samples), "shape": list(samples.shape)},
+        "dtype": kind.name,
+        "side": min(int(side), len(samples)),
+    }
+    place = Path(path).resolve()
+    storage.new_or_own(place, described=(place / DESCRIPTION).exists())
+    make_directory(place)
+    try:
+        with exclusive_lock(place / ".lock", timeout=0.0):
+            _describe(place, description, force=force)
+            store = KernelStore(place)
+            _complete(store, source, executor or InProcess(thread_count()), verify=verify)
+    except LockTimeout as error:
+        raise RunInUse(
+            f"{place} is being written by another process. Wait for it to end, or choose another "
+            "path."
+        ) from error
+    return store
+
+
+def _describe(place: Path, description: dict[str, Any], *, force: bool) -> None:
+    """Compare the description of the store with what is wanted, or write it."""
+    path = place / DESCRIPTION
+    if path.exists():
+        if not force:
+            # Through JSON, so that tuples compare equal to what is read back.
+            wanted = json.loads(json.dumps(description, allow_nan=False))
+            storage.same_kernel(read_description(place), wanted, place)
+            return
+        _clear(place)
+    write_json(path, {**description, "versions": versions()})
+
+
+def _clear(place: Path) -> None:
+    """Remove everything that belongs to a store, the description last."""
+    for name in (manifests.FILE_NAME, "zarr.json"):
+        (place / name).unlink(missing_ok=True)
+    for name in ("done", "c"):
+        shutil.rmtree(place / name, ignore_errors=True)
+    (place / DESCRIPTION).unlink()
+
+
+def _complete(store: KernelStore, source: BlockSource, executor: Executor, *, verify: bool) -> None:
+    """Compute the blocks that are missing, and seal the store with a manifest."""
+    missing = list(store.verify()) if verify else store.missing()
+    sealed = (store.path / manifests.FILE_NAME).exists()
+    if sealed and not missing and store.blocks.prepared:
+        return
+    (store.path / manifests.FILE_NAME).unlink(missing_ok=True)
+    store.blocks.prepare()
+    work = functools.partial(_store_block, blocks=store.blocks)
+    shared = executor.share(source)
+    total = len(store.blocks.places())
+    with progress_bar("kernel blocks") as advance:
+        # Until nothing is missing: somebody may have removed a block in the meantime.
+        while missing:
+            advance(total - len(missing), total)
+            results = executor.completed(work, missing, shared)
+            for done, _ in enumerate(results, start=total - len(missing) + 1):
+                advance(done, total)
+            missing = store.missing()
+    facts = {**store.description, "finished_with": versions()}
+    Manifest(KIND, store.blocks.digests(), facts).write(store.path)
+
+
+def _store_block(place: Place, source: BlockSource, *, blocks: StoredBlocks) -> None:
+    blocks.write(place, source.block(blocks.tile(place), blocks.dtype))

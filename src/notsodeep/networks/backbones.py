@@ -1,0 +1,218 @@
+"""Backbones that a head sits on: a multilayer perceptron, and a ResNet-18 for small images.
+
+Both take flattened rows (n, p) to non-negative features (n, d), as the last ReLU leaves them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import skip_init
+
+from notsodeep import checks
+from notsodeep.checks import heads as head_checks
+from notsodeep.checks import networks as network_checks
+
+
+class Perceptron(nn.Module):
+    """Linear maps, each followed by batch normalisation and ReLU.
+
+    Parameters
+    ----------
+    in_features : int
+        p.
+    widths : sequence of int
+        Outputs of each layer; the last one is d.
+    rng : int or numpy.random.Generator
+        Seed of the weights.
+    dtype, device
+        Of all weights.
+
+    Attributes
+    ----------
+    in_features, num_features : int
+        p and d.
+
+    Examples
+    --------
+    >>> Perceptron(64, (100, 32), rng=0)(torch.zeros(5, 64)).shape
+    torch.Size([5, 32])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        widths: Sequence[int],
+        rng: int | np.random.Generator,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__()
+        owner = "Perceptron"
+        self.in_features = checks.positive_integer(in_features, "in_features", owner)
+        sizes = head_checks.layer_widths(widths, owner)
+        self.num_features = sizes[-1]
+        layers: list[nn.Module] = []
+        for before, after in zip((self.in_features, *sizes), sizes, strict=False):
+            linear = skip_init(nn.Linear, before, after, bias=False, dtype=dtype, device=device)  # type: ignore[no-untyped-call]
+            layers += [linear, nn.BatchNorm1d(after, dtype=dtype, device=device), nn.ReLU()]
+        self.layers = nn.Sequential(*layers)
+        draw_weights(self, checks.random_generator(rng, owner))
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Return the features, shape (n, d)."""
+        owner = type(self).__name__
+        network_checks.input_features(X, self.in_features, self.layers[0].weight.dtype, owner)
+        features: Tensor = self.layers(X)
+        return features
+
+
+class ResNet18(nn.Module):
+    """ResNet-18 for 32 × 32 images: a 3 × 3 stem, four stages of two blocks, a global average.
+
+    Stage i = 0 … 3 has width·2^i channels and halves the image, except for the first; d = 8·width.
+    The layout follows He, Zhang, Ren, Sun, *Deep Residual Learning for Image Recognition*, CVPR
+    2016, with the stem that is usual for small images: no stride and no pooling.  With width 64 and
+    three channels there are 11,168,832 parameters; a width of 8 fits a CPU.
+
+    Parameters
+    ----------
+    image_shape : tuple of int
+        Channels, height and width of an image before it was flattened.
+    rng : int or numpy.random.Generator
+        Seed of the weights.
+    width : int
+        Channels of the first stage.
+    dtype, device
+        Of all weights.
+
+    Attributes
+    ----------
+    in_features, num_features : int
+        p and d.
+
+    Examples
+    --------
+    >>> net = ResNet18((3, 32, 32), rng=0, width=8)
+    >>> net(torch.zeros(2, 3072)).shape
+    torch.Size([2, 64])
+    """
+
+    def __init__(
+        self,
+        image_shape: tuple[int, int, int],
+        rng: int | np.random.Generator,
+        *,
+        width: int = 64,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        super().__init__()
+        owner = "ResNet18"
+        self.image_shape = head_checks.image_shape(image_shape, owner)
+        self.in_features = math.prod(self.image_shape)
+        self.width = checks.positive_integer(width, "width", owner)
+        self.num_features = 8 * self.width
+        self.stem = _convolution(self.image_shape[0], self.width, 3, 1, dtype, device)
+        self.stem_norm = nn.BatchNorm2d(self.width, dtype=dtype, device=device)
+        blocks: list[nn.Module] = []
+        before = self.width
+        for stage in range(4):
+            after = self.width * 2**stage
+            stride = 1 if stage == 0 else 2
+            blocks += [
+                ResidualBlock(before, after, stride, dtype=dtype, device=device),
+                ResidualBlock(after, after, 1, dtype=dtype, device=device),
+            ]
+            before = after
+        self.blocks = nn.Sequential(*blocks)
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        draw_weights(self, checks.random_generator(rng, owner))
+
+    def forward(self, X: Tensor) -> Tensor:
+        """Return the features, shape (n, d)."""
+        owner = type(self).__name__
+        network_checks.input_features(X, self.in_features, self.stem.weight.dtype, owner)
+        images = X.reshape(-1, *self.image_shape)
+        # On a CPU this memory format makes a step of the narrow network almost twice as fast.
+        images = images.contiguous(memory_format=torch.channels_last)
+        maps = torch.relu(self.stem_norm(self.stem(images)))
+        features: Tensor = self.blocks(maps).mean(dim=(2, 3))
+        return features
+
+    def extra_repr(self) -> str:
+        """Say what is inside, for `repr`."""
+        return f"image_shape={self.image_shape}, width={self.width}"
+
+
+class ResidualBlock(nn.Module):
+    """relu(x′ + BN(conv(relu(BN(conv(x)))))); x′ is x, or BN(1 × 1 conv(x)) if shapes change."""
+
+    def __init__(
+        self,
+        before: int,
+        after: int,
+        stride: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device | str,
+    ) -> None:
+        super().__init__()
+        self.first = _convolution(before, after, 3, stride, dtype, device)
+        self.first_norm = nn.BatchNorm2d(after, dtype=dtype, device=device)
+        self.second = _convolution(after, after, 3, 1, dtype, device)
+        self.second_norm = nn.BatchNorm2d(after, dtype=dtype, device=device)
+        self.stride = stride
+        self.shortcut: nn.Module = nn.Identity()
+        if stride != 1 or before != after:
+            self.shortcut = nn.Sequential(
+                _convolution(before, after, 1, 1, dtype, device),
+                nn.BatchNorm2d(after, dtype=dtype, device=device),
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the maps of the block, shape (n, after, h/stride, w/stride)."""
+        inner = torch.relu(self.first_norm(self.first(x)))
+        # What a 1 × 1 convolution with a stride sees.  Torch's own, on a CPU with channels last in
+        # memory and fewer than 8 of them, writes outside of its memory in the backward pass.
+        seen = x[..., :: self.stride, :: self.stride]
+        outer: Tensor = self.shortcut(seen) + self.second_norm(self.second(inner))
+        return torch.relu(outer)
+
+
+def draw_weights(module: nn.Module, generator: np.random.Generator) -> None:
+    """Draw all linear and convolutional weights with variance 2/fan-in, which ReLU preserves."""
+    with torch.no_grad():
+        for layer in module.modules():
+            if isinstance(layer, nn.Linear | nn.Conv2d):
+                shape = tuple(layer.weight.shape)
+                scale = math.sqrt(2.0 / math.prod(shape[1:]))
+                layer.weight.copy_(torch.from_numpy(scale * generator.standard_normal(shape)))
+
+
+def _convolution(
+    before: int,
+    after: int,
+    size: int,
+    stride: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
+) -> nn.Conv2d:
+    """Make a convolution without bias, whose weights are still to be drawn."""
+    layer: nn.Conv2d = skip_init(  # type: ignore[no-untyped-call]
+        nn.Conv2d,
+        before,
+        after,
+        size,
+        stride=stride,
+        padding=size // 2,
+        bias=False,
+        dtype=dtype,
+        device=device,
+    )
+    return layer

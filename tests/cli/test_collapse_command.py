@@ -1,0 +1,89 @@
+"""`notsodeep collapse` as a person meets it."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from notsodeep.cli.main import app, main
+from notsodeep.errors import InvalidInput
+
+SMALL = ("--samples", "200", "--test-samples", "60", "--width", "12", "--epochs", "2")
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner(env={"COLUMNS": "80"}).invoke(app, ["collapse", *arguments])
+
+
+def example() -> list[str]:
+    text = " ".join(run("--help").stdout.split())
+    found = re.search(r"Example: notsodeep collapse (.*?) Options:", text)
+    assert found is not None
+    return found[1].split()
+
+
+def test_the_example_in_the_help_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(*example())
+    assert result.exit_code == 0, result.exception
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("digits, 10 classes of 40 or 4 samples")
+    assert max(map(len, lines)) <= 80
+    for head in ("explicit", "residual", "deq_truncated", "deq", "explicit_matched"):
+        row = next(line for line in lines if line.startswith(f"{head} "))
+        assert len(row.split()) == 10
+        assert all(re.fullmatch(r"-?[\d.e-]+|–", cell) for cell in row.split()[1:])
+    # A second time it is there already, and says the same.
+    assert run(*example()).stdout == result.stdout
+
+
+def test_json_holds_the_records(tmp_path: Path) -> None:
+    arguments = (*SMALL, "--head", "deq", "--head", "explicit", "--out", str(tmp_path / "run"))
+    result = run(*arguments, "--json")
+    assert result.exit_code == 0, result.exception
+    records = json.loads(result.stdout)["records"]
+    assert [record["settings"]["head"] for record in records] == ["deq", "explicit"]
+    table = run(*arguments)
+    assert "cosine" not in table.stdout  # balanced classes have no minority
+    assert (
+        len(next(line for line in table.stdout.splitlines() if line.startswith("deq")).split()) == 7
+    )
+    changed = run(*arguments, "--spectral-budget", "0.4")
+    assert isinstance(changed.exception, InvalidInput)
+    assert "--force" in str(changed.exception)
+    assert run(*arguments, "--spectral-budget", "0.4", "--force").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--head", "explict"], "Did you mean 'explicit'"),
+        (["--spectral-budget", "1.5"], "0 < spectral_budget < 1"),
+        (["--ratio", "10"], "num_majority"),
+        (["--majority", "10", "--ratio", "10"], "less than the 10 classes"),
+        (["--backbone", "resnet"], "resnet18"),
+        (["--backbone", "resnet18"], "backbone 'mlp'"),
+        (["--data", "nowhere.npz"], "nowhere.npz"),
+    ],
+)
+def test_errors_are_one_line(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["notsodeep", "collapse", *arguments])
+    with pytest.raises(SystemExit) as end:
+        main()
+    printed = capsys.readouterr()
+    assert end.value.code in (1, 2)
+    assert printed.err.startswith("error: ")
+    assert printed.err.count("\n") == 1
+    assert words in printed.err

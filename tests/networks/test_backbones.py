@@ -1,0 +1,105 @@
+"""Backbones: shapes, sizes, seeds, and the residual sum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from notsodeep.errors import InvalidInput
+from notsodeep.networks.backbones import Perceptron, ResidualBlock, ResNet18, draw_weights
+
+SHAPE = (3, 32, 32)
+
+
+def test_the_standard_width_has_the_known_number_of_parameters() -> None:
+    net = ResNet18(SHAPE, rng=0, device="meta")
+    # 11,173,962 is the usual count with a classifier of ten classes and its bias.
+    assert sum(p.numel() for p in net.parameters()) == 11_173_962 - 10 * 513
+    assert net.num_features == 512
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 8])
+def test_resnet_features(width: int) -> None:
+    net = ResNet18(SHAPE, rng=0, width=width)
+    X = torch.from_numpy(np.random.default_rng(0).normal(size=(5, 3072))).float()
+    features = net(X)
+    assert features.shape == (5, 8 * width)
+    assert float(features.detach().min()) >= 0.0
+    features.sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in net.parameters())
+
+
+def test_rows_are_images_with_channels_first() -> None:
+    net = ResNet18(SHAPE, rng=0, width=2).eval()
+    images = torch.from_numpy(np.random.default_rng(0).normal(size=(2, *SHAPE))).float()
+    maps = torch.relu(net.stem_norm(net.stem(images)))
+    shapes = []
+    for block in net.blocks:
+        maps = block(maps)
+        shapes.append(tuple(maps.shape[1:]))
+    assert shapes[::2] == [(2, 32, 32), (4, 16, 16), (8, 8, 8), (16, 4, 4)]
+    expected = maps.mean(dim=(2, 3))
+    torch.testing.assert_close(net(images.flatten(1)), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_block_without_its_branch_is_the_identity() -> None:
+    block = ResidualBlock(4, 4, 1, dtype=torch.float32, device="cpu").eval()
+    draw_weights(block, np.random.default_rng(0))
+    nn.init.zeros_(block.second.weight)
+    x = torch.rand(2, 4, 6, 6)
+    torch.testing.assert_close(block(x), x)
+    wider = ResidualBlock(4, 6, 2, dtype=torch.float32, device="cpu")
+    draw_weights(wider, np.random.default_rng(0))
+    assert wider(x).shape == (2, 6, 3, 3)
+
+
+def make(kind: str, seed: int, **options: Any) -> nn.Module:
+    if kind == "mlp":
+        return Perceptron(20, (16, 8), rng=seed, **options)
+    return ResNet18((1, 8, 8), rng=seed, width=2, **options)
+
+
+@pytest.mark.parametrize("kind", ["mlp", "resnet18"])
+def test_seeds_decide_the_weights_and_nothing_else_does(kind: str) -> None:
+    state = torch.random.get_rng_state()
+    first, second, other = make(kind, 0), make(kind, 0), make(kind, 1)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    for name, value in first.state_dict().items():
+        assert torch.equal(value, second.state_dict()[name])
+    assert any(
+        not torch.equal(value, other.state_dict()[name])
+        for name, value in first.state_dict().items()
+    )
+    other.load_state_dict(first.state_dict())
+    X = torch.rand(3, 20 if kind == "mlp" else 64)
+    assert torch.equal(first.eval()(X), other.eval()(X))
+    wide = make(kind, 0, dtype=torch.float64).eval()
+    torch.testing.assert_close(wide(X.double()).float(), first(X), rtol=1e-4, atol=1e-5)
+
+
+def test_the_scale_is_kept_through_relu_layers() -> None:
+    net = Perceptron(400, (400,), rng=0)
+    weight = net.layers[0].weight
+    assert float(weight.detach().var()) == pytest.approx(2 / 400, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("make_one", "message"),
+    [
+        (lambda: Perceptron(0, (3,), rng=0), "in_features"),
+        (lambda: Perceptron(3, (), rng=0), "widths of Perceptron"),
+        (lambda: Perceptron(3, (3, -1), rng=0), "widths of Perceptron"),
+        (lambda: ResNet18((32, 32), rng=0), "three sizes"),  # type: ignore[arg-type]
+        (lambda: ResNet18(None, rng=0), "backbone 'mlp'"),  # type: ignore[arg-type]
+        (lambda: ResNet18(SHAPE, rng=0, width=0), "width of ResNet18"),
+        (lambda: Perceptron(3, (2,), rng=0)(torch.zeros(2, 4)), "in_features = 3"),
+        (lambda: ResNet18(SHAPE, rng=0, width=1)(torch.zeros(2, 3)), "in_features = 3072"),
+    ],
+)
+def test_refusals(make_one: Any, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        make_one()
