@@ -13,7 +13,18 @@ from typer.testing import CliRunner, Result
 from notsodeep.cli.main import app, main
 from notsodeep.errors import InvalidInput
 
-SMALL = ("--samples", "200", "--test-samples", "60", "--width", "12", "--epochs", "2")
+SMALL = (
+    "--samples",
+    "200",
+    "--test-samples",
+    "60",
+    "--width",
+    "12",
+    "--epochs",
+    "2",
+    "--seeds",
+    "2",
+)
 
 
 def run(*arguments: str) -> Result:
@@ -47,9 +58,12 @@ def test_json_holds_the_records(tmp_path: Path) -> None:
     result = run(*arguments, "--json")
     assert result.exit_code == 0, result.exception
     records = json.loads(result.stdout)["records"]
-    assert [record["settings"]["head"] for record in records] == ["deq", "explicit"]
+    trained = [(record["settings"]["head"], record["settings"]["seed"]) for record in records]
+    assert trained == [("deq", 0), ("explicit", 0), ("deq", 1), ("explicit", 1)]
     table = run(*arguments)
     assert "cosine" not in table.stdout  # balanced classes have no minority
+    nc1 = sum(record["epochs"][-1]["nc1"] for record in records[::2]) / 2
+    assert f" {nc1:.2g} " in table.stdout
     assert (
         len(next(line for line in table.stdout.splitlines() if line.startswith("deq")).split()) == 7
     )

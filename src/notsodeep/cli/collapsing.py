@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from notsodeep.cli.options import (
+    ConfigOption,
     DataOption,
     ForceOption,
     JsonOption,
@@ -60,9 +61,13 @@ def collapse_command(
     batch_size: Annotated[int, typer.Option(help="Samples in a step.")] = 64,
     learning_rate: Annotated[float, typer.Option(help="Of SGD with momentum 0.9.")] = 0.05,
     weight_decay: Annotated[float, typer.Option(help="Of all weights but the head's.")] = 5e-3,
+    seeds: Annotated[
+        int, typer.Option(help="Networks of each head; fewer than three decide little.")
+    ] = 3,
     seed: SeedOption = 0,
     out: Annotated[Path, typer.Option(help="Directory of the results.")] = Path("runs/collapse"),
     force: ForceOption = False,
+    config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Train networks that differ in their head alone, and measure their neural collapse.
@@ -70,7 +75,7 @@ def collapse_command(
     The heads have as many parameters, and a matrix with the same bound on its spectral norm; only
     explicit_matched may be as large as the DEQ's gain.  Stopped runs go on where they were.
 
-    Example: notsodeep collapse --samples 400 --majority 5 --ratio 10 --epochs 5 --out runs/heads
+    Example: notsodeep collapse --samples 400 --majority 5 --ratio 10 --epochs 5 --seeds 1
     """
     from notsodeep import checks
     from notsodeep.experiments.collapse_settings import CollapseSettings
@@ -97,7 +102,7 @@ def collapse_command(
         weight_decay=weight_decay,
         seed=seed,
     )
-    records = compare_heads(settings, heads, out, force=force, say=say)
+    records = compare_heads(settings, heads, out, seeds=seeds, force=force, say=say)
 
     from notsodeep.report.collapse_page import write_collapse_page
     from notsodeep.report.page import NAME
@@ -112,16 +117,22 @@ def collapse_command(
 
 
 def _print_table(records: list[dict[str, Any]]) -> None:
+    """Print means over seeds of what was measured after the last epoch."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
     first = records[0]
-    columns = _COLUMNS | (_GROUP_COLUMNS if first["groups"] else {})
+    columns = _COLUMNS | (_GROUP_COLUMNS if first["groups"] else {}) | {"gain": "gain"}
     counts = first["counts"]
     sizes = f"{max(counts)}" if not first["groups"] else f"{max(counts)} or {min(counts)}"
+    by_head: dict[str, list[dict[str, Any]]] = {}
+    for record in records:
+        by_head.setdefault(record["settings"]["head"], []).append(record["epochs"][-1])
+    seeds = len(records) // len(by_head)
+    drawn = "1 seed" if seeds == 1 else f"mean of {seeds} seeds"
     table = Table(
-        title=f"{first['settings']['data']}, {len(counts)} classes of {sizes} samples",
+        title=f"{first['settings']['data']}, {len(counts)} classes of {sizes} samples, {drawn}",
         title_justify="left",
         box=box.SIMPLE_HEAD,
         padding=(0, 1, 0, 0),
@@ -129,12 +140,10 @@ def _print_table(records: list[dict[str, Any]]) -> None:
         show_edge=False,
     )
     table.add_column("head", no_wrap=True)
-    for column in (*columns, "gain"):
+    for column in columns:
         table.add_column(column, justify="right")
-    for record in records:
-        last = record["epochs"][-1]
-        values = [_number(last[key]) for key in columns.values()]
-        table.add_row(record["settings"]["head"], *values, _number(last["gain"]))
+    for head, ends in by_head.items():
+        table.add_row(head, *(_mean([end[key] for end in ends]) for key in columns.values()))
     Console().print(table)
     typer.echo("NC1 tr(S_W S_B⁺)/K, NC2 of the means, NC3 classifier − means are 0 at collapse.")
     if first["groups"]:
@@ -142,5 +151,6 @@ def _print_table(records: list[dict[str, Any]]) -> None:
     typer.echo("gain: ‖G‖₂ of the trained head.")
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2g}"
+def _mean(values: list[float | None]) -> str:
+    known = [value for value in values if value is not None]
+    return f"{sum(known) / len(known):.2g}" if len(known) == len(values) else "–"

@@ -67,6 +67,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from notsodeep import checks
 from notsodeep.collapse import simplex_etf
 from notsodeep.data import Dataset, load
 from notsodeep.experiments.collapse_measurements import HeadMeasurements
@@ -186,13 +187,14 @@ def compare_heads(
     heads: Sequence[HeadKind],
     out: str | Path,
     *,
+    seeds: int = 1,
     force: bool = False,
     say: Callable[[str], None] = lambda message: None,
 ) -> list[Record]:
-    """Train one network for every head, all else equal, and keep the records in a directory.
+    """Train a network for every head and seed, all else equal, and keep records in a directory.
 
     A stopped run goes on in the middle of a training, and ends with the same numbers.  More heads
-    may be added to a directory later.
+    and seeds may be added to a directory later.
 
     Parameters
     ----------
@@ -201,23 +203,30 @@ def compare_heads(
     heads : sequence of str
     out : path
         Directory of the results.
+    seeds : int
+        How many seeds, the settings' seed and those after it.
     force : bool
         Replace results of other settings.
     say : callable
         Told what is going on.
     """
-    plans = {head: dataclasses.replace(settings, head=head) for head in heads}
+    checks.positive_integer(seeds, "seeds", "compare_heads")
+    plans = [
+        dataclasses.replace(settings, head=head, seed=settings.seed + k)
+        for k in range(seeds)
+        for head in heads
+    ]
     shared = {key: value for key, value in settings.to_dict().items() if key != "head"}
     run = RunDirectory(out, "collapse", shared)
     records = []
     with run.opened(force=force):
-        for head, plan in plans.items():
+        for plan in plans:
 
             def work(plan: CollapseSettings = plan) -> Record:
-                say(f"training the {plan.head} head")
+                say(f"training the {plan.head} head, seed {plan.seed}")
                 place = run.work_directory(cell_name(plan.to_dict()))
                 return train_head(plan, checkpoint=place, progress=True)
 
-            records.append(run.piece(head, work))
+            records.append(run.piece(f"{plan.head}-{plan.seed}", work))
         run.finish([])
     return records

@@ -1,0 +1,168 @@
+"""Ridge regression with a kernel for many λ at the price of one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.sparse.linalg import LinearOperator
+
+from notsodeep import checks
+from notsodeep.checks import FloatArray, solvers
+from notsodeep.equivalents import LimitingSpectrum
+from notsodeep.errors import NotConverged
+from notsodeep.solvers.limiting_averages import predicted_effective_dimension
+from notsodeep.solvers.spectral_basis import SpectralBasis, spectral_basis
+
+Score = Literal["generalised_cross_validation", "leave_one_out"]
+
+
+@dataclass(frozen=True, eq=False)
+class RidgePath:
+    """Fits Kα, (K + λI) α = Y, for many λ; squared errors are means over all entries of Y.
+
+    Attributes
+    ----------
+    ridges : ndarray of shape (m,)
+        λ, as given.
+    training_error : ndarray of shape (m,)
+        Mean of (Y − Kα)².
+    effective_dimension : ndarray of shape (m,)
+        tr K(K + λI)⁻¹.
+    effective_dimension_error : ndarray of shape (m,)
+        Its standard error; 0 for a matrix.
+    generalised_cross_validation : ndarray of shape (m,)
+        training_error/(1 − effective_dimension/n)².
+    leave_one_out : ndarray of shape (m,) or None
+        Mean squared error of each sample's prediction from all the others, in closed form: the
+        residual α_i/[(K + λI)⁻¹]_ii.  None for an operator, whose inverse has no known diagonal.
+    residual : ndarray of shape (m,)
+        ‖Y − (K + λI) α‖/‖Y‖ of the worst column; 0 for a matrix.
+    """
+
+    ridges: FloatArray
+    training_error: FloatArray
+    effective_dimension: FloatArray
+    effective_dimension_error: FloatArray
+    generalised_cross_validation: FloatArray
+    leave_one_out: FloatArray | None
+    residual: FloatArray
+    _basis: SpectralBasis
+    _shape: tuple[int, ...]
+
+    def best(self, score: Score = "generalised_cross_validation") -> float:
+        """Return the λ of the path with the lowest score."""
+        known = ["generalised_cross_validation"]
+        known += ["leave_one_out"] if self.leave_one_out is not None else []
+        checks.known_name(score, known, "score of RidgePath.best")
+        return float(self.ridges[np.argmin(getattr(self, score))])
+
+    def coefficients(self, ridge: float) -> FloatArray:
+        """Return α = (K + λI)⁻¹ Y, shaped as Y, for any λ within the path's accuracy."""
+        level = checks.positive_number(ridge, "ridge", "RidgePath.coefficients")
+        return self._basis.combine(1.0 / (self._basis.values + level)).reshape(self._shape)
+
+    def leave_one_out_residuals(self, ridge: float) -> FloatArray:
+        """Return y_i minus its prediction from all other samples, shaped as Y; of a matrix only."""
+        level = checks.positive_number(ridge, "ridge", "RidgePath.leave_one_out_residuals")
+        solvers.whole_spectrum(self.leave_one_out is not None, "leave_one_out_residuals")
+        inverse = self._basis.diagonal((1.0 / (self._basis.values + level))[:, None])
+        alpha = self._basis.combine(1.0 / (self._basis.values + level))
+        return np.asarray((alpha / inverse).reshape(self._shape))
+
+    def predicted_risk(self, law: LimitingSpectrum) -> FloatArray:
+        """Return generalised cross-validation with the effective dimension that a law predicts.
+
+        It needs no trace of the kernel: of use for an operator, and to see how far the limiting
+        spectrum is right about the data.
+        """
+        share = predicted_effective_dimension(law, self.ridges) / self._shape[0]
+        return np.asarray(self.training_error / (1.0 - share) ** 2)
+
+
+def ridge_path(
+    K: FloatArray | LinearOperator,
+    Y: ArrayLike,
+    ridges: ArrayLike,
+    *,
+    tolerance: float = 1e-6,
+    max_steps: int = 200,
+    probes: int = 10,
+    rng: int | np.random.Generator = 0,
+    raises: bool = True,
+) -> RidgePath:
+    """Solve (K + λI) α = Y for many λ and score each.
+
+    A matrix is decomposed once.  An operator is multiplied with blocks of as many vectors as Y has
+    until one Krylov space holds the solutions for every λ; traces are estimated with random probes.
+    The smallest λ decides how large the space must be, and it cannot be preconditioned: for single
+    small λ at large n use `solve`.
+
+    Parameters
+    ----------
+    K : ndarray or LinearOperator of shape (n, n)
+        Symmetric, positive semidefinite.
+    Y : array_like of shape (n,) or (n, k)
+        Targets; centre them if the fit is to have a mean.
+    ridges : array_like of shape (m,)
+        λ > 0, added to the diagonal of K as it is.
+    tolerance, max_steps, probes, rng
+        Concern operators only: relative residual, most block products, random vectors for traces.
+    raises : bool, default True
+        Raise `NotConverged` if the residual of some λ stays above the tolerance.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> X = nsd.data.sphere(60, 20, rng=0)
+    >>> K = nsd.tangent_kernel(nsd.DeepEquilibrium("tanh", 0.2), X)
+    >>> path = ridge_path(K, X[:, 0], [1e-3, 1e-2, 0.1, 1.0])
+    >>> path.best("leave_one_out"), path.coefficients(0.1).shape
+    (0.001, (60,))
+    """
+    owner = "ridge_path"
+    given = solvers.right_hand_sides(Y, solvers.symmetric_matrix(K, owner).shape[0], "Y", owner)
+    levels = solvers.ridges(ridges, owner)
+    rtol = checks.positive_number(tolerance, "tolerance", owner)
+    basis, residuals = spectral_basis(
+        K, given.reshape(len(given), -1), lambda w: 1.0 / (w + levels[:, None]),
+        tolerance=rtol, max_steps=max_steps, probes=probes, rng=rng, owner=owner,
+    )  # fmt: skip
+    solvers.positive_spectrum(float(basis.values.min()), float(levels.min()), owner)
+    path = _scored(basis, levels, residuals, given.shape)
+    if raises and path.residual.max() > rtol:
+        missed = levels[path.residual > rtol]
+        raise NotConverged(
+            f"{len(missed)} of {len(levels)} ridges, up to {missed.max():.3g}, were not solved to a"
+            f" relative {rtol:g} in {max_steps} steps (residual {path.residual.max():.3g}). Allow "
+            "more steps, leave the small ridges out, or use solve() with a preconditioner.",
+            path,
+        )
+    return path
+
+
+def _scored(
+    basis: SpectralBasis, levels: FloatArray, residual: FloatArray, shape: tuple[int, ...]
+) -> RidgePath:
+    entries = int(np.prod(shape))
+    values = basis.values
+    training = np.array([basis.squared(level / (values + level)) for level in levels]) / entries
+    traces, scores = [], []
+    for level in levels:
+        traces.append(basis.trace(lambda w, level=level: w / (w + level)))  # type: ignore[misc]
+        scores.append(basis.score(lambda w, level=level: level / (w + level), entries))  # type: ignore[misc]
+    dimension, error = np.array(traces).T
+    leave_one_out = None
+    if basis.density is None:
+        inverse = basis.diagonal(1.0 / (values[:, None] + levels))
+        leave_one_out = np.array(
+            [
+                np.square(basis.combine(1.0 / (values + level)) / inverse[:, [j]]).mean()
+                for j, level in enumerate(levels)
+            ]
+        )
+    return RidgePath(
+        levels, training, dimension, error, np.array(scores), leave_one_out, residual, basis, shape
+    )
