@@ -144,7 +144,7 @@ def test_a_damaged_state_is_a_named_error(tmp_path: Path) -> None:
     content = bytearray(state.read_bytes())
     content[-100] ^= 1
     state.write_bytes(content)
-    with pytest.raises(DataCorrupted, match=r"is damaged: .* SHA-256 .* solve again"):
+    with pytest.raises(DataCorrupted, match=r"is damaged: .* SHA-256 .* start again"):
         solve(K, B, RIDGE, checkpoint=tmp_path)
     state.unlink()
     with pytest.raises(DataCorrupted, match="is missing"):

@@ -69,13 +69,6 @@ def class_targets(are_labels: bool, needed_for: str, owner: str) -> None:
         raise refusal("y", owner, f"hold class labels for {needed_for}", "real numbers", remedy)
 
 
-def checkpoint_kind(kind: str, expected: str, directory: Path) -> None:
-    """Require that a directory with a manifest holds a checkpoint."""
-    if kind != expected:
-        remedy = "Choose another directory."
-        raise refusal("checkpoint", "train", f"be a {expected}", f"{directory}: {kind}", remedy)
-
-
 def same_run(stored: Mapping[str, Any], asked: Mapping[str, Any], directory: Path) -> None:
     """Require that a checkpoint belongs to the run that wants to go on from it."""
     settings, wanted = stored["settings"], asked["settings"]

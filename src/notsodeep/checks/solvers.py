@@ -12,7 +12,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator
 from notsodeep.checks.arrays import FloatArray, real_array
 from notsodeep.checks.scalars import finite_number
 from notsodeep.checks.wording import refusal
-from notsodeep.errors import DataCorrupted, InvalidInput
+from notsodeep.errors import InvalidInput
 
 
 def symmetric_matrix(operator: object, owner: str) -> LinearOperator:
@@ -118,13 +118,6 @@ def positive_preconditioner(least: float, largest: float, owner: str) -> None:
         raise refusal("preconditioner", owner, "be positive definite", got, remedy)
 
 
-def own_checkpoint(kind: str, expected: str, directory: Path) -> None:
-    """Require that a directory with a manifest holds a checkpoint of a solve."""
-    if kind != expected:
-        got = f"{directory}: {kind}"
-        raise refusal("checkpoint", "solve", f"be a {expected}", got, "Choose another directory.")
-
-
 def same_problem(differing: Mapping[str, bool], directory: Path) -> None:
     """Require that nothing differs between a checkpoint and the solve that wants to go on."""
     names = [name for name, differs in differing.items() if differs]
@@ -133,15 +126,6 @@ def same_problem(differing: Mapping[str, bool], directory: Path) -> None:
             f"The checkpoint in {directory} belongs to another problem: other {', '.join(names)}. "
             "Go on with the same operator, B, ridge and preconditioner, or choose another "
             "directory."
-        )
-
-
-def intact_checkpoint(problems: tuple[str, ...], directory: Path) -> None:
-    """Require that every file of a checkpoint is what was written."""
-    if problems:
-        raise DataCorrupted(
-            f"The checkpoint in {directory} is damaged: {'; '.join(problems)}. "
-            "Remove the directory and solve again."
         )
 
 

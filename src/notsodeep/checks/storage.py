@@ -106,3 +106,19 @@ def bounds(part: slice, length: int, parameter: str) -> slice:
     if step != 1:
         raise refusal(parameter, "KernelStore.read", "be a slice with step 1", part)
     return slice(start, max(start, stop))
+
+
+def own_checkpoint(kind: str, expected: str, directory: Path, owner: str) -> None:
+    """Require that a directory with a manifest holds a checkpoint of the right kind."""
+    if kind != expected:
+        got = f"{directory}: {kind}"
+        raise refusal("checkpoint", owner, f"be a {expected}", got, "Choose another directory.")
+
+
+def intact_checkpoint(problems: tuple[str, ...], directory: Path) -> None:
+    """Require that every file of a checkpoint is what was written."""
+    if problems:
+        raise DataCorrupted(
+            f"The checkpoint in {directory} is damaged: {'; '.join(problems)}. "
+            "Remove the directory and start again."
+        )

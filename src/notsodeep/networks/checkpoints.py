@@ -1,9 +1,4 @@
-"""Checkpoints: a training run's state on disk, complete or absent whatever kills the writer.
-
-A checkpoint directory holds one ``state-….safetensors`` and a manifest with its SHA-256 and the
-JSON part of the state.  A new state gets a new name; the manifest, replaced atomically, is the
-switch from the old one to it, and only then the old one is removed.
-"""
+"""Checkpoints: a training run's state on disk, complete or absent whatever kills the writer."""
 
 from __future__ import annotations
 
@@ -19,9 +14,8 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
-from notsodeep.checks import saved_networks
-from notsodeep.errors import DataCorrupted
-from notsodeep.execution import Manifest, atomic_write, exclusive_lock, sha256_of_bytes
+from notsodeep.execution import exclusive_lock
+from notsodeep.execution.stored_states import read_state, write_state
 
 _KIND = "training checkpoint"
 _LOCK = "lock"
@@ -43,16 +37,10 @@ class Checkpoint:
     facts: Mapping[str, Any]
 
 
-def write_checkpoint(directory: Path, label: str, checkpoint: Checkpoint) -> None:
+def write_checkpoint(directory: Path, checkpoint: Checkpoint) -> None:
     """Make `checkpoint` the state that `read_checkpoint` finds in `directory`.
 
-    Parameters
-    ----------
-    directory : Path
-        Created if need be.  The caller holds `checkpoint_lock` on it.
-    label : str
-        Part of the file's name; another one for every other state.
-    checkpoint : Checkpoint
+    The caller holds `checkpoint_lock` on the directory, which is created if need be.
 
     Raises
     ------
@@ -60,15 +48,7 @@ def write_checkpoint(directory: Path, label: str, checkpoint: Checkpoint) -> Non
         The directory cannot be written or the disk is full; the older state is still there.
     """
     tensors = {k: v.detach().cpu().contiguous() for k, v in checkpoint.tensors.items()}
-    content = safetensors.torch.save(tensors)
-    name = f"state-{label}.safetensors"
-    with atomic_write(directory / name) as stream:
-        stream.write(content)
-    Manifest(_KIND, {name: sha256_of_bytes(content)}, checkpoint.facts).write(directory)
-    # Older states, and what a killed writer left behind.
-    for path in (*directory.glob("state-*.safetensors"), *directory.glob(".*.tmp")):
-        if path.name != name:
-            path.unlink(missing_ok=True)
+    write_state(directory, _KIND, safetensors.torch.save(tensors), checkpoint.facts)
 
 
 def read_checkpoint(directory: Path) -> Checkpoint | None:
@@ -81,20 +61,10 @@ def read_checkpoint(directory: Path) -> Checkpoint | None:
     InvalidInput
         The directory holds something else.
     """
-    manifest = Manifest.read(directory)
-    if manifest is None:
+    stored = read_state(directory, _KIND, "train")
+    if stored is None:
         return None
-    saved_networks.checkpoint_kind(manifest.kind, _KIND, directory)
-    problems = manifest.problems(directory)
-    if problems:
-        raise DataCorrupted(
-            f"The checkpoint in {directory} is damaged: {'; '.join(problems)}. "
-            "Remove the directory and train again."
-        )
-    tensors: dict[str, Tensor] = {}
-    for name in manifest.sha256:
-        tensors |= safetensors.torch.load_file(directory / name)
-    return Checkpoint(tensors, manifest.facts)
+    return Checkpoint(safetensors.torch.load_file(stored.path), stored.facts)
 
 
 @contextlib.contextmanager

@@ -349,8 +349,7 @@ class _Keeper:
         if not (due or at_once or run.state.reason):
             return
         facts = {"run": self.identity, "state": run.state.to_dict()}
-        label = f"{run.state.epoch:06d}-{run.state.batch:06d}"
-        write_checkpoint(self.directory, label, Checkpoint(run.tensors(), facts))
+        write_checkpoint(self.directory, Checkpoint(run.tensors(), facts))
         self.last = time.monotonic()
 
 

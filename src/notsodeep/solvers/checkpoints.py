@@ -1,9 +1,4 @@
-"""The state of a solve on disk: complete or absent, whatever kills the writer.
-
-A checkpoint directory holds one ``state-….safetensors`` and a manifest with its SHA-256 and what
-identifies the problem.  A new state gets a new name; the manifest, replaced atomically, is the
-switch from the old one to it, and only then the old one is removed.
-"""
+"""The state of a solve on disk: complete or absent, whatever kills the writer."""
 
 from __future__ import annotations
 
@@ -16,7 +11,8 @@ import safetensors.numpy
 from scipy.sparse.linalg import LinearOperator
 
 from notsodeep.checks import FloatArray, solvers
-from notsodeep.execution import Manifest, atomic_write, sha256_of_array, sha256_of_bytes
+from notsodeep.execution import sha256_of_array
+from notsodeep.execution.stored_states import read_state, write_state
 from notsodeep.solvers.block_cg import BlockState
 
 _KIND = "checkpoint of a solve"
@@ -117,15 +113,10 @@ class SolveCheckpoints:
             The directory holds something else, or the checkpoint of another problem.
         """
         directory = self._directory
-        manifest = Manifest.read(directory)
-        if manifest is None:
+        found = read_state(directory, _KIND, "solve")
+        if found is None:
             return None
-        solvers.own_checkpoint(manifest.kind, _KIND, directory)
-        solvers.intact_checkpoint(manifest.problems(directory), directory)
-        arrays: dict[str, FloatArray] = {}
-        for name in manifest.sha256:
-            arrays |= safetensors.numpy.load_file(directory / name)
-        facts = manifest.facts
+        arrays, facts = safetensors.numpy.load_file(found.path), found.facts
         stored = Problem(
             str(facts["B"]), float(facts["ridge"]), arrays["image"], arrays["preconditioned"]
         )
@@ -143,7 +134,7 @@ class SolveCheckpoints:
         """
         if not now and time.monotonic() - self._written < self._seconds:
             return
-        problem, directory = self._problem, self._directory
+        problem = self._problem
         arrays = {name: getattr(progress.state, name) for name in _STATE}
         arrays |= {
             "history": progress.history,
@@ -151,14 +142,6 @@ class SolveCheckpoints:
             "preconditioned": problem.preconditioned,
         }
         content = safetensors.numpy.save({k: np.ascontiguousarray(v) for k, v in arrays.items()})
-        digest = sha256_of_bytes(content)
-        name = f"state-{digest[:16]}.safetensors"
-        with atomic_write(directory / name) as stream:
-            stream.write(content)
         facts = {"B": problem.right, "ridge": problem.ridge, "steps": progress.steps}
-        Manifest(_KIND, {name: digest}, facts).write(directory)
-        # Older states, and what a killed writer left behind.
-        for path in (*directory.glob("state-*.safetensors"), *directory.glob(".*.tmp")):
-            if path.name != name:
-                path.unlink(missing_ok=True)
+        write_state(self._directory, _KIND, content, facts)
         self._written = time.monotonic()
