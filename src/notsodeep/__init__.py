@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from notsodeep import activations, collapse, data, errors
+    from notsodeep import activations, collapse, data, errors, estimators
     from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
     from notsodeep.equivalents import (
         compare,
@@ -60,7 +60,7 @@ _HOMES = {
     "sphere_equivalent": "notsodeep.equivalents",
     "tangent_kernel": "notsodeep.kernels",
 }
-_MODULES = ("activations", "collapse", "data", "errors")
+_MODULES = ("activations", "collapse", "data", "errors", "estimators")
 
 __all__ = [
     "DeepEquilibrium",
@@ -78,6 +78,7 @@ __all__ = [
     "empirical_kernels",
     "equivalent",
     "errors",
+    "estimators",
     "export_onnx",
     "kernel_pair",
     "limiting_spectrum",

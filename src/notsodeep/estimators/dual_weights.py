@@ -1,0 +1,140 @@
+"""The weights α = (K + λI)⁻¹ Y of a kernel fit: by dense algebra, or by iteration."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from scipy.linalg import cho_factor, cho_solve
+
+from notsodeep.architectures import Model
+from notsodeep.checks import FloatArray
+from notsodeep.checks import estimators as estimator_checks
+from notsodeep.errors import NotEnoughMemory
+from notsodeep.kernels import KernelOperator
+from notsodeep.solvers.preconditioners import nystrom_preconditioner
+from notsodeep.solvers.ridge_paths import Score, ridge_path
+from notsodeep.solvers.solving import solve
+
+RULES: dict[str, Score] = {"gcv": "generalised_cross_validation", "loo": "leave_one_out"}
+"""What a ridge is chosen by, in the words of `notsodeep.solvers.ridge_path`."""
+
+# Columns of the preconditioner, unless their number is given.
+_LEAST_RANK, _SAMPLES_PER_RANK = 200, 20
+_CORRECTIONS, _COARSE = 8, 1e-3  # rounds, and the relative residual of each
+_CACHES: tuple[Literal["float64", "float32"], ...] = ("float64", "float32")
+
+
+@dataclass(frozen=True, eq=False)
+class DualWeights:
+    """A kernel fit.
+
+    Attributes
+    ----------
+    coefficients : ndarray of shape (n, k)
+        α.
+    ridge : float
+        λ.
+    ridges, scores : ndarray of shape (61,), or None
+        What a rule tried, and what it thought of it.
+    left_out : ndarray of shape (n, k), or None
+        The prediction for every sample by the fit to all others.
+    steps : int or None
+        Of the iteration.
+    """
+
+    coefficients: FloatArray
+    ridge: float
+    ridges: FloatArray | None = None
+    scores: FloatArray | None = None
+    left_out: FloatArray | None = None
+    steps: int | None = None
+
+
+def dense_bytes(samples: int, *, spectral: bool) -> int:
+    """Return the memory of a dense fit: the kernel and its factor, or its eigenvectors and more."""
+    return (4 if spectral else 2) * 8 * samples**2
+
+
+def dense_weights(
+    K: FloatArray, Y: FloatArray, ridge: float | str, *, leave_out: bool, owner: str
+) -> DualWeights:
+    """Factorise K + λI; K is overwritten.  A rule, and `leave_out`, take its eigenvectors."""
+    if isinstance(ridge, float) and not leave_out:
+        return DualWeights(_cholesky_solution(K, Y, ridge, owner), ridge)
+    path = ridge_path(K, Y, [ridge] if isinstance(ridge, float) else _candidates(K))
+    ridges = scores = left_out = None
+    if isinstance(ridge, str):
+        ridges, scores = path.ridges, np.asarray(getattr(path, RULES[ridge]))
+        ridge = path.best(RULES[ridge])
+    if leave_out:
+        left_out = Y - path.leave_one_out_residuals(ridge)
+    return DualWeights(path.coefficients(ridge), ridge, ridges, scores, left_out)
+
+
+def iterated_weights(
+    model: Model,
+    X: FloatArray,
+    Y: FloatArray,
+    ridge: float,
+    *,
+    tolerance: float,
+    rank: int | None,
+    memory: int,
+    choice: dict[str, Any],
+) -> DualWeights:
+    """Solve by conjugate gradients with a Nyström preconditioner; `choice` names the kernel.
+
+    A kernel kept in float32 is another matrix, by 6e-8 of its entries.  Its solution is corrected
+    with the residual of the exact kernel, computed anew, until that is below the tolerance.
+
+    Raises
+    ------
+    NotConverged
+        An iteration, or the corrections, did not meet the tolerance.
+    """
+    rank = rank or max(_LEAST_RANK, len(X) // _SAMPLES_PER_RANK)
+    near = nystrom_preconditioner(model, X, min(rank, len(X)), ridge, **choice)
+    kept, rounded = _kept_kernel(model, X, memory, choice)
+    solution = solve(kept, Y, ridge, preconditioner=near, tolerance=tolerance)
+    weights, steps = solution.x, solution.steps
+    if not rounded:
+        return DualWeights(weights, ridge, steps=steps)
+    exact = KernelOperator(model, X, memory=memory, **choice)
+    sizes = np.linalg.norm(Y, axis=0)
+    for _ in range(_CORRECTIONS):
+        residual = Y - (exact @ weights + ridge * weights)
+        if (np.linalg.norm(residual, axis=0) <= tolerance * sizes).all():
+            return DualWeights(weights, ridge, steps=steps)
+        solution = solve(kept, residual, ridge, preconditioner=near, tolerance=_COARSE)
+        weights, steps = weights + solution.x, steps + solution.steps
+    raise estimator_checks.corrections_failed(ridge, _CORRECTIONS, memory)
+
+
+def _candidates(K: FloatArray) -> FloatArray:
+    """Return 61 ridges of equal ratio, from 1e-7 of the mean of the diagonal to its sum."""
+    total = float(np.trace(K))
+    # A kernel of zeros has no scale, and the same fit for every ridge.
+    return np.geomspace(1e-7 * total / len(K), total, 61) if total > 0.0 else np.ones(1)
+
+
+def _cholesky_solution(K: FloatArray, Y: FloatArray, ridge: float, owner: str) -> FloatArray:
+    K[np.diag_indices_from(K)] += ridge
+    try:
+        factor = cho_factor(K, lower=True, overwrite_a=True, check_finite=False)
+    except np.linalg.LinAlgError:
+        raise estimator_checks.ridge_too_small(ridge, owner) from None
+    return np.asarray(cho_solve(factor, Y, check_finite=False))
+
+
+def _kept_kernel(
+    model: Model, X: FloatArray, memory: int, choice: dict[str, Any]
+) -> tuple[KernelOperator, bool]:
+    """Return an operator that keeps its tiles in the best precision that fits, and if it rounds."""
+    for cache in _CACHES:
+        with contextlib.suppress(NotEnoughMemory):
+            operator = KernelOperator(model, X, memory=memory, cache=cache, **choice)
+            return operator, cache == "float32"
+    return KernelOperator(model, X, memory=memory, **choice), False

@@ -1,0 +1,137 @@
+"""Classification by ridge regression with the exact kernel of a DEQ."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import ClassifierMixin
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+
+from notsodeep.activations import Activation
+from notsodeep.architectures import Convention, KernelName
+from notsodeep.checks import FloatArray, IntArray
+from notsodeep.checks import estimators as estimator_checks
+from notsodeep.data.preprocessing import PreprocessingKind
+from notsodeep.estimators.calibration import fit_slope, probabilities
+from notsodeep.estimators.kernel_model import EquilibriumKernelModel, SolverName
+from notsodeep.estimators.theory_scaler import validated_training_data
+
+
+def _is_calibrated(estimator: Any) -> bool:
+    return bool(estimator.calibrated)
+
+
+class EquilibriumKernelClassifier(ClassifierMixin, EquilibriumKernelModel):  # type: ignore[misc]
+    """One-vs-rest ridge classifier with the exact conjugate or tangent kernel of a DEQ.
+
+    Targets are 1 for a sample's own class and −1 for the others; the largest output of
+    K(x, X) (K(X, X) + λI)⁻¹ Y is the prediction.
+
+    Parameters
+    ----------
+    activation, sigma_a2, kernel, convention, centred, ridge, preprocessing
+        As for `EquilibriumKernelRidge`.
+    calibrated : bool, default False
+        Offer `predict_proba`: softmax(β·scores), β fitted to the scores that every training sample
+        gets when it is left out (in closed form).
+    solver, tolerance, rank, memory
+        As for `EquilibriumKernelRidge`; cg is for uncalibrated classifiers with a given ridge.
+
+    Attributes
+    ----------
+    classes_ : ndarray of shape (n_classes,)
+    dual_coef_ : ndarray of shape (n, n_classes), or (n, 1) for two classes
+        α.
+    slope_ : float
+        β, if calibrated.
+    X_fit_, model_, preprocessing_, ridge_, ridges_, ridge_scores_, solver_, n_iter_
+        As for `EquilibriumKernelRidge`.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_digits
+    >>> from notsodeep.estimators import EquilibriumKernelClassifier
+    >>> X, y = load_digits(return_X_y=True)
+    >>> classifier = EquilibriumKernelClassifier("relu", sigma_a2=0.2).fit(X[:800], y[:800])
+    >>> classifier.score(X[800:], y[800:]) > 0.94
+    True
+    """
+
+    def __init__(
+        self,
+        activation: str | Activation = "relu",
+        sigma_a2: float = 0.2,
+        kernel: KernelName = "tangent",
+        convention: Convention = "preactivation",
+        centred: bool = False,
+        ridge: float | str = "gcv",
+        preprocessing: PreprocessingKind = "theory",
+        calibrated: bool = False,
+        solver: SolverName = "auto",
+        tolerance: float = 1e-8,
+        rank: int | None = None,
+        memory: int = 4 << 30,
+    ) -> None:
+        super().__init__(
+            activation=activation,
+            sigma_a2=sigma_a2,
+            kernel=kernel,
+            convention=convention,
+            centred=centred,
+            ridge=ridge,
+            preprocessing=preprocessing,
+            solver=solver,
+            tolerance=tolerance,
+            rank=rank,
+            memory=memory,
+        )
+        self.calibrated = calibrated
+
+    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
+        """Fit to rows X, shape (n, p), and labels y, shape (n,), numbers or names."""
+        owner = type(self).__name__
+        calibrated = estimator_checks.flag(self.calibrated, "calibrated", owner)
+        rows, given = validated_training_data(self, X, y, self.preprocessing)
+        labels = encode_classes(self, given)
+        signs = _signs(labels, len(self.classes_))
+        weights = self._fit_dual(rows, signs, leave_out=calibrated)
+        if weights.left_out is not None:
+            self.slope_ = fit_slope(_per_class(weights.left_out), labels)
+        return self
+
+    def decision_function(self, X: ArrayLike) -> FloatArray:
+        """Return the outputs, shape (m, n_classes), or (m,) for two classes."""
+        outputs = self._outputs(X)
+        return outputs[:, 0] if outputs.shape[1] == 1 else outputs
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Predict labels, shape (m,)."""
+        best = _per_class(self._outputs(X)).argmax(axis=1)
+        return np.asarray(self.classes_[best])
+
+    @available_if(_is_calibrated)  # type: ignore[untyped-decorator]
+    def predict_proba(self, X: ArrayLike) -> FloatArray:
+        """Predict the probability of every class, shape (m, n_classes); with calibrated=True."""
+        return probabilities(_per_class(self._outputs(X)), self.slope_)
+
+
+def encode_classes(estimator: Any, y: NDArray[Any]) -> IntArray:
+    """Set `classes_` and return the labels as 0 … K − 1, shape (n,)."""
+    check_classification_targets(y)
+    estimator.classes_, labels = np.unique(y, return_inverse=True)
+    estimator_checks.several_classes(len(estimator.classes_), type(estimator).__name__)
+    return np.asarray(labels, dtype=np.int64)
+
+
+def _signs(labels: IntArray, num_classes: int) -> FloatArray:
+    """Return ±1 targets, shape (n, K); one column, of the second class, for two classes."""
+    signs = np.where(labels[:, None] == np.arange(num_classes), 1.0, -1.0)
+    return signs[:, 1:] if num_classes == 2 else signs
+
+
+def _per_class(outputs: FloatArray) -> FloatArray:
+    """Give each of two classes its column, so that all numbers of classes are alike."""
+    return np.hstack([-outputs, outputs]) if outputs.shape[1] == 1 else outputs

@@ -1,0 +1,72 @@
+"""The library's preprocessing as a scikit-learn transformer."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from notsodeep.checks import FloatArray
+from notsodeep.data.preprocessing import Preprocessing, PreprocessingKind
+
+
+class TheoryScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Bring data to the convention of the theory, with the training data's statistics.
+
+    "theory" is x ↦ (x − mean)/√(mean ‖x − mean‖²): centred, and of norm one in the mean square.
+    Unlike scikit-learn's `StandardScaler` it divides by one number, which keeps all angles.
+
+    Parameters
+    ----------
+    preprocessing : {"theory", "unit_norm", "none"}
+        See `notsodeep.data.Preprocessing`.
+
+    Attributes
+    ----------
+    preprocessing_ : Preprocessing
+        The map that was fixed on the training data.
+    n_features_in_ : int
+    feature_names_in_ : ndarray of str
+        Where X had column names.
+
+    Examples
+    --------
+    >>> from notsodeep.estimators import TheoryScaler
+    >>> TheoryScaler().fit_transform([[0.0, 1.0], [2.0, 3.0]]).round(4)
+    array([[-0.7071, -0.7071],
+           [ 0.7071,  0.7071]])
+    """
+
+    def __init__(self, preprocessing: PreprocessingKind = "theory") -> None:
+        self.preprocessing = preprocessing
+
+    def fit(self, X: ArrayLike, y: Any = None) -> Self:
+        """Take mean and scale from X of shape (n, p); y is ignored."""
+        rows = validated_training_data(self, X, "no_validation", self.preprocessing)
+        self.preprocessing_ = Preprocessing.fit(rows, self.preprocessing)
+        return self
+
+    def transform(self, X: ArrayLike) -> FloatArray:
+        """Apply the map to X of shape (n, p), in float64."""
+        check_is_fitted(self)
+        return preprocessed_rows(self, X)
+
+
+def validated_training_data(
+    estimator: Any, X: ArrayLike, y: Any, preprocessing: str, **options: Any
+) -> Any:
+    """Validate training data as scikit-learn does: shapes, finite numbers, feature names.
+
+    Returns X and y, or X alone if y is "no_validation"; `options` are those of `validate_data`.
+    """
+    least = 2 if preprocessing == "theory" else 1  # one row has no scale
+    return validate_data(estimator, X, y, dtype=np.float64, ensure_min_samples=least, **options)
+
+
+def preprocessed_rows(estimator: Any, X: ArrayLike) -> FloatArray:
+    """Validate new rows against the training data's features, and apply its preprocessing."""
+    rows = validate_data(estimator, X, dtype=np.float64, reset=False)
+    return np.asarray(estimator.preprocessing_.apply(rows))

@@ -1,0 +1,54 @@
+"""Every estimator passes scikit-learn's own checks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from sklearn.exceptions import SkipTestWarning
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from notsodeep.estimators import (
+    CompiledClassifier,
+    EquilibriumKernelClassifier,
+    EquilibriumKernelRidge,
+    RandomEquilibriumFeatures,
+    TheoryScaler,
+)
+from notsodeep.networks.training_records import TrainingSettings
+
+SHORT = TrainingSettings(20, optimiser="adam", learning_rate=0.03)
+
+QUICK = [
+    TheoryScaler(),
+    TheoryScaler("none"),
+    EquilibriumKernelRidge(ridge=0.01),
+    EquilibriumKernelClassifier(calibrated=True),
+    RandomEquilibriumFeatures(width=32),
+    RandomEquilibriumFeatures(width=32, network="matched", family="leaky_relu"),
+    CompiledClassifier(width=32, family="leaky_relu"),
+]
+
+SLOW = [
+    EquilibriumKernelRidge(),
+    EquilibriumKernelRidge(ridge=0.01, solver="cg"),
+    EquilibriumKernelClassifier(),
+    EquilibriumKernelClassifier(ridge="loo", kernel="conjugate", centred=True),
+    EquilibriumKernelClassifier("tanh", ridge=0.1, preprocessing="none"),
+    CompiledClassifier(),
+    CompiledClassifier(width=32, family="leaky_relu", train="all", settings=SHORT),
+    RandomEquilibriumFeatures("tanh"),
+]
+
+pytestmark = pytest.mark.filterwarnings(f"ignore::{SkipTestWarning.__module__}.SkipTestWarning")
+
+
+@parametrize_with_checks(QUICK)
+def test_quick(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.slow
+@parametrize_with_checks(SLOW)
+def test_slow(estimator: Any, check: Any) -> None:
+    check(estimator)
