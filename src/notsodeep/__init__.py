@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from notsodeep import activations, collapse, data, errors, estimators
+    from notsodeep import activations, collapse, data, errors, estimators, solvers
     from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
     from notsodeep.equivalents import (
         compare,
@@ -60,7 +60,7 @@ _HOMES = {
     "sphere_equivalent": "notsodeep.equivalents",
     "tangent_kernel": "notsodeep.kernels",
 }
-_MODULES = ("activations", "collapse", "data", "errors", "estimators")
+_MODULES = ("activations", "collapse", "data", "errors", "estimators", "solvers")
 
 __all__ = [
     "DeepEquilibrium",
@@ -86,6 +86,7 @@ __all__ = [
     "match",
     "monte_carlo",
     "save",
+    "solvers",
     "sphere_equivalent",
     "tangent_kernel",
 ]
