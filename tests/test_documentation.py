@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,9 @@ def test_links_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
             if not target.startswith(("http:", "https:", "mailto:")):
                 assert (page.parent / target).exists(), f"{name_of(page)}: {target}"
+
+
+def test_the_table_of_imports_is_up_to_date() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "tables" / "imports.py"))["table"]()
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    assert made in page, "run docs/tables/imports.py and put its output into docs/architecture.md"
