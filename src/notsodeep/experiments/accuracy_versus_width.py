@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from notsodeep.architectures import DeepEquilibrium, KernelName, Model
 from notsodeep.data import Dataset, VGG19Features, data_directory, load
-from notsodeep.experiments.compilation import ROLES, Training
+from notsodeep.experiments.compilation import DESCENT, ROLES, Training
 from notsodeep.experiments.reproduction import Cell, Experiment, Finding, Profile, Record
 from notsodeep.experiments.width_summary import WidthSummary, by_width
 from notsodeep.matching import Match, match
@@ -79,19 +79,7 @@ def _grid(
 
 
 def _descent(epochs: int) -> dict[str, Any]:
-    """Return the settings of gradient descent.
-
-    In the theory's scaling a rate serves all widths: kernels do not depend on the width, and the
-    DEQ's recurrent weights move so little that it stays a contraction.
-    """
-    return {
-        "epochs": epochs,
-        "batch_size": 256,
-        "optimiser": "momentum",
-        "learning_rate": 10.0,
-        "momentum": 0.9,
-        "schedule": "cosine",
-    }
+    return {"epochs": epochs, "batch_size": 256, **DESCENT}
 
 
 def _cost(cell: Cell) -> int:

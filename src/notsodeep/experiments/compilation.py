@@ -30,6 +30,18 @@ Training = Literal["readout", "all"]
 Say = Callable[[str], None]
 
 ROLES = ("deq", "matched", "unmatched")
+DESCENT: dict[str, Any] = {
+    "optimiser": "momentum",
+    "learning_rate": 10.0,
+    "momentum": 0.9,
+    "schedule": "cosine",
+}
+"""Gradient descent on all weights.
+
+In the theory's scaling a rate serves all widths: kernels do not depend on the width, and a DEQ's
+recurrent weights move so little that it stays a contraction.  (Adam moves every entry by its rate,
+which the wider a DEQ is drives it the faster to where its solver needs many steps.)
+"""
 _CERTIFIED = 600  # rows of the certificate, at most
 _MATCHED = 900  # rows given to `match`, at most
 _BATCH = 256

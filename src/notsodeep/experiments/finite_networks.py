@@ -10,6 +10,7 @@ import torch
 
 from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
 from notsodeep.data import Dataset
+from notsodeep.experiments.compilation import DESCENT
 from notsodeep.networks.build import build
 from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule
 from notsodeep.networks.readout import fit_readout
@@ -106,7 +107,7 @@ def fit_network(
     index : int
         Number of the draw, which sets the order of the samples.
     descent : TrainingSettings, optional
-        Of gradient descent; Adam at rate 0.003 with a cosine schedule if left out.
+        Of gradient descent; `DESCENT` in batches of 128 if left out.
     checkpoint : Path, optional
         Where gradient descent keeps its state.
     """
@@ -120,10 +121,8 @@ def fit_network(
         descent = TrainingSettings(
             epochs=settings.epochs,
             batch_size=128,
-            learning_rate=0.003,
-            optimiser="adam",
-            schedule="cosine",
             seed=settings.seed + index,
+            **DESCENT,
         )
     training = train(module, data.X, data.y, descent, checkpoint=checkpoint)
     record = {"train_accuracy": training.history[-1].accuracy, "epochs": len(training.history)}
