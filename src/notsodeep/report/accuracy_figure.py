@@ -40,6 +40,10 @@ def accuracy_figure(records: list[dict[str, Any]]) -> Figure:
         _times(panels[-1], curves, names)
         for panel in panels:
             _width_axis(panel, sorted({s.width for curve in curves for s in curve}))
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside upper center", ncols=len(labels), frameon=False, fontsize=9
+    )
     return figure
 
 
@@ -67,8 +71,6 @@ def _accuracies(panel: Axes, curves: list[list[WidthSummary]]) -> None:
                 label=f"{curve[0].activation} {label}",
             )
     panel.set_ylabel("test accuracy in %")
-    if curves:
-        panel.legend(frameon=False, fontsize=7, loc="lower right")
 
 
 def _differences(panel: Axes, curves: list[list[WidthSummary]], names: list[str]) -> None:
