@@ -48,10 +48,10 @@ def simplex_figure(
             colour, name = (SHALLOW, "minority") if minority[k] else (DEEP, "majority")
             axes.plot(*np.stack([np.zeros(3), point]).T, color=colour, lw=2.4)
             seen = bool(minority[k]) in [bool(small) for small in minority[:k]]
-            label = "_" if seen else f"{name} classes"
+            label = "_" if seen else name
             axes.plot(*point[:, None], "o", color=colour, ms=6, label=label)
             axes.text(*(1.14 * point), str(k + 1), ha="center", va="center")
-        axes.plot([], [], color=MUTED, lw=0.8, label="nearest simplex ETF")
+        axes.plot([], [], color=MUTED, lw=0.8, label="nearest simplex")
         reach = 0.75 * max(1.0, float(np.abs(corners).max()))
         for name in "xyz":
             getattr(axes, f"set_{name}lim")(-reach, reach)

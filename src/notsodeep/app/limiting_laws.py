@@ -1,0 +1,126 @@
+"""Limiting spectra for one data set and many models.
+
+The bulk of the noise and the population behind it depend on the data alone, and are most of the
+work of `notsodeep.limiting_spectrum`.  Here they are computed once for each data set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from notsodeep.architectures import Convention, DeepEquilibrium, KernelName
+from notsodeep.data import Dataset, MixtureStatistics
+from notsodeep.equivalents import (
+    LimitingSpectrum,
+    equivalent,
+    limiting_spectrum,
+    sphere_equivalent,
+)
+from notsodeep.equivalents.equivalent_matrix import Equivalent
+from notsodeep.equivalents.population import Population, PopulationSource, population_of
+from notsodeep.equivalents.spikes import isolated_eigenvalues
+from notsodeep.errors import InvalidInput, NotConverged
+from notsodeep.numerics.bulk_law import BulkLaw
+
+_ANY_MODEL = DeepEquilibrium("identity", 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class NoiseLaw:
+    """What the limiting spectra of all kernels on one data set share.
+
+    Attributes
+    ----------
+    population : Population
+    bulk : BulkLaw
+    """
+
+    population: Population
+    bulk: BulkLaw
+
+
+@dataclass(frozen=True, eq=False)
+class KnownData:
+    """A data set, and what is known of the law of its held-out rows.
+
+    Attributes
+    ----------
+    rows : Dataset
+    statistics : MixtureStatistics or None
+        None on the sphere, and if a class has too few rows.
+    noise : NoiseLaw or None
+    reason : str
+        Why there is no law.
+    """
+
+    rows: Dataset
+    statistics: MixtureStatistics | None
+    noise: NoiseLaw | None
+    reason: str
+
+    @property
+    def on_sphere(self) -> bool:
+        """Whether the rows are uniform on the unit sphere."""
+        return self.rows.provenance.name == "sphere"
+
+    @classmethod
+    def of(cls, rows: Dataset) -> KnownData:
+        """Gather the statistics and the law of the noise; a failure is a reason, not an error."""
+        bare = cls(rows, None, None, "a class has fewer than four held-out rows")
+        statistics: MixtureStatistics | None = None
+        try:
+            if rows.population is not None:
+                statistics = rows.population.statistics(rows.X_test, rows.y_test)
+            elif not bare.on_sphere:
+                if np.unique(rows.y_test, return_counts=True)[1].min() < 4:
+                    return bare
+                statistics = MixtureStatistics.estimate(rows.X_test, rows.y_test)
+            known = cls(rows, statistics, None, "")
+            # The population is read off the rows and their statistics; the model plays no part.
+            eq = known._equivalent(_ANY_MODEL, "conjugate", "feature")
+            population = population_of(eq, known._source)
+            return cls(rows, statistics, NoiseLaw(population, BulkLaw.of(population.equation)), "")
+        except (InvalidInput, NotConverged) as error:
+            return cls(rows, statistics, None, str(error))
+
+    def limiting_spectrum(
+        self, deq: DeepEquilibrium, kernel: KernelName, convention: Convention
+    ) -> LimitingSpectrum:
+        """Return the law of a DEQ's kernel on the held-out rows.
+
+        Parameters
+        ----------
+        deq : DeepEquilibrium
+            On the sphere it is taken as it is, otherwise it is centred here.
+        kernel, convention : str
+
+        Raises
+        ------
+        InvalidInput
+            There is none, for the reason that `reason` gives.
+        """
+        if self.noise is None:
+            raise InvalidInput(self.reason)
+        eq = self._equivalent(deq, kernel, convention)
+        scale, shift, n = eq.coefficients.linear, eq.coefficients.diagonal, eq.shape[0]
+        if scale <= 1e-12 * eq.trace() / n:  # then the noise plays no part
+            return limiting_spectrum(eq, population=self._source)
+        population, bulk = self.noise.population, self.noise.bulk
+        spikes, undetected = isolated_eigenvalues(eq, population, bulk)
+        return LimitingSpectrum(scale, shift, bulk, spikes, undetected, n, population.origin)
+
+    @property
+    def _source(self) -> PopulationSource | None:
+        known = self.on_sphere or self.rows.population is not None
+        return None if known else "deconvolved"
+
+    def _equivalent(
+        self, deq: DeepEquilibrium, kernel: KernelName, convention: Convention
+    ) -> Equivalent:
+        X = self.rows.X_test
+        if self.statistics is None:
+            return sphere_equivalent(deq, X, kernel=kernel, convention=convention)
+        model = deq.centred(self.statistics.tau0)
+        return equivalent(model, X, self.statistics, kernel=kernel, convention=convention)
