@@ -19,26 +19,11 @@ from notsodeep.equivalents import (
     sphere_equivalent,
 )
 from notsodeep.equivalents.equivalent_matrix import Equivalent
-from notsodeep.equivalents.population import Population, PopulationSource, population_of
-from notsodeep.equivalents.spikes import isolated_eigenvalues
+from notsodeep.equivalents.limiting_law import NoiseLaw
+from notsodeep.equivalents.population import PopulationSource
 from notsodeep.errors import InvalidInput, NotConverged
-from notsodeep.numerics.bulk_law import BulkLaw
 
 _ANY_MODEL = DeepEquilibrium("identity", 0.0)
-
-
-@dataclass(frozen=True, eq=False)
-class NoiseLaw:
-    """What the limiting spectra of all kernels on one data set share.
-
-    Attributes
-    ----------
-    population : Population
-    bulk : BulkLaw
-    """
-
-    population: Population
-    bulk: BulkLaw
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,8 +65,7 @@ class KnownData:
             known = cls(rows, statistics, None, "")
             # The population is read off the rows and their statistics; the model plays no part.
             eq = known._equivalent(_ANY_MODEL, "conjugate", "feature")
-            population = population_of(eq, known._source)
-            return cls(rows, statistics, NoiseLaw(population, BulkLaw.of(population.equation)), "")
+            return cls(rows, statistics, NoiseLaw.of(eq, known._source), "")
         except (InvalidInput, NotConverged) as error:
             return cls(rows, statistics, None, str(error))
 
@@ -104,12 +88,7 @@ class KnownData:
         if self.noise is None:
             raise InvalidInput(self.reason)
         eq = self._equivalent(deq, kernel, convention)
-        scale, shift, n = eq.coefficients.linear, eq.coefficients.diagonal, eq.shape[0]
-        if scale <= 1e-12 * eq.trace() / n:  # then the noise plays no part
-            return limiting_spectrum(eq, population=self._source)
-        population, bulk = self.noise.population, self.noise.bulk
-        spikes, undetected = isolated_eigenvalues(eq, population, bulk)
-        return LimitingSpectrum(scale, shift, bulk, spikes, undetected, n, population.origin)
+        return limiting_spectrum(eq, noise=self.noise)
 
     @property
     def _source(self) -> PopulationSource | None:

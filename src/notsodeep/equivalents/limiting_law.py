@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from notsodeep import checks
 from notsodeep.checks import FloatArray
 from notsodeep.equivalents.equivalent_matrix import Equivalent
-from notsodeep.equivalents.population import PopulationSource, population_of
+from notsodeep.equivalents.population import Population, PopulationSource, population_of
 from notsodeep.equivalents.spikes import Spike, isolated_eigenvalues, point_mass_spikes
 from notsodeep.numerics.bulk_law import BulkLaw, Interval
 
@@ -99,8 +99,36 @@ class LimitingSpectrum:
         return f"bulk {bulk}; mass {mass:.4g} at {place:.4g}; spikes {spikes}; from {self.origin}"
 
 
+@dataclass(frozen=True, eq=False)
+class NoiseLaw:
+    """What the limiting spectra of all kernels on the same samples share, and most of their work.
+
+    Attributes
+    ----------
+    population : Population
+        Covariances and means behind the samples.
+    bulk : BulkLaw
+        The law of the Gram matrix WWᵀ of the noise.
+    """
+
+    population: Population
+    bulk: BulkLaw
+
+    @classmethod
+    def of(cls, eq: Equivalent, population: PopulationSource | None = None) -> NoiseLaw:
+        """Find the law behind the samples of an equivalent; its model plays no part.
+
+        Parameters and errors are those of `limiting_spectrum`.
+        """
+        known = population_of(eq, population)
+        return cls(known, BulkLaw.of(known.equation))
+
+
 def limiting_spectrum(
-    eq: Equivalent, *, population: PopulationSource | None = None
+    eq: Equivalent,
+    *,
+    population: PopulationSource | None = None,
+    noise: NoiseLaw | None = None,
 ) -> LimitingSpectrum:
     """Compute the limiting spectrum of an equivalent kernel.
 
@@ -116,6 +144,9 @@ def limiting_spectrum(
         Where the covariances and means come from.  None takes those of a known mixture (or of the
         uniform law on the sphere) and refuses estimated statistics; "deconvolved" estimates the
         spectrum of C° from the samples (El Karoui, 2008), one for all classes.
+    noise : NoiseLaw, optional
+        The law of the noise of the same samples, if it has been computed before; `population` is
+        then of no use.
 
     Raises
     ------
@@ -144,7 +175,6 @@ def limiting_spectrum(
         spikes = point_mass_spikes(eq)
         origin = "the equivalent itself, which has no linear part"
         return LimitingSpectrum(scale, shift, None, spikes, (), n, origin)
-    known = population_of(eq, population)
-    bulk = BulkLaw.of(known.equation)
-    spikes, undetected = isolated_eigenvalues(eq, known, bulk)
-    return LimitingSpectrum(scale, shift, bulk, spikes, undetected, n, known.origin)
+    law = NoiseLaw.of(eq, population) if noise is None else noise
+    spikes, undetected = isolated_eigenvalues(eq, law.population, law.bulk)
+    return LimitingSpectrum(scale, shift, law.bulk, spikes, undetected, n, law.population.origin)

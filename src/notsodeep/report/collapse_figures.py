@@ -51,7 +51,7 @@ def phase_figure(records: list[Record]) -> Figure:
             panels = axes[row * n : (row + 1) * n]
             for panel, split in zip(panels, splits, strict=True):
                 mine = [r for r in records if _place(r) == (*split, budget)]
-                mesh = _diagram(panel, mine, named_heads=panel is panels[-1])
+                mesh = draw_phase_diagram(panel, mine, named_heads=panel is panels[-1])
             panels[0].set_ylabel(f"{budget} budget\ngain of the head")
         for panel, split in zip(axes, splits, strict=False):
             panel.set_title(f"{split[0]} large, {split[1]} small classes")
@@ -88,7 +88,17 @@ def _edges(centres: list[float]) -> Any:
     return np.exp([2 * logs[0] - inner[0], *inner, 2 * logs[-1] - inner[-1]])
 
 
-def _diagram(axes: Axes, records: list[Record], *, named_heads: bool) -> QuadMesh:
+def draw_phase_diagram(axes: Axes, records: list[Record], *, named_heads: bool) -> QuadMesh:
+    """Draw minority cosines over imbalance and gain, and the threshold, into one panel.
+
+    Parameters
+    ----------
+    axes : Axes
+    records : list of dict
+        Rows of the diagram, of one split of the classes and one budget.
+    named_heads : bool
+        Name the gains of the heads at the right-hand side.
+    """
     rows = sorted(rows_of(records, "gain"), key=lambda record: record["gain"])
     gains, ratios = [row["gain"] for row in rows], rows[0]["cell"]["ratios"]
     cosines = np.array([row["cosines"] for row in rows], dtype=np.float64)  # null becomes NaN

@@ -6,7 +6,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from notsodeep.report.collapse_figures import _diagram
+from notsodeep.report.collapse_figures import draw_phase_diagram
 from notsodeep.report.drawing import house_style, new_figure
 
 
@@ -22,7 +22,7 @@ def phase_point_figure(records: list[dict[str, Any]], ratio: float, gain: float)
     """
     figure, (axes,) = new_figure(1, width=4.6, height=4.0)
     with house_style():
-        mesh = _diagram(axes, records, named_heads=False)
+        mesh = draw_phase_diagram(axes, records, named_heads=False)
         (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
         x, y = min(max(ratio, left), right), min(max(gain, low), high)
         axes.plot(x, y, "o", ms=11, mfc="none", mec="white", mew=3.5, clip_on=False)
