@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -11,3 +12,6 @@ sys.path.insert(0, str(Path(__file__).parent))  # so that test modules can impor
 
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=60)
 hypothesis.settings.load_profile("fixed")
+
+# Jobs in the background of a shell ignore Ctrl-C, and so would every process that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
