@@ -78,7 +78,7 @@ class DeepEquilibrium:
         FixedPoint
             `value` is τ (not τ²).
         """
-        start = self.sigma_b2 * checks.positive_number(tau0, "tau0", "DeepEquilibrium.centred") ** 2
+        start = self.sigma_b2 * checks.data_scale(tau0, "tau0", "DeepEquilibrium.centred") ** 2
 
         def variance_map(q: FloatArray) -> FloatArray:
             try:

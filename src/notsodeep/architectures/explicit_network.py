@@ -49,14 +49,14 @@ class ExplicitNetwork:
 
     def scales(self, tau0: float) -> tuple[float, ...]:
         """Return (τ_0, …, τ_L), where τ_l² = E σ_l²(τ_{l−1} ξ): the layers' root mean squares."""
-        scales = [checks.positive_number(tau0, "tau0", "ExplicitNetwork")]
+        scales = [checks.data_scale(tau0, "tau0", "ExplicitNetwork")]
         for activation in self.activations:
             scales.append(math.sqrt(activation.moments(scales[-1]).square))
         return tuple(scales)
 
     def centred(self, tau0: float) -> ExplicitNetwork:
         """Return the same network with every σ_l centred at τ_{l−1}, for data of scale tau0."""
-        scale = checks.positive_number(tau0, "tau0", "ExplicitNetwork.centred")
+        scale = checks.data_scale(tau0, "tau0", "ExplicitNetwork.centred")
         layers = []
         for activation in self.activations:
             layers.append(centre(activation, scale))

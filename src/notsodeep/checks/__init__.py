@@ -10,8 +10,11 @@ from notsodeep.checks.arrays import (
     covariances,
     increasing_points,
     kernel_dtype,
+    kernel_resolved,
     matrix_of_shape,
     output_array,
+    powers_finite,
+    powers_nonzero,
     real_array,
     samples,
     scales,
@@ -27,14 +30,17 @@ from notsodeep.checks.classes import (
     positive_semidefinite,
 )
 from notsodeep.checks.functions import elementwise
+from notsodeep.checks.json_text import strict_json
 from notsodeep.checks.memory import (
     available_memory,
     cache_fits,
     enough_memory,
     memory_budget,
     symmetric_operator,
+    unpacked_fits,
 )
 from notsodeep.checks.scalars import (
+    data_scale,
     finite_number,
     integer_at_least,
     positive_integer,
@@ -55,12 +61,14 @@ __all__ = [
     "class_sizes",
     "covariance_stack",
     "covariances",
+    "data_scale",
     "elementwise",
     "enough_memory",
     "finite_number",
     "increasing_points",
     "integer_at_least",
     "kernel_dtype",
+    "kernel_resolved",
     "known_name",
     "matrix_of_shape",
     "memory_budget",
@@ -69,6 +77,8 @@ __all__ = [
     "positive_integer",
     "positive_number",
     "positive_semidefinite",
+    "powers_finite",
+    "powers_nonzero",
     "random_generator",
     "real_array",
     "recurrent_variance",
@@ -76,7 +86,9 @@ __all__ = [
     "samples",
     "scales",
     "stored_form",
+    "strict_json",
     "symmetric_operator",
     "unit_rows",
+    "unpacked_fits",
     "variances",
 ]

@@ -14,6 +14,12 @@ from notsodeep.checks.wording import refusal
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+# Kernels need squares of the data, statistics fourth powers; these stay inside double precision.
+_LARGEST = 1e60
+_SMALLEST = 1e-60
+# Kernels count norms below 1e-30 as 1e-30, which must be nothing beside the largest.
+_SMALLEST_OF_KERNELS = 1e-15
+
 
 def real_array(values: object, parameter: str, owner: str) -> FloatArray:
     """Require a rectangular array of finite real numbers; return it as float64."""
@@ -39,7 +45,10 @@ def real_array(values: object, parameter: str, owner: str) -> FloatArray:
 
 
 def samples(X: object, parameter: str = "X", owner: str = "the data") -> FloatArray:
-    """Require a finite, non-empty (n_samples, n_features) matrix; return it as float64."""
+    """Require a finite, non-empty (n_samples, n_features) matrix; return it as float64.
+
+    Entries above 1e60 in size are refused too: their powers would overflow further on.
+    """
     array = real_array(X, parameter, owner)
     if array.ndim != 2:
         remedy = f"Reshape it with {parameter}.reshape(1, -1) or {parameter}.reshape(-1, 1)."
@@ -54,7 +63,39 @@ def samples(X: object, parameter: str = "X", owner: str = "the data") -> FloatAr
         raise refusal(
             parameter, owner, "have at least one sample and one feature", f"shape {array.shape}"
         )
+    powers_finite(array, parameter, owner)
     return array
+
+
+def powers_finite(array: FloatArray, parameter: str, owner: str) -> None:
+    """Require entries whose fourth powers, summed, are finite: of at most 1e60 in size."""
+    largest = _largest(array)
+    if largest > _LARGEST:
+        requirement = f"have entries of at most {_LARGEST:.0e} in size"
+        remedy = "Their powers overflow; divide the data by its root mean squared norm."
+        raise refusal(parameter, owner, requirement, f"{largest:.3g}", remedy)
+
+
+def powers_nonzero(array: FloatArray, parameter: str, owner: str) -> None:
+    """Require zeros, or some entry whose fourth power does not vanish: above 1e-60 in size."""
+    _sizeable(_largest(array), _SMALLEST, parameter, owner)
+
+
+def kernel_resolved(X: FloatArray, Y: FloatArray | None, owner: str) -> None:
+    """Require zeros, or some entry above 1e-15 in size: the accuracy is relative to the largest."""
+    largest = max(_largest(X), 0.0 if Y is None else _largest(Y))
+    _sizeable(largest, _SMALLEST_OF_KERNELS, "X", owner)
+
+
+def _largest(array: FloatArray) -> float:
+    return max(float(array.max(initial=0)), -float(array.min(initial=0)))
+
+
+def _sizeable(largest: float, least: float, parameter: str, owner: str) -> None:
+    if 0.0 < largest < least:
+        requirement = f"have an entry above {least:.0e} in size, or be zero"
+        remedy = "Divide the data by its root mean squared norm."
+        raise refusal(parameter, owner, requirement, f"at most {largest:.3g}", remedy)
 
 
 def unit_rows(X: object, parameter: str, owner: str) -> FloatArray:

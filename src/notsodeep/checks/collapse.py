@@ -7,7 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from notsodeep.checks.arrays import FloatArray, IntArray, real_array, samples
+from notsodeep.checks.arrays import (
+    FloatArray,
+    IntArray,
+    powers_nonzero,
+    real_array,
+    samples,
+)
 from notsodeep.checks.classes import class_labels
 from notsodeep.checks.memory import available_memory
 from notsodeep.checks.scalars import finite_number, integer_at_least
@@ -30,12 +36,10 @@ def labelled_features(
     features: object, labels: object, num_classes: int, owner: str
 ) -> tuple[FloatArray, IntArray]:
     """Require (n, d) features and one label 0 … K − 1 for each; n may be zero."""
-    rows = host_array(features)
-    shape = np.shape(rows)
-    if len(shape) == 2 and shape[0] == 0 and shape[1] > 0:
-        array = np.zeros(shape)
-    else:
-        array = samples(rows, "features", owner)
+    array = real_array(host_array(features), "features", owner)
+    if array.ndim != 2 or len(array) or not array.shape[1]:
+        array = samples(array, "features", owner)
+    powers_nonzero(array, "features", owner)
     return array, class_labels(host_array(labels), len(array), owner, num_classes)
 
 

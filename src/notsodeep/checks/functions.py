@@ -13,19 +13,19 @@ from notsodeep.errors import InvalidInput
 
 def elementwise(function: Callable[[FloatArray], Any], owner: str) -> None:
     """Require that a function maps float64 arrays entry by entry to float64 arrays."""
-    x = np.linspace(-2.0, 2.0, 12)
+    x = np.linspace(-2.0, 2.0, 12)[5 * np.arange(12) % 12]  # in no order that sorting would keep
     try:
         with np.errstate(all="ignore"):
             whole = function(x.copy())
             square = function(x.reshape(3, 4))
-            part = function(x[::2].copy())
+            part = function(x[:7].copy())
     except Exception as error:
         raise InvalidInput(
             f"The {owner} must accept NumPy arrays of any shape. It raised "
             f"{type(error).__name__}: {error}. Write it with NumPy functions "
             "(np.tanh, np.where, …), or wrap it in numpy.vectorize."
         ) from error
-    for argument, result in ((x, whole), (x.reshape(3, 4), square), (x[::2], part)):
+    for argument, result in ((x, whole), (x.reshape(3, 4), square), (x[:7], part)):
         shape = np.shape(result)
         if shape != argument.shape:
             requirement = "return an array of the shape it is given"
@@ -37,7 +37,7 @@ def elementwise(function: Callable[[FloatArray], Any], owner: str) -> None:
                 f"The {owner} must return float64 for float64 input. Got dtype {dtype}. "
                 "Lower precision would spoil every moment; keep the computation in double."
             )
-    if not np.array_equal(whole[::2], part, equal_nan=True):
+    if not np.array_equal(whole[:7], part, equal_nan=True):
         raise InvalidInput(
             f"The {owner} must be elementwise and deterministic: its value at a point changed with "
             "the other points in the array, or from one call to the next."

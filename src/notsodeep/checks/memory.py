@@ -53,6 +53,16 @@ def cache_fits(needed: int, memory: int, owner: str) -> None:
         )
 
 
+def unpacked_fits(needed: int, path: Path) -> None:
+    """Refuse to read a file whose content is larger than the memory that is free now."""
+    available = available_memory()
+    if needed > available:
+        raise NotEnoughMemory(
+            f"{path} holds {needed / 2**30:.1f} GiB of data, and {available / 2**30:.1f} GiB of "
+            "memory are free. Use a smaller part of it."
+        )
+
+
 def symmetric_operator(symmetric: bool, shape: tuple[int, int], owner: str) -> None:
     """Require a kernel of X with itself, for what makes sense of no other."""
     if not symmetric:

@@ -120,3 +120,13 @@ def factors_fit(needed: int, owner: str) -> None:
             f"{needed / 2**30:.1f} GiB, and {available / 2**30:.1f} GiB of memory are free. Use "
             "fewer samples at a time (blocks of X and Y), fewer outputs, or a smaller width."
         )
+
+
+def weights_fit(needed: int, owner: str) -> None:
+    """Refuse weights that do not fit into the memory that is free now."""
+    available = available_memory()
+    if needed > available:
+        raise NotEnoughMemory(
+            f"The weights of {owner} need {needed / 2**30:.1f} GiB, and {available / 2**30:.1f} "
+            "GiB of memory are free. Use a smaller width."
+        )

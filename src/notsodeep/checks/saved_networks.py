@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import numbers
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from notsodeep.checks.json_text import strict_json
 from notsodeep.checks.memory import available_memory
 from notsodeep.checks.scalars import finite_number, integer_at_least
 from notsodeep.checks.wording import refusal
@@ -143,9 +143,9 @@ def known_format(entry: str | None, version: int, path: Path) -> dict[str, Any]:
         got, remedy = "another safetensors file", "Read it with safetensors.torch.load_file."
         raise refusal("path", "load", "name a file written by notsodeep.save", got, remedy)
     try:
-        content = json.loads(entry)
+        content = strict_json(entry)
         found = int(content["version"])
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise DataCorrupted(
             f"{path} has metadata that cannot be read ({error!r}). Copy it again, or save the "
             "network again."

@@ -33,6 +33,15 @@ def positive_number(value: object, parameter: str, owner: str, remedy: str = "")
     return number
 
 
+def data_scale(value: object, parameter: str, owner: str) -> float:
+    """Require a scale τ0 of data between 1e-60 and 1e60, whose powers are finite and not zero."""
+    number = positive_number(value, parameter, owner)
+    if not 1e-60 <= number <= 1e60:
+        remedy = "It is the root mean squared norm of the data; divide the data by it."
+        raise refusal(parameter, owner, "be between 1e-60 and 1e60", f"{number:.3g}", remedy)
+    return number
+
+
 def positive_integer(value: object, parameter: str, owner: str) -> int:
     """Require an integer of at least one."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < 1:

@@ -6,6 +6,7 @@ An error is one line on standard error; ``NOTSODEEP_TRACEBACK=1`` shows where it
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from typing import Annotated, NoReturn
@@ -57,6 +58,10 @@ def _options(
 
 def main() -> None:
     """Run the command line and turn failures into one line and an exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        # Greek letters on a terminal that has none (the C locale) are no reason to fail.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = app(standalone_mode=False)
     except typer.TyperException as error:

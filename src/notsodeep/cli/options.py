@@ -47,17 +47,20 @@ def _use_config(context: typer.Context, path: Path | None) -> Path | None:
     if path is None:
         return None
     try:
-        content = tomllib.loads(path.read_text())
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InvalidInput(f"config must name a readable file. Got {path}: {error}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidInput(f"config must be a TOML file. Got {path}: {error}.") from error
     options = {p.name for p in context.command.params if p.name} - _NOT_IN_FILES
     names = {name.replace("_", "-"): name for name in sorted(options)}
-    context.default_map = {
-        names[checks.known_name(key.replace("_", "-"), names, f"key in {path}")]: value
-        for key, value in content.items()
-    }
+    chosen: dict[str, Any] = {}
+    for key, value in content.items():
+        name = names[checks.known_name(key.replace("_", "-"), names, f"key in {path}")]
+        if name in chosen:
+            raise InvalidInput(f"config must name each option once. Got {key} twice in {path}.")
+        chosen[name] = value
+    context.default_map = chosen
     return path
 
 

@@ -201,14 +201,22 @@ def _write_npy(
     import numpy as np
 
     from notsodeep import checks
+    from notsodeep.execution.atomic_files import (
+        make_directory,
+        named_write_failures,
+        reserve_space,
+    )
     from notsodeep.kernels import conjugate_kernel, tangent_kernel
 
     function = conjugate_kernel if kernel == "conjugate" else tangent_kernel
     kind = checks.kernel_dtype(dtype, "kernel")
     temporary = out.with_name(f".{out.name}.part")
-    out.parent.mkdir(parents=True, exist_ok=True)
+    make_directory(out.parent)
     try:
-        matrix = np.lib.format.open_memmap(temporary, "w+", kind, (len(X), len(X)))
+        with named_write_failures(out):
+            matrix = np.lib.format.open_memmap(temporary, "w+", kind, (len(X), len(X)))
+            with temporary.open("r+b") as stream:
+                reserve_space(stream.fileno(), temporary.stat().st_size)
         function(model, X, convention=convention, out=matrix)  # type: ignore[arg-type]
         matrix.flush()
         del matrix

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
@@ -14,7 +13,7 @@ from notsodeep import checks
 from notsodeep.data import digits, image_store
 from notsodeep.data.catalogue import IMAGE_SETS
 from notsodeep.data.dataset import Dataset, Provenance
-from notsodeep.data.directories import data_directory
+from notsodeep.data.directories import data_directory, with_home
 from notsodeep.data.features import cached_features
 from notsodeep.data.imbalance import Imbalance
 from notsodeep.data.own_files import read_own_files
@@ -108,13 +107,12 @@ def load(
         "seed": None if isinstance(rng, np.random.Generator) else int(rng),
         "dtype": dtype,
     }
-    directory = data_directory(data_dir)
     drawn = name in SYNTHETIC_SETS
     if drawn:
         raw = _draw(str(name), samples, test_samples, dimension, drawing)
         samples = test_samples = None
     elif dimension is None:
-        raw = _read(name, directory)
+        raw = _read(name, data_dir)
     else:
         requirement = "be left out: only a drawn set has a choice of dimension"
         raise checks.refusal("dimension", "load", requirement, dimension)
@@ -131,6 +129,7 @@ def load(
     )
     rows, rows_test = train.rows, test.rows
     if features is not None:
+        directory = data_directory(data_dir)
         rows = cached_features(features, rows, directory, progress=progress)
         rows_test = (
             cached_features(features, rows_test, directory, progress=progress)
@@ -162,15 +161,15 @@ def _whole(value: int | None, parameter: str) -> int | None:
     return None if value is None else checks.positive_integer(value, parameter, "load")
 
 
-def _read(name: str | os.PathLike[str], data_dir: Path) -> RawData:
+def _read(name: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None) -> RawData:
     text = os.fspath(name)
     if text == "digits":
         return RawData.from_images(digits.read_digits(), digits.CLASS_NAMES, "scikit-learn")
     if text in IMAGE_SETS:
         entry = IMAGE_SETS[text]
-        arrays, location = image_store.find_and_read(entry, data_dir)
+        arrays, location = image_store.find_and_read(entry, data_directory(data_dir))
         return RawData.from_images(arrays, entry.class_names, image_store.source_of(location))
-    path = Path(text).expanduser()
+    path = with_home(text)
     if isinstance(name, str) and path.name == text and not path.suffix and not path.exists():
         checks.known_name(text, names(), "data set")  # a name, and not one of ours
     return read_own_files(path)

@@ -101,6 +101,7 @@ class MixtureStatistics:
         """
         owner = "MixtureStatistics.estimate"
         rows = checks.samples(X, "X", owner)
+        checks.powers_nonzero(rows, "X", owner)
         given = checks.class_labels(y, len(rows), owner, num_classes)
         if num_classes is None:
             classes, labels = np.unique(given, return_inverse=True)

@@ -17,8 +17,7 @@ order.  Arrays of Python objects are refused, since reading them means unpicklin
 from __future__ import annotations
 
 import csv
-import zipfile
-import zlib
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from notsodeep import checks
 from notsodeep.data.raw_data import RawData
 from notsodeep.errors import DataCorrupted, DataNotFound
 from notsodeep.execution import sha256_of_array, sha256_of_file
+from notsodeep.execution.stored_arrays import read_npy, read_npz
 
 _NAMES = ("X", "y", "X_test", "y_test")
 
@@ -48,12 +48,12 @@ def read_own_files(path: Path) -> RawData:
     """
     owner = str(path)
     if path.is_dir():
-        arrays = {p.stem: _load_npy(p) for p in sorted(path.glob("*.npy"))}
+        arrays = {p.stem: read_npy(p) for p in sorted(path.glob("*.npy"))}
         digests = {name: sha256_of_array(array) for name, array in arrays.items()}
     elif not path.is_file():
         raise DataNotFound(f"There is no file or directory {path}.")
     elif path.suffix == ".npz":
-        arrays, digests = _load_npz(path), {path.name: sha256_of_file(path)}
+        arrays, digests = read_npz(path), {path.name: sha256_of_file(path)}
     elif path.suffix == ".csv":
         arrays, digests = _load_csv(path), {path.name: sha256_of_file(path)}
     else:
@@ -118,32 +118,17 @@ def _label_vector(array: NDArray[Any], name: str, owner: str) -> NDArray[Any]:
     return array
 
 
-def _load_npy(path: Path) -> NDArray[Any]:
-    try:
-        return np.asarray(np.load(path, allow_pickle=False))
-    except (OSError, ValueError, EOFError) as error:
-        raise DataCorrupted(f"{path} is not a readable .npy file ({error}).") from error
-
-
-def _load_npz(path: Path) -> dict[str, NDArray[Any]]:
-    try:
-        # Opened here, since NumPy leaves a file it cannot read open.
-        with path.open("rb") as stream:
-            archive = np.load(stream, allow_pickle=False)
-            if not isinstance(archive, np.lib.npyio.NpzFile):
-                raise ValueError("it holds a single array")
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise DataCorrupted(f"{path} is not a readable .npz file ({error}).") from error
-
-
 def _load_csv(path: Path) -> dict[str, NDArray[Any]]:
-    with path.open(newline="", encoding="utf-8-sig") as stream:
-        lines = csv.reader(stream)
-        header = [name.strip() for name in next(lines, [])]
-        if next(lines, None) is None:
-            requirement = "have a header line and at least one row"
-            raise checks.refusal("table", str(path), requirement, "no row")
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as stream:
+            lines = csv.reader(stream)
+            header = [name.strip() for name in next(lines, [])]
+            first = next(lines, None)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise DataCorrupted(f"{path} is not a table in UTF-8 ({error}).") from error
+    if first is None:
+        requirement = "have a header line and at least one row"
+        raise checks.refusal("table", str(path), requirement, "no row")
     features = [k for k, name in enumerate(header) if name not in ("label", "split")]
     if header.count("label") != 1 or header.count("split") > 1 or not features:
         requirement = "name one column label, at most one split, and at least one feature"
@@ -163,17 +148,20 @@ def _load_csv(path: Path) -> dict[str, NDArray[Any]]:
 
 def _columns(path: Path, columns: list[int], dtype: np.dtype[Any]) -> NDArray[Any]:
     try:
-        return np.loadtxt(
-            path,
-            dtype=dtype,
-            delimiter=",",
-            skiprows=1,
-            usecols=columns,
-            ndmin=2,
-            comments=None,
-            quotechar='"',
-            encoding="utf-8-sig",
-        )
+        with warnings.catch_warnings():
+            # Blank lines are left out, as they should be; NumPy explains what it used to do.
+            warnings.filterwarnings("ignore", "Input line .* contained no data", UserWarning)
+            return np.loadtxt(
+                path,
+                dtype=dtype,
+                delimiter=",",
+                skiprows=1,
+                usecols=columns,
+                ndmin=2,
+                comments=None,
+                quotechar='"',
+                encoding="utf-8-sig",
+            )
     except (ValueError, IndexError) as error:
         raise DataCorrupted(f"{path} is not a table of numbers ({error}).") from error
 
@@ -182,5 +170,5 @@ def _as_integers(labels: NDArray[Any]) -> NDArray[Any]:
     """Labels as integers where all of them are, so that 10 sorts after 9."""
     try:
         return labels.astype(np.int64)
-    except ValueError:
+    except (ValueError, OverflowError):
         return labels

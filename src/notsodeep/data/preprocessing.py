@@ -75,6 +75,7 @@ class Preprocessing:
         kind = checks.known_name(kind, get_args(PreprocessingKind), "preprocessing")
         if kind != "theory":
             return cls("unit_norm" if kind == "unit_norm" else "none", rows.shape[1])
+        checks.powers_nonzero(rows, "X", "Preprocessing")
         mean = np.asarray(rows.mean(axis=0, dtype=np.float64))
         total = 0.0
         for block in _blocks(rows):
@@ -136,9 +137,11 @@ class Preprocessing:
 
 def _rows(X: object, num_features: int | None = None) -> NDArray[Any]:
     """Require finite real rows, without a float copy of integers (an image set is large)."""
-    array = np.asarray(X)
-    if array.dtype.kind not in "iub":
-        array = checks.real_array(array, "X", "Preprocessing")
+    if isinstance(X, np.ndarray) and X.dtype.kind in "iub":
+        array = X
+    else:
+        array = checks.real_array(X, "X", "Preprocessing")
+        checks.powers_finite(array, "X", "Preprocessing")
     if array.ndim != 2 or array.shape[1] == 0 or (num_features is None and not len(array)):
         requirement = "be a matrix of shape (n_samples, n_features)"
         raise checks.refusal("X", "Preprocessing", requirement, f"shape {array.shape}")

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep import checks
+from notsodeep.data.directories import with_home
 from notsodeep.errors import DataCorrupted, DataNotFound
 from notsodeep.execution import Advance, sha256_of_file
 
@@ -167,7 +168,7 @@ class VGG19Features:
             )
 
     def _existing_weights(self) -> Path:
-        path = Path(self.weights).expanduser()
+        path = with_home(self.weights)
         if not path.is_file():
             raise DataNotFound(
                 f"There are no VGG-19 weights at {path}. Save torchvision's vgg19 state dict "

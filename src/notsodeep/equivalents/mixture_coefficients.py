@@ -107,7 +107,7 @@ def coefficients(
     linear 0.842105, norm_fluctuation 0.0071915, ... scale2 0.858525, diagonal 0.0164195, tau0 1
     """
     checked_choice(model, kernel, convention, "an equivalent")
-    scale = checks.positive_number(tau0, "tau0", "an equivalent")
+    scale = checks.data_scale(tau0, "tau0", "an equivalent")
     if isinstance(model, ExplicitNetwork):
         return _explicit(model, scale, kernel)
     feature = _equilibrium_features(model, scale, kernel)

@@ -26,6 +26,9 @@ _REASONS = {
     errno.EROFS: "the file system is read-only",
     errno.ENOSPC: "no space is left on the device",
     errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file would be larger than this process or file system allows",
+    errno.ENOENT: "no directory can be made there",
+    errno.ENAMETOOLONG: "the name is too long",
     errno.ENOTDIR: "part of the path is a file, not a directory",
     errno.EEXIST: "a file of that name stands where a directory is needed",
     errno.EISDIR: "a directory of that name stands where a file is needed",
@@ -62,6 +65,15 @@ def synchronise_directory(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def reserve_space(descriptor: int, size: int) -> None:
+    """Take disk space for the first `size` bytes of a file now, where the platform can do so.
+
+    A memory map writes when it likes; on a full disk that would kill the process.
+    """
+    if hasattr(os, "posix_fallocate") and size:
+        os.posix_fallocate(descriptor, 0, size)
 
 
 @contextlib.contextmanager

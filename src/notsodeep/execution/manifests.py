@@ -6,12 +6,12 @@ holds, so something half-written never looks complete.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from notsodeep import checks
 from notsodeep.errors import DataCorrupted
 from notsodeep.execution.atomic_files import write_json
 from notsodeep.execution.digests import sha256_of_file
@@ -67,12 +67,14 @@ class Manifest:
         """
         path = directory / FILE_NAME
         try:
-            content = json.loads(path.read_bytes())
+            content = checks.strict_json(path.read_bytes())
             if content["version"] != _VERSION:
                 raise DataCorrupted(
                     f"{path} has version {content['version']}; this release reads {_VERSION}."
                 )
-            return cls(content["kind"], dict(content["sha256"]), dict(content["facts"]))
+            return cls(
+                str(content["kind"]), _inside(dict(content["sha256"])), dict(content["facts"])
+            )
         except (FileNotFoundError, NotADirectoryError):
             return None
         except (ValueError, KeyError, TypeError) as error:
@@ -91,3 +93,12 @@ class Manifest:
             elif (got := sha256_of_file(path)) != expected:
                 found.append(f"{path} has SHA-256 {got[:12]}…, expected {expected[:12]}…")
         return tuple(found)
+
+
+def _inside(digests: dict[str, str]) -> dict[str, str]:
+    """Require names of files in or below the directory, and digests that are text."""
+    for name, digest in digests.items():
+        place = PurePosixPath(name)
+        if place.is_absolute() or ".." in place.parts or not isinstance(digest, str):
+            raise ValueError(f"the entry {name!r} is not a file of the directory with its SHA-256")
+    return digests

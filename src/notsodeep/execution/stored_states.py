@@ -69,6 +69,9 @@ def read_state(directory: Path, kind: str, owner: str) -> StoredState | None:
     if manifest is None:
         return None
     storage.own_checkpoint(manifest.kind, kind, directory, owner)
-    storage.intact_checkpoint(manifest.problems(directory), directory)
+    problems = manifest.problems(directory)
+    if len(manifest.sha256) != 1:
+        problems = (*problems, f"its manifest names {len(manifest.sha256)} files instead of one")
+    storage.intact_checkpoint(problems, directory)
     (name,) = manifest.sha256
     return StoredState(directory / name, manifest.facts)

@@ -26,9 +26,10 @@ not finite, is null.  K classes, d features z between head and classifier.
         The same for the samples of the two groups; null for balanced classes.
     ``test_accuracy``, ``test_majority_accuracy``, ``test_minority_accuracy``
         On the test part, which is balanced; null without one.
-    ``nc1``, ``nc1_trace_ratio``, ``nc1_cdnv``, ``nc2_features``, ``nc2_classifier``,
-    ``nc3_alignment``, ``nc3_duality``, ``nc4``
-        Over all classes, on the training samples; see `notsodeep.collapse.CollapseSummary`.
+    ``nc1``, ``nc1_trace_ratio``, ``nc1_cdnv``
+        NC1 over all classes, on the training samples; see `notsodeep.collapse.CollapseSummary`.
+    ``nc2_features``, ``nc2_classifier``, ``nc3_alignment``, ``nc3_duality``, ``nc4``
+        Likewise.
     ``minority_cosine``, ``minority_cosine_features``
         Mean cosine between minority classifiers, and between centred minority means; null for
         balanced classes.

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from notsodeep import checks
 from notsodeep.errors import DataCorrupted, InvalidInput, LockTimeout, RunInUse
 from notsodeep.execution import Manifest
 from notsodeep.execution.atomic_files import atomic_write, make_directory, write_json
 from notsodeep.execution.locks import exclusive_lock
+from notsodeep.execution.stored_arrays import read_npz
 from notsodeep.execution.versions import versions
 
 _SETTINGS = "settings.json"
@@ -94,7 +96,9 @@ class RunDirectory:
     def _difference(self, stored: Mapping[str, Any]) -> str:
         if stored.get("kind") != self.kind:
             return f"a {stored.get('kind')} run"
-        theirs = stored.get("settings", {})
+        theirs = stored.get("settings")
+        if not isinstance(theirs, dict):
+            return "of another form"
         for key in sorted({*theirs, *self.settings}):
             if theirs.get(key) != self.settings.get(key):
                 return f"{key} is {theirs.get(key)!r} there and {self.settings.get(key)!r} here"
@@ -153,7 +157,7 @@ class RunDirectory:
     def _read_json(self, name: str) -> dict[str, Any] | None:
         path = self.path / name
         try:
-            content = json.loads(path.read_bytes())
+            content = checks.strict_json(path.read_bytes())
         except FileNotFoundError:
             return None
         except ValueError as error:
@@ -175,21 +179,15 @@ def stored_settings(path: str | Path, kind: str) -> dict[str, Any]:
     """
     place = Path(path) / _SETTINGS
     try:
-        content = json.loads(place.read_bytes())
+        content = checks.strict_json(place.read_bytes())
     except (OSError, ValueError) as error:
         raise InvalidInput(f"{path} holds no {kind} run: {place.name} is not readable.") from error
-    if not isinstance(content, dict) or content.get("kind") != kind:
+    settings = content.get("settings") if isinstance(content, dict) else None
+    if not isinstance(settings, dict) or content.get("kind") != kind:
         raise InvalidInput(f"{path} holds no {kind} run.")
-    settings: dict[str, Any] = content["settings"]
     return settings
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """Read an npz file without objects."""
-    try:
-        with np.load(path, allow_pickle=False) as content:
-            return {name: content[name] for name in content.files}
-    except (OSError, ValueError, EOFError) as error:
-        raise DataCorrupted(
-            f"{path} is not a readable array file ({error}). Remove it; the run computes it again."
-        ) from error
+    """Read an npz file of a run, without objects."""
+    return read_npz(path, "Remove it; the run computes it again.")

@@ -147,6 +147,7 @@ def checked_evaluation(
     if right is not None and right.shape[1] != left.shape[1]:
         requirement = f"have as many features as X ({left.shape[1]})"
         raise checks.refusal("Y", owner, requirement, right.shape[1])
+    checks.kernel_resolved(left, right, owner)
     return Evaluation(model, left, right, convention, tangent)
 
 

@@ -204,7 +204,7 @@ class StoredKernelOperator(TiledOperator):
 def read_description(place: Path) -> dict[str, Any]:
     """Read what a store is of."""
     try:
-        content: dict[str, Any] = json.loads((place / DESCRIPTION).read_bytes())
+        content: dict[str, Any] = checks.strict_json((place / DESCRIPTION).read_bytes())
         if content["kind"] != KIND or content["version"] != VERSION:
             raise ValueError(f"version {content['version']} of a {content['kind']}")
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -18,6 +18,7 @@ from notsodeep.numerics.scale_table import ScaleFunction, at_many_scales, tabula
 FloatArray = NDArray[np.float64]
 
 _ORDINARY = 1e-8  # scales below this share of the largest are treated one by one
+_MARGIN = 1e-8  # rounding errors are multiplied by 1/(1 − gain): eight digits are left
 _FEW = 48  # different norms up to which nothing is tabulated
 
 
@@ -33,10 +34,11 @@ def equilibrium_scales(deq: DeepEquilibrium, squared_norms: FloatArray) -> Float
     drive = deq.sigma_b2 * squared_norms
     if activation.homogeneous:
         gain = sigma_a2 * float(activation.moments(1.0).square)
-        if gain >= 1.0:
+        if gain >= 1.0 - _MARGIN:
             raise NotConverged(
-                f"The {activation} DEQ with sigma_a2 = {sigma_a2:g} has no finite variance: "
-                f"σa² E φ²(ξ) = {gain:.4g} must be below 1. Use a smaller sigma_a2."
+                f"The {activation} DEQ with sigma_a2 = {sigma_a2:.12g} has no finite variance, or "
+                f"one that rounding errors decide: σa² E φ²(ξ) = {gain:.12g} must be below 1 by "
+                f"{_MARGIN:.0e}. Use a smaller sigma_a2."
             )
         return np.maximum(np.sqrt(drive / (1.0 - gain)), LEAST_SCALE)
     different, place = np.unique(drive, return_inverse=True)

@@ -7,7 +7,6 @@ a small file with the SHA-256 of the chunk, written after the chunk is safely on
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from notsodeep import checks
 from notsodeep.checks import saved_networks, storage
 from notsodeep.errors import DataCorrupted
 from notsodeep.execution.atomic_files import (
@@ -196,7 +196,7 @@ class StoredBlocks:
 
     def _read_mark(self, place: Place) -> tuple[str, int] | None:
         try:
-            mark = json.loads(self._mark(place).read_bytes())
+            mark = checks.strict_json(self._mark(place).read_bytes())
             if mark["matrix"] != self.matrix:
                 return None
             return str(mark["sha256"]), int(mark["bytes"])

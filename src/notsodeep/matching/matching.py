@@ -196,7 +196,7 @@ def _require_one_place(
         got = " and ".join(given) or "none of them"
         raise checks.refusal("the arguments", "match", requirement, got)
     if tau0 is not None:
-        checks.positive_number(tau0, "tau0", "match")
+        checks.data_scale(tau0, "tau0", "match")
     if sphere is not None:
         checks.integer_at_least(sphere, 2, "sphere", "match", "It is the dimension d of the data.")
 
@@ -207,6 +207,7 @@ def _checked_rows(data: ArrayLike) -> FloatArray:
         raise checks.refusal("data", "match", "have at least eight rows", len(rows))
     if not rows.any():
         raise checks.refusal("data", "match", "not be zero everywhere", "zeros")
+    checks.powers_nonzero(rows, "data", "match")
     return rows
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from notsodeep import checks
 from notsodeep.checks import networks as network_checks
 from notsodeep.execution import progress_bar
+from notsodeep.networks.feature_rows import as_tensor
 from notsodeep.networks.modules import FeatureNetwork
 
 KernelMatrix = NDArray[np.floating[Any]]
@@ -97,8 +98,7 @@ def _samples(module: nn.Module, X: ArrayLike | Tensor, name: str, owner: str) ->
     """Bring samples into the dtype and onto the device of the module."""
     like = next(module.parameters())
     array = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
-    samples = checks.samples(array, name, owner)
-    return torch.as_tensor(samples, dtype=like.dtype, device=like.device)
+    return as_tensor(checks.samples(array, name, owner), like)
 
 
 def _batches(X: Tensor, size: int, description: str) -> Iterator[Tensor]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from notsodeep import checks
@@ -19,8 +20,16 @@ def tensor_rows(X: Any, module: nn.Module, owner: str) -> Tensor:
     """Require finite rows, NumPy or torch; return them in the module's dtype, on its device."""
     like = next(module.parameters())
     array = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
-    rows = checks.samples(array, "X", owner)
-    return torch.as_tensor(rows, dtype=like.dtype, device=like.device)
+    return as_tensor(checks.samples(array, "X", owner), like)
+
+
+def as_tensor(array: NDArray[Any], like: Tensor) -> Tensor:
+    """Bring an array into the dtype and onto the device of a tensor, copied only if need be.
+
+    torch takes no arrays that are read-only or run backwards.
+    """
+    usable = np.require(array, requirements=["C", "W"])
+    return torch.as_tensor(usable, dtype=like.dtype, device=like.device)
 
 
 def tensor_targets(
@@ -36,9 +45,9 @@ def tensor_targets(
     array = np.asarray(y.detach().cpu().numpy() if isinstance(y, Tensor) else y)
     if array.ndim == 2:
         targets = checks.matrix_of_shape(array, (num_samples, num_outputs), "y", owner)
-        return torch.as_tensor(targets, dtype=like.dtype, device=like.device), False
+        return as_tensor(targets, like), False
     labels = checks.class_labels(array, num_samples, owner, num_outputs)
-    return torch.as_tensor(labels, device=like.device), True
+    return torch.as_tensor(labels.copy(), device=like.device), True
 
 
 def one_hot(targets: Tensor, num_outputs: int, dtype: torch.dtype) -> Tensor:

@@ -99,6 +99,9 @@ class FeatureNetwork(nn.Module, ABC):
         self.out_features = checks.positive_integer(out_features, "out_features", owner)
         self.trainable = trainable
         self.hidden_names = tuple(shapes)
+        if str(device) in ("None", "cpu"):
+            count = sum(rows * columns for rows, columns in shapes.values())
+            network_checks.weights_fit(count * dtype.itemsize, owner)
         for name, shape in shapes.items():
             weight = torch.zeros(shape, dtype=dtype, device=device)
             if trainable == "all":
@@ -318,7 +321,7 @@ class EquilibriumNetwork(FeatureNetwork):
             device=device,
             **options,
         )
-        unit_a = A * math.sqrt(m / model.sigma_a2) if model.sigma_a2 > 0.0 else A
+        unit_a = A * math.sqrt(m / model.sigma_a2) if model.sigma_a2 > 0.0 else A.copy()
         unit_b = B / (input_scale * math.sqrt(model.sigma_b2))
         with torch.no_grad():
             module.recurrent.copy_(torch.from_numpy(unit_a))
@@ -327,7 +330,7 @@ class EquilibriumNetwork(FeatureNetwork):
             if module.readout_bias is not None:
                 c = checks.real_array(readout_bias, "readout_bias", owner)
                 c = checks.matrix_of_shape(c[None], (1, len(C)), "readout_bias", owner)[0]
-                module.readout_bias.copy_(torch.from_numpy(c))
+                module.readout_bias.copy_(torch.from_numpy(c.copy()))
         return module
 
     def _report(self) -> Report:

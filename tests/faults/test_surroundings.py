@@ -1,0 +1,168 @@
+"""The same command in unkind surroundings, each in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from notsodeep.data import load
+from notsodeep.errors import DataNotFound
+
+BARE = {
+    name: value
+    for name, value in os.environ.items()
+    if name in ("PATH", "OMP_NUM_THREADS", "TMPDIR")
+}
+
+
+def run(
+    *arguments: str,
+    flags: tuple[str, ...] = (),
+    cwd: Path | None = None,
+    file_size: int | None = None,
+    **environment: str,
+) -> subprocess.CompletedProcess[bytes]:
+    """Run Python with almost no environment."""
+
+    def limit() -> None:
+        if file_size is not None:
+            # Without the signal, a write beyond the limit is an error like that of a full disk.
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
+
+    return subprocess.run(
+        [sys.executable, *flags, *arguments],
+        cwd=cwd,
+        capture_output=True,
+        check=False,
+        env={**BARE, **environment},
+        preexec_fn=limit,
+    )
+
+
+def command(*arguments: str, **options: object) -> subprocess.CompletedProcess[bytes]:
+    return run("-m", "notsodeep", *arguments, **options)  # type: ignore[arg-type]
+
+
+def test_c_locale() -> None:
+    """No Greek letters, then; but the numbers, and JSON as ever."""
+    plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    table = command("moments", "--activation", "relu", **plain)
+    assert table.returncode == 0, table.stderr
+    assert b"0.9265661260" in table.stdout
+    assert table.stdout.isascii()
+    refused = command("moments", "--sigma-a2", "2", **plain)
+    assert refused.returncode == 2
+    assert refused.stderr.startswith(b"error: sigma_a2")
+
+
+def test_no_home_directory() -> None:
+    """HOME may be missing where nothing is kept there; `data list` says what it needs."""
+    code = """
+        import pwd, sys
+        def nobody(*arguments): raise KeyError
+        pwd.getpwuid = nobody
+        import notsodeep as nsd
+        assert nsd.data.load("digits", samples=20, rng=0).X.shape == (20, 64)
+        from notsodeep.cli.main import main
+        sys.argv = ["notsodeep", "data", "list"]
+        main()
+    """
+    result = run("-c", textwrap.dedent(code))
+    assert result.returncode == 1
+    assert result.stderr.count(b"\n") == 1
+    assert b"NOTSODEEP_DATA" in result.stderr
+
+
+def test_an_unknown_user_has_no_home_directory() -> None:
+    with pytest.raises(DataNotFound, match="no home directory"):
+        load("~nobody-of-that-name/d.npz")
+
+
+def test_optimised_python_checks_as_much() -> None:
+    """No check is an assert statement."""
+    result = command("moments", "--sigma-a2", "1", "--json", flags=("-O",))
+    assert result.returncode == 2
+    assert "0 ≤ sigma_a2 < 1".encode() in result.stderr
+
+
+def test_warnings_as_errors_and_awkward_paths(tmp_path: Path) -> None:
+    place = tmp_path / "mit Leerzeichen und Übermaß ' \""
+    place.mkdir()
+    X = np.random.default_rng(0).normal(size=(20, 4))
+    np.savez(place / "d ü.npz", X=X, y=np.arange(20) % 2)
+    arguments = ("kernel", "--data", "d ü.npz", "--out", "sub dir/k é.npy", "--json")
+    result = command(*arguments, flags=("-W", "error", "-X", "dev"), cwd=place)
+    assert result.returncode == 0, result.stderr
+    assert result.stderr == b""
+    assert json.loads(result.stdout)["shape"] == [20, 20]
+    assert np.load(place / "sub dir" / "k é.npy").shape == (20, 20)
+
+
+def test_missing_extras_are_named(tmp_path: Path) -> None:
+    code = """
+        import sys
+        for name in ("onnx", "zarr", "dask", "distributed", "streamlit", "gpytorch"):
+            sys.modules[name] = None  # as if it were not installed
+        import numpy as np
+        import notsodeep as nsd
+        from notsodeep.execution import open_executor
+        from notsodeep.kernels.store_writing import store_kernel
+        deq = nsd.DeepEquilibrium("relu", 0.2)
+        assert nsd.conjugate_kernel(deq, np.eye(4)).shape == (4, 4)
+        for call in (
+            lambda: nsd.export_onnx(nsd.build(deq, 4, 4, 2, rng=0), "x.onnx"),
+            lambda: store_kernel("k.zarr", deq, np.eye(4)),
+            lambda: open_executor("local").__enter__(),
+        ):
+            try:
+                call()
+            except nsd.errors.MissingPackage as error:
+                print(error)
+    """
+    result = run("-c", textwrap.dedent(code), cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.decode().splitlines()
+    assert len(lines) == 3
+    for package, line in zip(("onnx", "zarr", "distributed"), lines, strict=True):
+        assert f"needs the package {package}" in line
+        assert "pip install 'notsodeep[" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk(tmp_path: Path) -> None:
+    """One line with the reason, and no half file."""
+    result = command(
+        *("kernel", "--samples", "100", "--out", str(tmp_path / "k.npy")), file_size=20_000
+    )
+    assert result.returncode == 1
+    assert result.stderr.startswith(b"error: Cannot write ")
+    assert b"larger than this process or file system allows" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_more_threads_than_cores_change_nothing(tmp_path: Path) -> None:
+    code = """
+        import sys, numpy as np, notsodeep as nsd
+        X = np.random.default_rng(0).normal(size=(60, 7)) / 7**0.5
+        pair = nsd.kernel_pair(nsd.DeepEquilibrium("tanh", 0.2), X)
+        np.save(sys.argv[1], np.stack([pair.conjugate, pair.tangent]))
+    """
+    found = []
+    for count in ("1", "32"):
+        threads = dict.fromkeys(
+            ("OMP_NUM_THREADS", "NOTSODEEP_THREADS", "NUMBA_NUM_THREADS"), count
+        )
+        path = tmp_path / f"{count}.npy"
+        assert run("-c", textwrap.dedent(code), str(path), **threads).returncode == 0
+        found.append(np.load(path))
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-12)
