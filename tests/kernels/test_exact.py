@@ -259,3 +259,15 @@ def test_results_of_mixed_kinds() -> None:
     assert mixed.conjugate is out[0]
     np.testing.assert_allclose(out[0], plain.conjugate, rtol=1e-14)
     np.testing.assert_allclose(out[1], plain.tangent, rtol=2e-7)
+
+
+@pytest.mark.parametrize("activation", ["relu", "abs", "identity"])
+def test_a_zero_row_is_finite_wherever_it_stands(activation: str) -> None:
+    model = nsd.DeepEquilibrium(activation, sigma_a2=0.2)
+    for n in range(2, 20):
+        for place in range(n):
+            X = np.ones((n, 1))
+            X[place] = 0.0
+            kernel = nsd.conjugate_kernel(model, X)
+            assert np.isfinite(kernel).all()
+            assert np.abs(kernel[place]).max() < 1e-12

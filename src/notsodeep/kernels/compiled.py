@@ -375,8 +375,11 @@ def univariate_block(
             width = min(_STRIP, columns - column)
             _load(work, gram[r], column, width, 1.0)
             for t in range(_STRIP):
-                work[_SIZE + t] = norm1[r] * norm2[shift + column + t]
-                work[_C + t] = work[_C + t] / work[_SIZE + t]
+                size = norm1[r] * norm2[shift + column + t]
+                # A zero row has no angle: a cosine out of range has its pairs marked.  (NaN would
+                # not do, the largest entry of a strip may miss it.)
+                work[_C + t] = work[_C + t] / size if size > 0.0 else 2.0
+                work[_SIZE + t] = size
                 work[t] = work[_C + t]
             largest = _largest(work, 0)
             for t in range(_STRIP):
