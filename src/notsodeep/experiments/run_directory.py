@@ -65,6 +65,8 @@ class RunDirectory:
         try:
             with exclusive_lock(lock, timeout=0.0):
                 self._check_settings(force)
+                for left in self.path.rglob(".*.tmp"):  # by a process that was killed in writing
+                    left.unlink(missing_ok=True)
                 yield
         except LockTimeout as error:
             raise RunInUse(
