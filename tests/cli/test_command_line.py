@@ -153,6 +153,13 @@ def test_compile_and_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     assert in_process(*example_of("report")).exit_code == 0
     assert page.exists()
+    elsewhere = tmp_path / "page.html"
+    printed = in_process("report", "runs/relu", "--out", "page.html", "--json")
+    assert json.loads(printed.stdout)["report"] == "page.html"
+    assert elsewhere.read_text() == page.read_text()
+    refused = in_process("report", "runs/relu", "--out", "page.html")
+    assert isinstance(refused.exception, InvalidInput)
+    assert in_process("report", "runs/relu", "--out", "page.html", "--force").exit_code == 0
     # A second time it is there already, and says the same.
     summary = json.loads(in_process(*arguments, "--json").stdout)
     assert f"{summary['relative_gap']:.2%}" in result.stdout
@@ -200,6 +207,19 @@ def test_kernel_file_is_the_kernel(tmp_path: Path) -> None:
     assert refused.returncode == 2
     assert "--force" in refused.stderr
     assert list(tmp_path.iterdir()) == [out]
+
+
+def test_match_writes_its_record_and_replaces_none(tmp_path: Path) -> None:
+    out = tmp_path / "match.json"
+    printed = in_process("match", "--family", "leaky_relu", "--out", str(out), "--json")
+    assert json.loads(out.read_text()) == json.loads(printed.stdout)
+    before = out.read_bytes()
+    refused = in_process("match", "--family", "cubic", "--out", str(out))
+    assert isinstance(refused.exception, InvalidInput)
+    assert "--force" in str(refused.exception)
+    assert out.read_bytes() == before
+    assert in_process("match", "--family", "cubic", "--out", str(out), "--force").exit_code == 0
+    assert json.loads(out.read_text())["family"] == "cubic"
 
 
 def test_match_without_a_solution_fails(tmp_path: Path) -> None:

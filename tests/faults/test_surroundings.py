@@ -150,19 +150,32 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+KERNELS = """
+import sys, numpy as np, notsodeep as nsd
+X = np.random.default_rng(0).normal(size=(60, 7)) / 7**0.5
+pairs = [
+    nsd.kernel_pair(nsd.DeepEquilibrium("tanh", 0.2), rows)
+    for rows in (X, X / np.linalg.norm(X, axis=1, keepdims=True))
+]
+np.save(sys.argv[1], [(pair.conjugate, pair.tangent) for pair in pairs])
+"""
+
+
 def test_more_threads_than_cores_change_nothing(tmp_path: Path) -> None:
-    code = """
-        import sys, numpy as np, notsodeep as nsd
-        X = np.random.default_rng(0).normal(size=(60, 7)) / 7**0.5
-        pair = nsd.kernel_pair(nsd.DeepEquilibrium("tanh", 0.2), X)
-        np.save(sys.argv[1], np.stack([pair.conjugate, pair.tangent]))
-    """
     found = []
     for count in ("1", "32"):
         threads = dict.fromkeys(
             ("OMP_NUM_THREADS", "NOTSODEEP_THREADS", "NUMBA_NUM_THREADS"), count
         )
         path = tmp_path / f"{count}.npy"
-        assert run("-c", textwrap.dedent(code), str(path), **threads).returncode == 0
+        assert run("-c", KERNELS, str(path), **threads).returncode == 0
         found.append(np.load(path))
     np.testing.assert_allclose(found[1], found[0], rtol=1e-12)
+
+
+def test_the_process_that_compiles_computes_what_the_next_one_does(tmp_path: Path) -> None:
+    for name in ("compiled.npy", "loaded.npy"):
+        result = run("-c", KERNELS, str(tmp_path / name), NUMBA_CACHE_DIR=str(tmp_path / "cache"))
+        assert result.returncode == 0, result.stderr
+    assert any((tmp_path / "cache").rglob("*solve_block*.nbc"))
+    assert (tmp_path / "compiled.npy").read_bytes() == (tmp_path / "loaded.npy").read_bytes()

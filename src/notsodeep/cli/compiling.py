@@ -22,6 +22,7 @@ from notsodeep.cli.options import (
     SigmaOption,
     equilibrium,
     print_json,
+    require_new,
     say,
 )
 
@@ -105,11 +106,26 @@ def _print_summary(summary: dict[str, Any]) -> None:
 
 def report_command(
     directory: Annotated[Path, typer.Argument(help="Directory of a compile run.")],
+    out: Annotated[
+        Path | None, typer.Option(help="The HTML file; report.html in the directory by default.")
+    ] = None,
+    force: ForceOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Write the report of a finished compile run again, from its stored results.
 
     Example: notsodeep report runs/relu
     """
+    from notsodeep.experiments.run_directory import RunDirectory
     from notsodeep.report.compile_page import write_compile_page
 
-    typer.echo(f"report:  {write_compile_page(directory)}")
+    if out is not None:
+        require_new(out, force)
+    page = write_compile_page(directory, out)
+    if as_json:
+        print_json(
+            {**RunDirectory.stored(directory, "compile").read("summary"), "report": str(page)}
+        )
+    else:
+        typer.echo(f"report:  {page}")

@@ -82,6 +82,12 @@ def equilibrium(activation: str, sigma_a2: float, kinks: Iterable[float] | None)
     return DeepEquilibrium(phi, sigma_a2)
 
 
+def require_new(out: Path, force: bool) -> None:
+    """Refuse to replace a file that is there, unless it was asked for."""
+    if out.exists() and not force:
+        raise InvalidInput(f"out must not exist. Got {out}, which does. Use --force to replace it.")
+
+
 def print_json(record: Any) -> None:
     """Print a record as JSON."""
     typer.echo(json.dumps(record, indent=2, allow_nan=False))

@@ -23,6 +23,7 @@ from notsodeep.cli.options import (
     SigmaOption,
     equilibrium,
     print_json,
+    require_new,
     say,
 )
 from notsodeep.errors import InvalidInput
@@ -47,6 +48,8 @@ def match_command(
     layers: Annotated[int | None, typer.Option(help="Hidden layers, 1 or 2.")] = None,
     refine: Annotated[bool, typer.Option(help="Refine on the data; needs --data.")] = False,
     seed: SeedOption = 0,
+    out: Annotated[Path | None, typer.Option(help="A .json file for the record.")] = None,
+    force: ForceOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -55,13 +58,18 @@ def match_command(
     Example: notsodeep match --activation tanh --sigma-a2 0.2 --family hard_tanh
     """
     from notsodeep.data import load
+    from notsodeep.execution.atomic_files import write_json
     from notsodeep.matching import match
 
+    if out is not None:
+        require_new(out, force)
     place: dict[str, Any] = {"tau0": 1.0 if tau0 is None else tau0}
     if data is not None:
         if tau0 is not None:
             raise InvalidInput("tau0 of match must be left out with --data, which has its own.")
+        say(f"loading {data}")
         place = {"data": load(data, samples=samples, rng=seed).X}
+    say("matching")
     found = match(
         equilibrium(activation, sigma_a2, kink),
         family=family,
@@ -71,6 +79,8 @@ def match_command(
         refine=refine,
         **place,
     )
+    if out is not None:
+        write_json(out, found.to_dict())
     if as_json:
         print_json(found.to_dict())
     else:
@@ -118,7 +128,7 @@ def kernel_command(
         if cluster is not None or verify:
             needed = "cluster" if cluster is not None else "verify"
             raise InvalidInput(f"{needed} of kernel must come with a .zarr store. Got --out {out}.")
-        _require_new(out, force)
+        require_new(out, force)
     rows = _rows(data, samples, seed)
     model = deq.centred(_scale(rows.X)) if centred else deq
     n = len(rows.X)
@@ -165,7 +175,7 @@ def spectrum_command(
     from notsodeep.matching.refinement import exact_kernel
 
     if out is not None:
-        _require_new(out, force)
+        require_new(out, force)
     rows = _rows(data, samples, seed)
     statistics, population = _statistics(rows)
     deq = equilibrium(activation, sigma_a2, kink).centred(statistics.tau0)
@@ -236,8 +246,3 @@ def _statistics(rows: Dataset) -> tuple[Any, Any]:
     if rows.population is not None:
         return rows.population.statistics(rows.X, rows.y), None
     return MixtureStatistics.estimate(rows.X, rows.y), "deconvolved"
-
-
-def _require_new(out: Path, force: bool) -> None:
-    if out.exists() and not force:
-        raise InvalidInput(f"out must not exist. Got {out}, which does. Use --force to replace it.")

@@ -24,6 +24,7 @@ from notsodeep.execution import (
     sha256_of_bytes,
     write_array,
 )
+from notsodeep.execution.stored_arrays import read_npy
 
 _CHUNK = 2048
 
@@ -78,7 +79,7 @@ def cached_features(
     if manifest is None or set(manifest.sha256) != set(names) or problems:
         reason = "; ".join(problems) or "the manifest does not fit the images"
         raise DataCorrupted(f"{reason}. Remove {directory}, and the features are computed again.")
-    parts = [np.load(directory / name, allow_pickle=False) for name in names]
+    parts = [read_npy(directory / name) for name in names]
     return np.concatenate(parts).astype(np.float32, copy=False)
 
 

@@ -8,6 +8,7 @@ So every worker gets a copy, and if all copies are gone the value is brought aga
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from typing import Any, TypeVar
@@ -132,16 +133,16 @@ class DaskExecutor(Executor):
                 yield place[future.key], result
 
 
-class _Remote(Handle):
+class _Remote(Handle, ABC):
     """A value for all items or one for each, on the workers."""
 
+    @abstractmethod
     def future(self, position: int) -> Any:
         """Return the future that stands for the value at a position."""
-        raise NotImplementedError
 
+    @abstractmethod
     def renew(self) -> None:
         """Bring back what was lost, if anything."""
-        raise NotImplementedError
 
 
 class _Shared(_Remote):

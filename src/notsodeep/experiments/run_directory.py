@@ -45,6 +45,11 @@ class RunDirectory:
         # Through JSON once, so that tuples compare equal to what is read back.
         self.settings: dict[str, Any] = json.loads(json.dumps(settings, allow_nan=False))
 
+    @classmethod
+    def stored(cls, path: str | Path, kind: str) -> RunDirectory:
+        """Return a run that is on disk, to read; `stored_settings` says what may be wrong."""
+        return cls(path, kind, stored_settings(path, kind))
+
     @contextlib.contextmanager
     def opened(self, *, force: bool = False) -> Iterator[None]:
         """Hold the directory for this process; check or write the settings.

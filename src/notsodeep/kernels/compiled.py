@@ -58,10 +58,15 @@ def _arccos_coefficients() -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 _ARCCOS = _arccos_coefficients()
-_compile = numba.njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
+_options = {"cache": True, "nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
+_compile = numba.njit(**_options)
+# A part of a loop becomes part of its machine code.  As a function of its own it would be there
+# twice in the process that compiles, by itself and with its caller, with other roundings; and once
+# in a process that loads the caller from the cache.
+_compile_part = numba.njit(**_options, forceinline=True)
 
 
-@_compile
+@_compile_part
 def _series(work, left, right, column, terms):
     """P, P′ and P″/2 by Horner's rule on the coefficients left[k]·right[k, column + t].
 
@@ -94,7 +99,7 @@ def _series(work, left, right, column, terms):
             work[_P + t] = p3 * r + d * right[k - 3, column + t]
 
 
-@_compile
+@_compile_part
 def _hinge(work, both, cross):
     """P, P′ and P″/2 for right·x₊ − left·(−x)₊ − c, by a vectorised arccos."""
     degree = _ARCCOS.size - 1
@@ -120,7 +125,7 @@ def _hinge(work, both, cross):
         work[_E + t] = 0.5 * s * (both - cross) / max(root, 1e-30)
 
 
-@_compile
+@_compile_part
 def _terms_for(largest, table):
     """Terms that the series needs at |ρ| = largest; negative if the table cannot say."""
     if not largest <= 1.0:
@@ -128,7 +133,7 @@ def _terms_for(largest, table):
     return table[min(int(largest * BINS) + 1, BINS)]
 
 
-@_compile
+@_compile_part
 def _load(work, values, column, width, factor):
     """Put factor × values into the strip _C; what lies beyond the last column is harmless."""
     for t in range(width):
@@ -137,7 +142,7 @@ def _load(work, values, column, width, factor):
         work[_C + t] = 0.0
 
 
-@_compile
+@_compile_part
 def _largest(work, strip):
     """Largest |entry| of a strip, by halving: a running maximum would not be vectorised."""
     for t in range(_STRIP):
@@ -152,13 +157,13 @@ def _largest(work, strip):
     return max(a, max(work[_SCRATCH + 2], work[_SCRATCH + 3]))
 
 
-@_compile
+@_compile_part
 def _clipped(rho):
     rho = -1.0 if rho < -1.0 else rho
     return 1.0 if rho > 1.0 else rho
 
 
-@_compile
+@_compile_part
 def _prepare(work, scale1, scale2, mean1, mean2, constant, column):
     """Put s and what centring takes off into their strips."""
     for t in range(_STRIP):
@@ -167,7 +172,7 @@ def _prepare(work, scale1, scale2, mean1, mean2, constant, column):
         work[_OFFSET + t] = -constant * (mean1 + mean2[column + t] - constant)
 
 
-@_compile
+@_compile_part
 def _start_series(work, left, right, column, sigma_a2):
     """First approximation: P replaced by its tangent at ρ = 0."""
     zeroth, slope = sigma_a2 * left[0], sigma_a2 * left[1]
@@ -176,7 +181,7 @@ def _start_series(work, left, right, column, sigma_a2):
         work[t] = _clipped(top / (work[_SIZE + t] - slope * right[1, column + t]))
 
 
-@_compile
+@_compile_part
 def _start_hinge(work, both, cross, sigma_a2):
     """First approximation: P replaced by its tangent at ρ = 0."""
     flat = 1.0 - sigma_a2 * 0.25 * (both + cross)
@@ -186,7 +191,7 @@ def _start_hinge(work, both, cross, sigma_a2):
         work[t] = _clipped(top / (work[_SIZE + t] * flat))
 
 
-@_compile
+@_compile_part
 def _newton(work, sigma_a2):
     """One Newton step on ρ; P and P′ follow it to second and first order."""
     for t in range(_STRIP):
@@ -201,7 +206,7 @@ def _newton(work, sigma_a2):
         work[_STEP + t] = 0.0 if close else 1.0
 
 
-@_compile
+@_compile_part
 def _kernels(work, sigma_a2, feature):
     """Turn P and P′ into the two kernels, in the strips _C and _E; Ġ goes to _D."""
     if feature:
@@ -339,7 +344,7 @@ def map_block(
         marked[r, 1] += short
 
 
-@_compile
+@_compile_part
 def _polynomials(work, one, two):
     """Put two polynomials in x, the first strip, into the strips _P and _D, four terms at once."""
     for t in range(_STRIP):

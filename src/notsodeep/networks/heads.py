@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -59,6 +59,7 @@ class BoundedHead(nn.Module, ABC):
     """
 
     matrix: nn.Parameter
+    _budget_of: ClassVar[str]  # which bound its matrix has
 
     def __init__(
         self,
@@ -73,10 +74,9 @@ class BoundedHead(nn.Module, ABC):
         owner = type(self).__name__
         network_checks.network_dtype(dtype, PRECISIONS, owner)
         self.num_features = checks.positive_integer(num_features, "num_features", owner)
-        self.spectral_budget = spectral_budget
-        start = spectral_budget * _orthogonal(
-            self.num_features, checks.random_generator(rng, owner)
-        )
+        self.spectral_budget = collapse_checks.head_budget(self._budget_of, spectral_budget, owner)
+        orthogonal = _orthogonal(self.num_features, checks.random_generator(rng, owner))
+        start = self.spectral_budget * orthogonal
         self.matrix = nn.Parameter(torch.from_numpy(start).to(device, dtype))
 
     @property
@@ -119,15 +119,7 @@ class BoundedHead(nn.Module, ABC):
 class ExplicitHead(BoundedHead):
     """z = M h, ‖M‖₂ ≤ s; see `BoundedHead`."""
 
-    def __init__(
-        self,
-        num_features: int,
-        spectral_budget: float,
-        rng: int | np.random.Generator,
-        **options: Any,
-    ) -> None:
-        bound = collapse_checks.head_budget("explicit", spectral_budget, "ExplicitHead")
-        super().__init__(num_features, bound, rng, **options)
+    _budget_of = "explicit"
 
     @property
     def gain_bound(self) -> float:
@@ -146,15 +138,7 @@ class ExplicitHead(BoundedHead):
 class ResidualHead(BoundedHead):
     """z = (I + M) h, ‖M‖₂ ≤ s; see `BoundedHead`."""
 
-    def __init__(
-        self,
-        num_features: int,
-        spectral_budget: float,
-        rng: int | np.random.Generator,
-        **options: Any,
-    ) -> None:
-        bound = collapse_checks.head_budget("residual", spectral_budget, "ResidualHead")
-        super().__init__(num_features, bound, rng, **options)
+    _budget_of = "residual"
 
     @property
     def gain_bound(self) -> float:
@@ -190,6 +174,8 @@ class EquilibriumHead(BoundedHead):
         Of the last pass, gradients included.
     """
 
+    _budget_of = "deq"
+
     def __init__(
         self,
         num_features: int,
@@ -199,9 +185,9 @@ class EquilibriumHead(BoundedHead):
         solver: str | Mapping[str, Any] | Solver | None = None,
         **options: Any,
     ) -> None:
-        rho = collapse_checks.head_budget("deq", spectral_budget, "EquilibriumHead")
-        super().__init__(num_features, rho, rng, **options)
+        super().__init__(num_features, spectral_budget, rng, **options)
         if solver is None:
+            rho = self.spectral_budget
             needed = math.log(TOLERANCE / (1.0 + rho)) / math.log(rho) if rho > 0.0 else 1.0
             solver = FixedPointIteration(TOLERANCE, max(MOST_STEPS, math.ceil(needed)))
         self.solver = as_solver(solver)
@@ -252,6 +238,8 @@ class TruncatedHead(BoundedHead):
         T; one step is the identity.
     """
 
+    _budget_of = "deq"
+
     def __init__(
         self,
         num_features: int,
@@ -261,8 +249,7 @@ class TruncatedHead(BoundedHead):
         steps: int,
         **options: Any,
     ) -> None:
-        rho = collapse_checks.head_budget("deq", spectral_budget, "TruncatedHead")
-        super().__init__(num_features, rho, rng, **options)
+        super().__init__(num_features, spectral_budget, rng, **options)
         self.steps = checks.positive_integer(steps, "steps", "TruncatedHead")
 
     @property

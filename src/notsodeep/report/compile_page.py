@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from notsodeep.experiments.compilation import ROLES
-from notsodeep.experiments.run_directory import RunDirectory, stored_settings
+from notsodeep.experiments.run_directory import RunDirectory
 from notsodeep.report.drawing import new_figure
 from notsodeep.report.match_figure import (
     draw_activations,
@@ -32,8 +32,15 @@ _DISTANCES = {
 _NAMES = {"deq": "DEQ", "matched": "matched network", "unmatched": "unmatched network"}
 
 
-def write_compile_page(directory: str | Path) -> Path:
-    """Write ``report.html`` from the pieces that `compile_deq` stored in `directory`.
+def write_compile_page(directory: str | Path, path: str | Path | None = None) -> Path:
+    """Write the page of a run from the pieces that `compile_deq` stored in `directory`.
+
+    Parameters
+    ----------
+    directory : path
+        Of the run.
+    path : path, optional
+        The HTML file; ``report.html`` in the directory by default.
 
     Raises
     ------
@@ -42,12 +49,13 @@ def write_compile_page(directory: str | Path) -> Path:
     DataCorrupted
         A piece is missing or unreadable.
     """
-    settings = stored_settings(directory, "compile")
-    run = RunDirectory(directory, "compile", settings)
-    return write_page(Path(directory) / NAME, "compile.html", _content(run, settings))
+    run = RunDirectory.stored(directory, "compile")
+    target = Path(directory) / NAME if path is None else path
+    return write_page(target, "compile.html", _content(run))
 
 
-def _content(run: RunDirectory, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _content(run: RunDirectory) -> dict[str, Any]:
+    settings = run.settings
     pieces = {
         name: run.read(name)
         for name in ("summary", "match", "certificate", "timing", "data", "spectrum", "export")
@@ -223,9 +231,9 @@ def _trained(settings: Mapping[str, Any]) -> str:
 
 
 def _accuracies(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Tabulate the draws as rows, the networks as columns."""
+    """Tabulate the networks as columns: mean and deviation, and every draw."""
     by_role = summary["accuracies"]
-    rows = [
+    draws = [
         {"label": f"draw {index + 1}", "values": [f"{100 * value:.2f} %" for value in draw]}
         for index, draw in enumerate(zip(*(by_role[role] for role in ROLES), strict=True))
     ]
@@ -233,8 +241,7 @@ def _accuracies(summary: Mapping[str, Any]) -> dict[str, Any]:
         f"{100 * summary['accuracy'][role]:.2f} ± {100 * summary['accuracy_deviation'][role]:.2f} %"
         for role in ROLES
     ]
-    rows.append({"label": "mean ± deviation", "values": means})
-    return {"roles": [_NAMES[role] for role in ROLES], "rows": rows}
+    return {"roles": [_NAMES[role] for role in ROLES], "means": means, "draws": draws}
 
 
 def _times(timing: Mapping[str, Any]) -> list[dict[str, str]]:
