@@ -3,7 +3,9 @@
 Every loop works on one block, on one thread and without the interpreter's lock: blocks are shared
 among threads by the caller.  Columns go in strips of 64, so that the innermost loops are vector
 instructions.  A pair that a loop cannot do to full accuracy is marked
-with NaN and counted, never guessed: `careful_pairs` does it again.
+with NaN and counted, never guessed: `careful_pairs` does it again.  Everything is in one file,
+because the cache of compiled code is renewed when the file of a loop changes, and not when only a
+file changes from which it has a part.
 
 Notation: ρ is the correlation of two pre-activations with standard deviations τ_i, τ_j;
 s = τ_i τ_j; P(ρ) = E[φ(u)φ(v)] as a function of ρ, so that E[φ′(u)φ′(v)] = P′(ρ)/s.
