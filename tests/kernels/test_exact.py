@@ -271,3 +271,15 @@ def test_a_zero_row_is_finite_wherever_it_stands(activation: str) -> None:
             kernel = nsd.conjugate_kernel(model, X)
             assert np.isfinite(kernel).all()
             assert np.abs(kernel[place]).max() < 1e-12
+
+
+@pytest.mark.parametrize("model", [nsd.DeepEquilibrium("tanh", 0.3), nsd.ExplicitNetwork(["gelu"])])
+def test_long_series_at_once_or_after_short_ones(model: nsd.DeepEquilibrium) -> None:
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(300, 4)) @ rng.normal(size=(4, 20)) + rng.normal(size=(300, 20))
+    X /= np.sqrt(np.mean(np.sum(X**2, axis=1)))
+    whole = nsd.kernel_pair(model, X)
+    few = nsd.kernel_pair(model, X[:20], X)  # too few rows to look ahead
+    assert whole.explanation.terms == few.explanation.terms == (48, 384)
+    np.testing.assert_allclose(few.conjugate, whole.conjugate[:20], rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(few.tangent, whole.tangent[:20], rtol=1e-12, atol=1e-14)

@@ -52,6 +52,17 @@ class DistributedKernelOperator(TiledOperator):
     dtype : float64
     model, kernel, convention
         As given.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> from notsodeep.execution import open_executor
+    >>> X = nsd.data.sphere(100, 20, rng=0)
+    >>> deq = nsd.DeepEquilibrium("tanh", sigma_a2=0.2)
+    >>> with open_executor() as executor:  # open_executor("local") for worker processes
+    ...     A = DistributedKernelOperator(deq, X, executor=executor)
+    ...     np.allclose(A @ X, nsd.conjugate_kernel(deq, X) @ X)
+    True
     """
 
     def __init__(

@@ -28,6 +28,13 @@ class KernelPair:
     conjugate, tangent : ndarray of shape (n, n) or (n, m)
     explanation : Explanation
         How they were computed.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> pair = nsd.kernel_pair(nsd.DeepEquilibrium("relu", sigma_a2=0.2), np.eye(2))
+    >>> pair.explanation.route, bool((pair.tangent >= pair.conjugate).all())
+    ('univariate', True)
     """
 
     conjugate: KernelMatrix
@@ -124,6 +131,16 @@ def kernel_pair(
     """Compute `conjugate_kernel` and `tangent_kernel` in one pass, and say how.
 
     Parameters as for `conjugate_kernel`; `out` is a pair of arrays.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> X = nsd.data.sphere(50, 10, rng=0)
+    >>> pair = nsd.kernel_pair(nsd.DeepEquilibrium("tanh", sigma_a2=0.2), X, X[:3])
+    >>> pair.conjugate.shape, pair.tangent[0].round(4)
+    ((50, 3), array([ 0.9687, -0.4952, -0.5136]))
+    >>> print(pair.explanation)
+    univariate route (inputs of one norm), 3 pairs one by one
     """
     return _evaluate(model, X, Y, convention, dtype, out or (None, None), (True, True))
 

@@ -66,6 +66,18 @@ class KernelStore:
     ------
     InvalidInput
         There is no kernel store at `path`.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import notsodeep as nsd
+    >>> from notsodeep.kernels import store_kernel
+    >>> X = nsd.data.sphere(100, 20, rng=0)
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     _ = store_kernel(f"{place}/k.zarr", nsd.ExplicitNetwork(["relu"]), X)
+    ...     store = KernelStore(f"{place}/k.zarr")
+    ...     print(store.model, store.kernel, store.shape, store.verify())
+    network(relu) conjugate (100, 100) {}
     """
 
     def __init__(self, path: str | Path) -> None:
@@ -174,6 +186,18 @@ class StoredKernelOperator(TiledOperator):
     ----------
     store : KernelStore
         Complete.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import notsodeep as nsd
+    >>> from notsodeep.kernels import store_kernel
+    >>> X = nsd.data.sphere(100, 20, rng=0)
+    >>> network = nsd.ExplicitNetwork(["relu"])
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     A = store_kernel(f"{place}/k.zarr", network, X).operator()
+    ...     np.allclose(A @ X, nsd.conjugate_kernel(network, X) @ X)
+    True
     """
 
     def __init__(self, store: KernelStore) -> None:

@@ -135,24 +135,36 @@ class PairMap:
                 f"{float(dot.max()):.4g} and must stay below 1. Use a smaller sigma_a2."
             )
 
-    def run(self, block: Block) -> IntArray:
-        """Turn a block of x·y into both kernels, in place; return marks per row."""
-        marked = np.zeros((len(block.gram), 2), dtype=np.int64)
-        for attempt in range(max(len(layer.lengths) for layer in self.layers)):
-            block.fill()
-            marked[:] = 0
-            place = (block.gram, block.tangent, block.first, block.shift)
-            if isinstance(self.model, DeepEquilibrium):
-                arguments = self._arguments(self.layers[0], attempt, block.rows)
-                feature = self.convention == "feature"
-                compiled.solve_block(*place, *arguments, self.model.sigma_a2, feature, marked)
-            else:
-                block.tangent[:] = block.gram
-                for layer in self.layers:
-                    compiled.map_block(*place, *self._arguments(layer, attempt, block.rows), marked)
+    @property
+    def attempts(self) -> int:
+        """How many lengths of the series there are to try."""
+        return max(len(layer.lengths) for layer in self.layers)
+
+    def run(self, block: Block, start: int = 0) -> IntArray:
+        """Turn a block of x·y into both kernels, in place; return marks per row.
+
+        The series are lengthened, from the one with index `start` on, until they do.
+        """
+        for attempt in range(start, self.attempts):
+            marked = self.attempt(block, attempt)
             if not marked[:, 1].any():
                 break
         return marked[:, 0]
+
+    def attempt(self, block: Block, index: int) -> IntArray:
+        """Do a block with series of one length; return what was marked, and what longer ones do."""
+        block.fill()
+        marked = np.zeros((len(block.gram), 2), dtype=np.int64)
+        place = (block.gram, block.tangent, block.first, block.shift)
+        if isinstance(self.model, DeepEquilibrium):
+            arguments = self._arguments(self.layers[0], index, block.rows)
+            feature = self.convention == "feature"
+            compiled.solve_block(*place, *arguments, self.model.sigma_a2, feature, marked)
+        else:
+            block.tangent[:] = block.gram
+            for layer in self.layers:
+                compiled.map_block(*place, *self._arguments(layer, index, block.rows), marked)
+        return marked
 
     def _arguments(self, layer: Layer, attempt: int, rows: slice) -> tuple[object, ...]:
         series = layer.series(layer.lengths[min(attempt, len(layer.lengths) - 1)])

@@ -83,6 +83,17 @@ def store_kernel(
         The package zarr is not installed.
     NotSerialisable
         The model has an activation made from a Python function.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import notsodeep as nsd
+    >>> X = nsd.data.sphere(100, 20, rng=0)
+    >>> deq = nsd.DeepEquilibrium("tanh", sigma_a2=0.2)
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     store = store_kernel(f"{place}/k.zarr", deq, X, kernel="tangent", side=64)
+    ...     store.shape, store.missing(), store.read(slice(0, 2)).shape
+    ((100, 100), [], (2, 100))
     """
     owner = "store_kernel"
     saved_networks.installed("zarr", "cluster", owner)
