@@ -33,14 +33,29 @@ def test_code_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         exec(compile("\n" * line + block, name_of(page), "exec"), names)
 
 
-def test_links_lead_somewhere() -> None:
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text()):
-            if not target.startswith(("http:", "https:", "mailto:")):
-                assert (page.parent / target).exists(), f"{name_of(page)}: {target}"
+def anchors_of(page: Path) -> set[str]:
+    """Return what the headings of a page are linked by."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {heading.replace(" ", "-") for heading in plain}
 
 
-def test_the_table_of_imports_is_up_to_date() -> None:
-    made = runpy.run_path(str(ROOT / "docs" / "tables" / "imports.py"))["table"]()
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", page.read_text()):
+        if target.startswith(("http:", "https:", "mailto:")):
+            continue
+        place = page.parent / target if target else page
+        assert place.exists(), target
+        if anchor:
+            assert anchor in anchors_of(place), f"{target}#{anchor}"
+
+
+def test_the_imports_of_the_architecture_page_are_up_to_date() -> None:
+    made = runpy.run_path(str(ROOT / "docs" / "tables" / "imports.py"))
     page = (ROOT / "docs" / "architecture.md").read_text()
-    assert made in page, "run docs/tables/imports.py and put its output into docs/architecture.md"
+    assert made["table"]() in page, (
+        "run docs/tables/imports.py and put its output into docs/architecture.md"
+    )
+    assert made["DIAGRAM"].read_text() == made["diagram"](), "run docs/tables/imports.py"

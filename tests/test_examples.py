@@ -1,4 +1,4 @@
-"""Every example runs and draws something."""
+"""Every example runs and draws something, and the gallery shows it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "examples").glob("*.py")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda p: p.stem)
 def test_example_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -18,5 +19,13 @@ def test_example_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    output = module.main()
+    output = module.main(tmp_path / "figure.png")
+    assert output == tmp_path / "figure.png"
     assert output.stat().st_size > 10_000
+
+
+def test_the_gallery_shows_every_example() -> None:
+    page = (ROOT / "docs" / "gallery.md").read_text()
+    for path in EXAMPLES:
+        assert f"examples/{path.name}" in page, path.name
+        assert f"images/{path.stem}.png" in page, path.stem

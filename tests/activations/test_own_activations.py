@@ -89,6 +89,7 @@ def test_formula_equals_the_named_activation() -> None:
         (np.log, (), InvalidInput, "must be finite"),
         (lambda x: np.where(x > 3, np.nan, x), (), InvalidInput, "nan at x = 3.01"),
         (np.sign, (), InvalidInput, "not continuous"),
+        (np.sign, (0.0,), InvalidInput, "not continuous"),
         (lambda x: np.sqrt(np.abs(x)), (0.0,), InvalidInput, "infinitely steep"),
         (lambda x: np.exp(x**2), (), NotIntegrable, "second moment"),
         (lambda x: np.exp(8 * np.abs(x)), (0.0,), NotIntegrable, "second moment"),

@@ -38,6 +38,19 @@ class Activation(ABC):
     detected : bool
         Whether parity, Lipschitz constant and homogeneity were found numerically, and so are
         evidence rather than proof.  False for the named activations.
+
+    Examples
+    --------
+    >>> from notsodeep.activations import named
+    >>> tanh = named("tanh")
+    >>> tanh.parity, tanh.kinks, tanh.lipschitz
+    ('odd', (), 1.0)
+    >>> tanh([0.0, 0.5]).round(6), tanh.derivative(np.array([0.0, 0.5])).round(6)
+    (array([0.      , 0.462117]), array([1.      , 0.786448]))
+    >>> round(tanh.moments(2.0).slope, 6)  # E φ′(2ξ)
+    0.364739
+    >>> tanh.to_dict()
+    {'name': 'tanh', 'parameters': {}}
     """
 
     name: str

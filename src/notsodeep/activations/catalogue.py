@@ -66,7 +66,13 @@ def named(name: str, **parameters: Any) -> Activation:
 
 
 def from_dict(data: Mapping[str, Any]) -> Activation:
-    """Turn the JSON form made by `Activation.to_dict` back into an activation."""
+    """Turn the JSON form made by `Activation.to_dict` back into an activation.
+
+    Examples
+    --------
+    >>> from_dict({"name": "leaky_relu", "parameters": {"negative_slope": 0.2}})
+    <activation leaky_relu(positive_slope=1, negative_slope=0.2)>
+    """
     if not isinstance(data, Mapping) or not {"name"} <= set(data) <= {"name", "parameters"}:
         raise InvalidInput(
             f"An activation is stored as {{'name': …, 'parameters': {{…}}}}. Got {data!r}."
@@ -75,7 +81,13 @@ def from_dict(data: Mapping[str, Any]) -> Activation:
 
 
 def as_activation(value: str | Activation) -> Activation:
-    """Accept a name or an activation."""
+    """Accept a name or an activation.
+
+    Examples
+    --------
+    >>> as_activation("tanh"), as_activation(named("tanh"))
+    (<activation tanh>, <activation tanh>)
+    """
     if isinstance(value, Activation):
         return value
     if isinstance(value, str):

@@ -25,6 +25,13 @@ class Centred(Activation):
     scale : float
         The scale at which the mean vanishes (τ* for a DEQ).
     constant : float
+
+    Examples
+    --------
+    >>> from notsodeep.activations import centre, named
+    >>> phi = centre(named("relu"), 1.0)
+    >>> round(phi.constant, 6), bool(abs(phi.moments(1.0).mean) < 1e-15)
+    (0.398942, True)
     """
 
     base: Activation

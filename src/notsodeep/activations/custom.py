@@ -23,7 +23,16 @@ ArrayFunction = Callable[[FloatArray], FloatArray]
 
 @dataclass(frozen=True, repr=False)
 class Formula(Activation):
-    """An activation given by a formula in x."""
+    """An activation given by a formula in x.
+
+    Examples
+    --------
+    >>> mish = from_formula("x * tanh(softplus(x))")
+    >>> mish, mish.to_dict()["parameters"]["formula"]
+    (<activation x * tanh(softplus(x))>, 'x * tanh(softplus(x))')
+    >>> round(float(mish.derivative(np.array(0.0))), 6)
+    0.6
+    """
 
     expression: expressions.Expression
 
@@ -86,6 +95,12 @@ class Function(Activation):
         The same function on torch tensors, if the user gave one.
     radius : float
         Half the interval on which φ is interpolated where its derivative was not given.
+
+    Examples
+    --------
+    >>> square = from_function(np.square, name="square")
+    >>> square.parity, square.derivative(np.array([1.5])).round(9)
+    ('even', array([3.]))
     """
 
     function: ArrayFunction

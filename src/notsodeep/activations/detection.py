@@ -39,12 +39,12 @@ def require_usable(
     x = np.linspace(-REACH, REACH, 1601)
     _require_finite(value(x), x, f"The {owner}")
     rough = rough_points(value, REACH, kinks)
-    jumps = [
-        point for point in rough if point.jump > 1e-6 * max(1.0, float(np.abs(value(x)).max()))
-    ]
+    large = 1e-6 * max(1.0, float(np.abs(value(x)).max()))
+    jumps = [point.position for point in rough if point.jump > large]
+    jumps += [kink for kink in kinks if _jump(value, kink) > large]
     if jumps:
         raise InvalidInput(
-            f"The {owner} is not continuous, or infinitely steep, near x = {jumps[0].position:g}. "
+            f"The {owner} is not continuous, or infinitely steep, near x = {jumps[0]:g}. "
             "An activation must be continuous with a bounded slope."
         )
     if rough:
@@ -65,6 +65,13 @@ def require_usable(
         lambda x: value(x)[None], np.array([1.0]), kinks, name=f"The {owner}"
     ):
         pass
+
+
+def _jump(value: ArrayFunction, kink: float) -> float:
+    """How much the function changes within 1e-12 of a kink."""
+    step = 1e-12 * max(1.0, abs(kink))
+    below, above = value(np.array([kink - step, kink + step]))
+    return float(abs(above - below))
 
 
 def _require_finite(values: FloatArray, x: FloatArray, what: str) -> None:

@@ -37,6 +37,13 @@ class PairExpectations:
         Also ∂value/∂cov, by Price's theorem.
     methods : tuple of str
         The routes that were used for at least one pair.
+
+    Examples
+    --------
+    >>> from notsodeep.activations import named
+    >>> pairs = pair_expectations(named("tanh"), 1.0, 1.0, [0.0, 0.5])
+    >>> pairs.value.round(6), pairs.derivative.round(6), pairs.methods
+    (array([0.      , 0.186324]), array([0.366879, 0.384747]), ('series',))
     """
 
     value: FloatArray

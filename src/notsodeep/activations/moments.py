@@ -37,6 +37,13 @@ class Moments:
         E φ′(τξ)².
     square_curvature : float or ndarray
         E (φ²)″(τξ); half of it is the slope of q ↦ E φ²(√q ξ).
+
+    Examples
+    --------
+    >>> from notsodeep.activations import named
+    >>> moments = named("relu").moments([0.5, 1.0])
+    >>> moments.square, moments.variance.round(6)
+    (array([0.125, 0.5  ]), array([0.085211, 0.340845]))
     """
 
     scale: Any

@@ -31,6 +31,12 @@ class PiecewiseLinear(Activation):
     slopes : tuple of float
         One more than knots, from left to right.
     value_at_zero : float
+
+    Examples
+    --------
+    >>> ramp = piecewise_linear((-1.0, 1.0), (0.0, 0.5, 0.0), value_at_zero=0.5)
+    >>> ramp([-2.0, 0.0, 2.0]), ramp.kinks, ramp.lipschitz
+    (array([0. , 0.5, 1. ]), (-1.0, 1.0), 0.5)
     """
 
     knots: tuple[float, ...]
@@ -158,7 +164,13 @@ def normalized_relu() -> PiecewiseLinear:
 
 
 def leaky_relu(positive_slope: float = 1.0, negative_slope: float = 0.01) -> PiecewiseLinear:
-    """positive_slope·x for x > 0, negative_slope·x for x < 0: max(ax, bx) if a ≥ b."""
+    """positive_slope·x for x > 0, negative_slope·x for x < 0: max(ax, bx) if a ≥ b.
+
+    Examples
+    --------
+    >>> leaky_relu(1.1, 0.7)([-1.0, 1.0])
+    array([-0.7,  1.1])
+    """
     a = checks.finite_number(positive_slope, "positive_slope", "leaky_relu")
     b = checks.finite_number(negative_slope, "negative_slope", "leaky_relu")
     parameters = {"positive_slope": a, "negative_slope": b}
@@ -166,7 +178,13 @@ def leaky_relu(positive_slope: float = 1.0, negative_slope: float = 0.01) -> Pie
 
 
 def hard_tanh(scale: float = 1.0, clip: float = 1.0) -> PiecewiseLinear:
-    """scale·min(max(x, −clip), clip)."""
+    """scale·min(max(x, −clip), clip).
+
+    Examples
+    --------
+    >>> hard_tanh(scale=0.5, clip=2.0)([-3.0, 1.0, 3.0])
+    array([-1. ,  0.5,  1. ])
+    """
     a = checks.finite_number(scale, "scale", "hard_tanh")
     c = checks.positive_number(clip, "clip", "hard_tanh")
     return make("hard_tanh", {"scale": a, "clip": c}, (-c, c), (0.0, a, 0.0))
@@ -195,6 +213,11 @@ def piecewise_linear(
         One more than knots, from left to right.
     value_at_zero : float, default 0
         φ(0).
+
+    Examples
+    --------
+    >>> piecewise_linear((0.0, 1.0), (0.1, 1.0, 0.0))([-1.0, 0.5, 3.0])
+    array([-0.1,  0.5,  1. ])
     """
     owner = "piecewise_linear"
     places = checks.increasing_points(knots, "knots", owner)

@@ -89,7 +89,14 @@ def moments_of_series(coefficients: FloatArray, scales: FloatArray) -> FloatArra
 
 @dataclass(frozen=True, repr=False)
 class Polynomial(AbstractPolynomial):
-    """Σ_k c_k x^k."""
+    """Σ_k c_k x^k.
+
+    Examples
+    --------
+    >>> cubic = polynomial([0.0, 1.0, 0.0, -0.1])
+    >>> cubic.degree, cubic.parity, cubic.lipschitz
+    (3, 'odd', inf)
+    """
 
     def value(self, x: FloatArray) -> FloatArray:
         """Evaluate φ(x) by Horner's rule."""
@@ -103,7 +110,14 @@ class Polynomial(AbstractPolynomial):
 
 @dataclass(frozen=True, repr=False)
 class HermiteSeries(AbstractPolynomial):
-    """Σ_k c_k h_k(x/scale), h_k orthonormal for N(0, 1)."""
+    """Σ_k c_k h_k(x/scale), h_k orthonormal for N(0, 1).
+
+    Examples
+    --------
+    >>> series = hermite([0.0, 0.6, 0.8])
+    >>> series.hermite_coefficients(1.0, 4)[0, 1:].round(12), round(series.moments(1.0).square, 12)
+    (array([0.6, 0.8, 0. ]), 1.0)
+    """
 
     scale: float
 
@@ -125,13 +139,25 @@ class HermiteSeries(AbstractPolynomial):
 
 
 def polynomial(coefficients: Sequence[float]) -> Polynomial:
-    """c_0 + c_1 x + c_2 x² + …, coefficients in increasing order of degree."""
+    """c_0 + c_1 x + c_2 x² + …, coefficients in increasing order of degree.
+
+    Examples
+    --------
+    >>> polynomial([1.0, 0.0, 2.0])([0.0, 3.0])
+    array([ 1., 19.])
+    """
     c = _coefficients(coefficients, "polynomial")
     return Polynomial(**_facts("polynomial", c, {"coefficients": c}), coefficients=c)
 
 
 def hermite(coefficients: Sequence[float], scale: float = 1.0) -> HermiteSeries:
-    """c_0 + c_1 h_1(x/scale) + …, h_k the Hermite polynomials with E[h_j(ξ)h_k(ξ)] = δ_jk."""
+    """c_0 + c_1 h_1(x/scale) + …, h_k the Hermite polynomials with E[h_j(ξ)h_k(ξ)] = δ_jk.
+
+    Examples
+    --------
+    >>> hermite([0.0, 0.0, 1.0])([0.0, 1.0]).round(6)  # h_2(x) = (x² − 1)/√2
+    array([-0.707107,  0.      ])
+    """
     c = _coefficients(coefficients, "hermite")
     s = checks.positive_number(scale, "scale", "hermite")
     facts = _facts("hermite", c, {"coefficients": c, "scale": s}, slope_unit=1.0 / s)

@@ -65,7 +65,15 @@ ELEMENTARY: dict[str, _Facts] = {
 
 @dataclass(frozen=True, repr=False)
 class Elementary(Activation):
-    """One of the smooth functions without parameters in `ELEMENTARY`."""
+    """One of the smooth functions without parameters in `ELEMENTARY`.
+
+    Examples
+    --------
+    >>> from notsodeep.activations import named
+    >>> gelu = named("gelu")
+    >>> gelu, round(gelu.lipschitz, 6)
+    (<activation gelu>, 1.128904)
+    """
 
     def value(self, x: FloatArray) -> FloatArray:
         """Evaluate φ(x)."""
@@ -102,6 +110,12 @@ class Wave(Activation):
     """sin x, or cos x: everything about them has a closed form, at every scale.
 
     From E[exp(iτξ) h_k(ξ)] = (iτ)^k exp(−τ²/2)/√k!.
+
+    Examples
+    --------
+    >>> from notsodeep.activations import named
+    >>> round(named("cos").moments(1.0).mean, 6)  # exp(−1/2)
+    0.606531
     """
 
     def value(self, x: FloatArray) -> FloatArray:
@@ -157,7 +171,13 @@ def wave(name: str) -> Wave:
 
 @dataclass(frozen=True, repr=False)
 class Elu(Activation):
-    """Linear for x > 0, alpha·(exp(x) − 1) for x ≤ 0; at alpha = 1 only φ″ jumps."""
+    """Linear for x > 0, alpha·(exp(x) − 1) for x ≤ 0; at alpha = 1 only φ″ jumps.
+
+    Examples
+    --------
+    >>> elu(1.5).lipschitz, elu(1.5).kinks
+    (1.5, (0.0,))
+    """
 
     alpha: float
 
@@ -171,7 +191,13 @@ class Elu(Activation):
 
 
 def elu(alpha: float = 1.0) -> Elu:
-    """X for x > 0, alpha·(exp(x) − 1) for x ≤ 0."""
+    """X for x > 0, alpha·(exp(x) − 1) for x ≤ 0.
+
+    Examples
+    --------
+    >>> elu(2.0)([-1.0, 1.0]).round(6)
+    array([-1.264241,  1.      ])
+    """
     a = checks.finite_number(alpha, "alpha", "elu")
     return Elu(
         name="elu",

@@ -32,6 +32,14 @@ class Verdict:
         What the model has, and what the condition compares it with.
     meaning : str
         What the condition is good for.
+
+    Examples
+    --------
+    >>> verdict = conditions(DeepEquilibrium("relu", sigma_a2=0.2))["uniqueness of τ*"]
+    >>> verdict.holds, round(verdict.value, 6), verdict.bound
+    (True, 0.19941, 2.0)
+    >>> verdict.meaning
+    'the equation for τ has one solution only'
     """
 
     name: str
@@ -48,7 +56,14 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Conditions:
-    """All verdicts on a model.  Iterable; printing it gives one line for each."""
+    """All verdicts on a model.  Iterable; printing it gives one line for each.
+
+    Examples
+    --------
+    >>> verdicts = conditions(DeepEquilibrium("tanh", sigma_a2=0.2), tau0=1.0)
+    >>> verdicts.hold, len(list(verdicts)), verdicts["contraction"].bound
+    (True, 5, 0.25)
+    """
 
     verdicts: tuple[Verdict, ...]
 

@@ -45,6 +45,16 @@ class WeightAnalysis:
         s = √(mean(B_ij²)/σb²), σb² = 1 − σa²: the given DEQ on x is the model on s·x.
     verdicts : Conditions
         One for each test.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> A, B = rng.normal(size=(100, 100)) * 0.04 + 0.02, rng.normal(size=(100, 50))
+    >>> analysis = analyse_weights(A, B, "tanh")
+    >>> analysis.verdicts["mean of A"].holds, analysis.verdicts["mean of B"].holds
+    (False, True)
+    >>> round(analysis.input_scale, 2)
+    1.12
     """
 
     model: DeepEquilibrium

@@ -34,7 +34,7 @@ def compile_command(
     kink: KinkOption = None,
     data: DataOption = "digits",
     samples: Annotated[int | None, typer.Option(help="Training samples; all by default.")] = None,
-    test_samples: Annotated[int | None, typer.Option(help="Test samples; all by default.")] = None,
+    test_samples: Annotated[int | None, typer.Option(help="Test samples; by default all of the test part, if the data have one.")] = None,
     family: FamilyOption = "auto",
     kernel: KernelOption = "conjugate",
     convention: ConventionOption = "feature",

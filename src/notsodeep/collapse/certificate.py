@@ -46,6 +46,12 @@ class OptimalityCertificate:
         gradient is attained there.
     statement : str
         All this in words.
+
+    Examples
+    --------
+    >>> certificate = optimality_certificate(np.eye(2) - 0.5, [5, 5], budget=1.0)
+    >>> certificate.certified, round(certificate.gap, 3)  # half of the budget is not used
+    (False, 0.269)
     """
 
     kind: Literal["duality", "relaxation"]

@@ -36,6 +36,13 @@ class ClassStatistics:
         Keep the K matrices A_k = Σ_{i∈k} (h_i − μ_k)(h_i − μ_k)ᵀ, 8·K·d² bytes, or their traces.
     storage : ndarray of shape (K, 1 + d + d²) or (K, 1 + d + 1), optional
         The `storage` of other statistics, to go on from.  It is used in place.
+
+    Examples
+    --------
+    >>> statistics = ClassStatistics(num_classes=2, num_features=1)
+    >>> statistics.add(np.array([[1.0], [3.0], [5.0]]), np.array([0, 0, 1]))
+    >>> statistics.counts, statistics.means.ravel(), statistics.variances
+    (array([2, 1]), array([2., 5.]), array([1., 0.]))
     """
 
     def __init__(

@@ -45,6 +45,15 @@ class CollapseSummary:
     cosine_features, cosine_classifier : float
         Mean cosine: −1/(K−1) at collapse, 1 for a minority that has merged.
     reasons : dict of str to str
+
+    Examples
+    --------
+    >>> from notsodeep.collapse import CollapseMetrics
+    >>> metrics = CollapseMetrics(num_classes=2)
+    >>> metrics.update([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.1]], [0, 0, 1])
+    >>> summary = metrics.compute().overall
+    >>> summary.nc1, summary.nc3_duality, summary.reasons["nc3_duality"]
+    (0.0, None, 'no classifier was given')
     """
 
     classes: tuple[int, ...]
@@ -98,6 +107,16 @@ class CollapseReport:
         CDNV of every pair.
     notes : tuple of str
         Whatever else limits the numbers.
+
+    Examples
+    --------
+    >>> from notsodeep.collapse import CollapseMetrics, simplex_etf
+    >>> W = simplex_etf(3, 4, rng=0)
+    >>> metrics = CollapseMetrics(num_classes=3)
+    >>> metrics.update(W[[0, 0, 0, 1, 2]], [0, 0, 0, 1, 2])
+    >>> report = metrics.compute(W)
+    >>> report.counts, report.between_rank, sorted(report.groups)
+    (array([3, 1, 1]), 2, ['majority', 'minority'])
     """
 
     overall: CollapseSummary

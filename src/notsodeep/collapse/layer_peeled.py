@@ -33,6 +33,12 @@ def balanced_loss(num_classes: int, budget: float) -> float:
     """Return the optimal loss for balanced classes: log(1 + (K − 1) exp(−K C/(K − 1))).
 
     It is attained by a simplex ETF, with any head; C = `budget` is the gain times √(E_W E_H).
+
+    Examples
+    --------
+    >>> optimum = layer_peeled([5, 5, 5], budget=2.0)
+    >>> round(balanced_loss(3, budget=2.0), 6), round(optimum.loss, 6)
+    (0.094923, 0.094923)
     """
     K = collapse_checks.num_classes_of_simplex(num_classes, "balanced_loss")
     C = checks.positive_number(budget, "budget", "balanced_loss")

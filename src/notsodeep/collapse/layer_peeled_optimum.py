@@ -49,6 +49,13 @@ class LayerPeeledOptimum:
         Why the solver ended.
     reasons : dict of str to str
         Why a number is missing.
+
+    Examples
+    --------
+    >>> from notsodeep.collapse import layer_peeled
+    >>> optimum = layer_peeled([10, 10, 1, 1], budget=1.0, head="deq", spectral_budget=0.5)
+    >>> optimum.gain, optimum.logits.shape, optimum.certificate.certified
+    (2.0, (4, 4), True)
     """
 
     head: Head

@@ -41,6 +41,14 @@ class CollapseThreshold:
         |log(w_B/(D_B λ))| at the ratio, zero at the threshold: how well the equation holds.
     steps : int
         Collapsed optima computed by the bisection.
+
+    Examples
+    --------
+    >>> threshold = minority_collapse_threshold(num_majority=2, num_minority=2, budget=1.0)
+    >>> round(threshold.ratio, 3), bool(threshold.residual < 1e-8)
+    (3.38, True)
+    >>> bool(abs(threshold.ratio * threshold.shortfall - 1) < 1e-8)  # R* = 1/(1 − P_own + P_other)
+    True
     """
 
     ratio: float

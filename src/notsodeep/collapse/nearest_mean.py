@@ -21,6 +21,15 @@ class NearestMeanMismatch:
     ties : int
         Samples whose largest logit, or nearest mean, is not unique; the lower class was taken.
         After minority collapse these decide the accuracy of the minority.
+
+    Examples
+    --------
+    >>> from notsodeep.collapse import CollapseMetrics
+    >>> h, y, W = [[1.0, 0.0], [0.0, 1.0]], [0, 1], [[0.0, 1.0], [1.0, 0.0]]
+    >>> metrics = CollapseMetrics(num_classes=2)
+    >>> metrics.update(h, y)
+    >>> metrics.mismatch(h, W, labels=y).share  # this classifier has the classes exchanged
+    1.0
     """
 
     disagreements: IntArray

@@ -30,6 +30,12 @@ class SeliGeometry:
     singular_values : ndarray of shape (K − 1,)
         Of the encoded label matrix, in descending order; all equal iff the classes are balanced or
         K = 2.
+
+    Examples
+    --------
+    >>> geometry = seli([100, 100, 1])
+    >>> geometry.classifier.shape, geometry.singular_values.round(3)
+    ((3, 2), array([10.   ,  5.831]))
     """
 
     classifier: FloatArray

@@ -77,6 +77,12 @@ class NearestETF:
         Length of the vertices, seen from the centre.
     distance : float
         ‖M − vertices‖_F/‖M − centre‖_F, in [0, 1]; 0 for an ETF.
+
+    Examples
+    --------
+    >>> nearest = nearest_etf([[1.0, 0.0], [-0.5, 0.9], [-0.5, -0.9]])
+    >>> nearest.vertices.shape, round(nearest.scale, 4), round(nearest.distance, 4)
+    ((3, 2), 1.0196, 0.0192)
     """
 
     vertices: FloatArray

@@ -72,6 +72,14 @@ class CovarianceSpectrum:
         bias, but not its spectrum.
     classes : ClassCovariances or None
         The covariance of each class by itself; known for a mixture only.
+
+    Examples
+    --------
+    >>> from notsodeep.data import paper_mixture
+    >>> mixture = paper_mixture(dimension=100)
+    >>> spectrum = mixture.statistics(*mixture.sample(80, rng=0)).covariance_spectrum
+    >>> spectrum.eigenvalues, spectrum.weights, spectrum.is_population
+    (array([1.4]), array([1.]), True)
     """
 
     eigenvalues: FloatArray

@@ -25,6 +25,13 @@ class Provenance:
         Digests of the raw arrays or files.
     options : Mapping[str, Any]
         The arguments of `load`, as plain JSON values; the seed is None if a generator was passed.
+
+    Examples
+    --------
+    >>> from notsodeep.data import load
+    >>> provenance = load("digits", samples=100, rng=0).provenance
+    >>> provenance.source, sorted(provenance.sha256), provenance.options["samples"]
+    ('scikit-learn', ['test_images', 'test_labels', 'train_images', 'train_labels'], 100)
     """
 
     name: str
@@ -68,6 +75,16 @@ class Dataset:
         Shape of a raw row before it was flattened, if it is an image.
     population : GaussianMixture or None
         The law the samples were drawn from, if it is known.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from notsodeep.data import load
+    >>> data = load("digits", samples=100, rng=0)
+    >>> data.X.shape, np.bincount(data.y), data.image_shape
+    ((100, 64), array([10, 10, 10, 10, 10, 10, 10, 10, 10, 10]), (8, 8))
+    >>> data.preprocessing.kind, data.provenance.options["seed"]
+    ('theory', 0)
     """
 
     X: FloatArray

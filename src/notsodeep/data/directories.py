@@ -21,6 +21,11 @@ def data_directory(explicit: str | os.PathLike[str] | None = None) -> Path:
     ------
     DataNotFound
         Nothing is chosen, and there is no home directory.
+
+    Examples
+    --------
+    >>> data_directory("somewhere/else").name
+    'else'
     """
     if explicit is not None:
         return with_home(explicit)

@@ -26,6 +26,14 @@ class StepImbalance:
         K_A: the classes 0 … K_A − 1 are the majority; at least one, and fewer than K.
     ratio : float
         R = n_A/n_B ≥ 1.
+
+    Examples
+    --------
+    >>> imbalance = StepImbalance(num_majority=2, ratio=10)
+    >>> imbalance.counts(num_classes=4, largest=50)
+    array([50, 50,  5,  5])
+    >>> len(imbalance.indices([0] * 50 + [1] * 50 + [2] * 50, rng=0))
+    105
     """
 
     num_majority: int
@@ -62,6 +70,11 @@ class ExponentialImbalance:
     ----------
     ratio : float
         R ≥ 1, the largest class size over the smallest.
+
+    Examples
+    --------
+    >>> ExponentialImbalance(ratio=100).counts(num_classes=5, largest=500)
+    array([500, 158,  50,  15,   5])
     """
 
     ratio: float
@@ -110,6 +123,11 @@ def class_weights(
         w_k ∝ 1/n_k, or w_k ∝ (1 − β)/(1 − β^{n_k}) (Cui et al., CVPR 2019).
     beta : float
         β in [0, 1) of the effective number; the default is theirs for CIFAR.
+
+    Examples
+    --------
+    >>> class_weights([0, 0, 0, 1])
+    array([0.66666667, 2.        ])
     """
     checks.known_name(kind, ("inverse", "effective_number"), "kind of class weights")
     counts = _class_counts(_labels(y, "class_weights"), "class_weights")

@@ -27,7 +27,13 @@ from notsodeep.execution import sha256_of_array
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that `load` knows; paths of a user's own files come on top."""
+    """Return the names that `load` knows; paths of a user's own files come on top.
+
+    Examples
+    --------
+    >>> names()
+    ('digits', 'gaussian_mixture', 'sphere', 'mnist', 'fashion_mnist', 'cifar10', 'cifar100')
+    """
     return ("digits", *SYNTHETIC_SETS, *IMAGE_SETS)
 
 

@@ -43,6 +43,19 @@ class MixtureStatistics:
         Whether τ0, t, T and the means are those of the population, or estimates from this sample.
     make_spectrum : callable
         Computes `covariance_spectrum` when it is first asked for.
+
+    Examples
+    --------
+    >>> from notsodeep.data import paper_mixture
+    >>> mixture = paper_mixture(dimension=200)
+    >>> X, y = mixture.sample(400, rng=0)
+    >>> exact, estimated = mixture.statistics(X, y), MixtureStatistics.estimate(X, y)
+    >>> round(exact.tau0, 3), round(estimated.tau0, 3)
+    (1.133, 1.132)
+    >>> exact.T.round(2), estimated.T.round(2)
+    (array([[1.  , 1.57],
+           [1.57, 2.45]]), array([[0.99, 1.55],
+           [1.55, 2.42]]))
     """
 
     tau0: float
@@ -98,6 +111,14 @@ class MixtureStatistics:
         ------
         InvalidInput
             Labels that do not match X, a class with fewer than four samples, or τ0 = 0.
+
+        Examples
+        --------
+        >>> from notsodeep.data import load
+        >>> data = load("digits", rng=0)
+        >>> stats = MixtureStatistics.estimate(data.X, data.y)
+        >>> round(stats.tau0, 3), stats.means.shape, stats.provenance
+        (0.758, (10, 64), 'estimated')
         """
         owner = "MixtureStatistics.estimate"
         rows = checks.samples(X, "X", owner)

@@ -36,6 +36,15 @@ class Preprocessing:
         Training mean; only for ``theory``.
     scale : float
         Training root mean squared norm; 1 unless ``theory``.
+
+    Examples
+    --------
+    >>> raw = [[1.0, 2.0], [3.0, 2.0], [5.0, 5.0]]
+    >>> fitted = Preprocessing.fit(raw)
+    >>> fitted.mean, round(fitted.scale, 6)
+    (array([3., 3.]), 2.160247)
+    >>> fitted.apply([[5.0, 3.0]]).round(6)  # new rows: the training rows' mean and scale
+    array([[0.92582, 0.     ]])
     """
 
     kind: PreprocessingKind

@@ -50,6 +50,13 @@ def paper_mixture(dimension: int = 1000, num_classes: int = 2) -> GaussianMixtur
         p, large enough to hold the K means: p > 8(K − 1).
     num_classes : int
         K.
+
+    Examples
+    --------
+    >>> mixture = paper_mixture(dimension=400)
+    >>> X, y = mixture.sample(300, rng=0)
+    >>> X.shape, mixture.statistics(X, y).t.round(6)
+    ((300, 400), array([-4.,  4.]))
     """
     p = checks.positive_integer(dimension, "dimension", "paper_mixture")
     K = checks.positive_integer(num_classes, "num_classes", "paper_mixture")

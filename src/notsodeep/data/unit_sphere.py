@@ -24,6 +24,12 @@ def sphere(n: int, dimension: int, rng: int | np.random.Generator) -> FloatArray
     -------
     ndarray of shape (n, d)
         Rows of norm one.
+
+    Examples
+    --------
+    >>> X = sphere(3, 5, rng=0)
+    >>> X.shape, np.linalg.norm(X, axis=1)
+    ((3, 5), array([1., 1., 1.]))
     """
     shape = (
         checks.positive_integer(n, "n", "sphere"),

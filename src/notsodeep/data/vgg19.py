@@ -63,6 +63,12 @@ class VGG19Features:
         expect.  Not used when the weights start with a 1 × 1 convolution that does it.
     batch_size : int
         Images per forward pass.
+
+    Examples
+    --------
+    >>> features = VGG19Features("vgg19.safetensors", layer=16)  # read when it is used
+    >>> features.layer, features.rectified, features.padding
+    (16, True, 'zeros')
     """
 
     weights: str | Path

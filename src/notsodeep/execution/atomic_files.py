@@ -50,7 +50,15 @@ def named_write_failures(path: Path) -> Iterator[None]:
 
 
 def make_directory(path: Path) -> Path:
-    """Create a directory and its parents; an existing one is fine."""
+    """Create a directory and its parents; an existing one is fine.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     make_directory(Path(place, "a", "b")).is_dir()
+    True
+    """
     with named_write_failures(path):
         path.mkdir(parents=True, exist_ok=True)
     return path
@@ -94,6 +102,18 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     ------
     NotWritable
         The directory or the file cannot be written, or the disk is full.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     target = Path(place, "deep", "numbers.txt")
+    ...     with atomic_write(target) as stream:
+    ...         _ = stream.write(b"1 2 3")
+    ...         target.exists()
+    ...     target.read_text()
+    False
+    '1 2 3'
     """
     make_directory(path.parent)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
@@ -111,13 +131,31 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write `content` as readable JSON, atomically; NaN and infinities are refused."""
+    """Write `content` as readable JSON, atomically; NaN and infinities are refused.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     write_json(Path(place, "a.json"), {"tau": 0.9})
+    ...     json.loads(Path(place, "a.json").read_text())
+    {'tau': 0.9}
+    """
     text = json.dumps(content, indent=2, sort_keys=True, allow_nan=False)
     with atomic_write(path) as stream:
         stream.write(text.encode() + b"\n")
 
 
 def write_array(path: Path, array: NDArray[Any]) -> None:
-    """Write one array in NumPy's ``.npy`` format, atomically, without objects."""
+    """Write one array in NumPy's ``.npy`` format, atomically, without objects.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     write_array(Path(place, "a.npy"), np.arange(3))
+    ...     np.load(Path(place, "a.npy"))
+    array([0, 1, 2])
+    """
     with atomic_write(path) as stream:
         np.lib.format.write_array(stream, array, allow_pickle=False)

@@ -36,7 +36,16 @@ class Handle:
 
 
 class Executor(ABC):
-    """Applies functions to items; results do not depend on where."""
+    """Applies functions to items; results do not depend on where.
+
+    Examples
+    --------
+    >>> with open_executor() as executor:
+    ...     offset = executor.share(100)
+    ...     kept = executor.keep(pow, [1, 2, 3], executor.share(2))
+    ...     list(executor.map(lambda item, square, base: square + base, [1, 2, 3], kept, offset))
+    [101, 104, 109]
+    """
 
     @abstractmethod
     def share(self, value: object) -> Handle:
@@ -104,6 +113,12 @@ class InProcess(Executor):
     at_once : int, default 1
         Items worked on at the same time.  With one, the work on it may use all threads; with more,
         each item has one thread.
+
+    Examples
+    --------
+    >>> with InProcess(at_once=2) as executor:
+    ...     list(executor.map(abs, [-1, 2, -3]))
+    [1, 2, 3]
     """
 
     def __init__(self, at_once: int = 1) -> None:

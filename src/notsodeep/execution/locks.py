@@ -73,6 +73,18 @@ def exclusive_lock(
     ------
     LockTimeout
         Another process held the lock all the time; the message names it.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     with exclusive_lock(Path(place, "lock")):
+    ...         try:
+    ...             with exclusive_lock(Path(place, "lock"), timeout=0.0):
+    ...                 pass
+    ...         except LockTimeout:
+    ...             print("held")
+    held
     """
     make_directory(path.parent)
     with named_write_failures(path):

@@ -32,6 +32,17 @@ class Manifest:
         Digest of each file, by its name in the directory.
     facts : Mapping[str, Any]
         Where the content comes from: plain JSON values.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     _ = Path(place, "a.txt").write_text("one")
+    ...     Manifest.of_files(Path(place), ["a.txt"], "notes", {"seed": 0}).write(Path(place))
+    ...     _ = Path(place, "a.txt").write_text("two")
+    ...     manifest = Manifest.read(Path(place))
+    ...     manifest.facts, len(manifest.problems(Path(place)))
+    ({'seed': 0}, 1)
     """
 
     kind: str

@@ -35,6 +35,12 @@ def progress_bar(
     ------
     Advance
         To be called as ``advance(done, total)``.
+
+    Examples
+    --------
+    >>> with progress_bar("squares", enabled=False) as advance:
+    ...     for done in range(3):
+    ...         advance(done + 1, 3)
     """
     if not enabled:
         yield _ignore

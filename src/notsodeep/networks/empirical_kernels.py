@@ -32,6 +32,14 @@ class EmpiricalKernels:
         z(x)·z(y), z the last features.
     tangent : ndarray of shape (n, n) or (n, m)
         Mean over the outputs k of ∇f_k(x)·∇f_k(y), gradients in all that is trainable.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> module = nsd.build(nsd.ExplicitNetwork(["relu"]), 3, 64, 1, rng=0)
+    >>> kernels = nsd.empirical_kernels(module, np.eye(3))
+    >>> kernels.conjugate.shape, kernels.tangent.dtype
+    ((3, 3), dtype('float32'))
     """
 
     conjugate: KernelMatrix
@@ -69,7 +77,7 @@ def empirical_kernels(
     >>> import notsodeep as nsd
     >>> from notsodeep.networks import build
     >>> deq = nsd.DeepEquilibrium("tanh", 0.2)
-    >>> module = build(deq, 2, 2000, 10, rng=0, dtype=torch.float64)
+    >>> module = build(deq, 2, 1000, 10, rng=0, dtype=torch.float64)
     >>> X = np.array([[1.0, 0.0], [0.6, 0.8]])
     >>> empirical = empirical_kernels(module, X)
     >>> exact = nsd.kernel_pair(deq, X, convention="feature")

@@ -71,6 +71,15 @@ class FeatureNetwork(nn.Module, ABC):
         Names of the hidden weights.
     readout : Parameter of shape (K, m)
     readout_bias : Parameter of shape (K,), or None
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> net = nsd.build(nsd.ExplicitNetwork(["relu"]), 4, 8, 2, rng=0, trainable="readout")
+    >>> isinstance(net, FeatureNetwork), [name for name, _ in net.named_parameters()]
+    (True, ['readout'])
+    >>> net.features(torch.ones(3, 4)).shape
+    torch.Size([3, 8])
     """
 
     readout: nn.Parameter
@@ -144,6 +153,13 @@ class ExplicitModule(FeatureNetwork):
         W_l, of shape (m, p) for l = 1 and (m, m) after that.
 
     See `FeatureNetwork` for the other attributes, and `build` for the arguments.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> net = nsd.build(nsd.ExplicitNetwork(["relu", "tanh"]), 4, 8, 2, rng=0)
+    >>> {name: tuple(weight.shape) for name, weight in net.named_parameters()}
+    {'weight_1': (8, 4), 'weight_2': (8, 8), 'readout': (2, 8)}
     """
 
     description: ExplicitNetwork
@@ -207,6 +223,16 @@ class EquilibriumNetwork(FeatureNetwork):
         Of the last pass, gradients included.
 
     See `FeatureNetwork` for the other attributes, and `build` for the arguments.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> deq = nsd.DeepEquilibrium("tanh", sigma_a2=0.2)
+    >>> net = nsd.build(deq, 4, 64, 2, rng=0, solver="anderson")
+    >>> net(torch.ones(3, 4)).sum().backward()
+    >>> record = net.last_record
+    >>> record.forward.converged, record.derivatives[0].converged, net.recurrent.grad.shape
+    (True, True, torch.Size([64, 64]))
     """
 
     description: DeepEquilibrium
@@ -303,6 +329,18 @@ class EquilibriumNetwork(FeatureNetwork):
             As for `build`.
         **options
             solver, gradient and on_failure, as for `build`.
+
+        Examples
+        --------
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> A, B, C = (torch.randn(s, generator=generator) for s in ((50, 50), (50, 4), (2, 50)))
+        >>> A, x = 0.05 * A, torch.ones(1, 4)
+        >>> net = EquilibriumNetwork.from_weights(A, B, C, "tanh")
+        >>> z = torch.zeros(1, 50)
+        >>> for _ in range(50):
+        ...     z = torch.tanh(z @ A.T + x @ B.T)
+        >>> torch.allclose(net(x), z @ C.T, atol=1e-4)
+        True
         """
         owner = "EquilibriumNetwork.from_weights"
         A, B, model, input_scale = estimate_model(recurrent, injection, activation, owner)

@@ -74,6 +74,18 @@ def export_onnx(
         An activation made from a Python function.
     NotConverged
         The DEQ's loop, a plain iteration, does not converge on random rows of norm one.
+
+    Examples
+    --------
+    >>> import tempfile, notsodeep as nsd, onnxruntime
+    >>> net = nsd.build(nsd.DeepEquilibrium("tanh", 0.2), 4, 32, 2, rng=0)
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     nsd.export_onnx(net, f"{directory}/net.onnx")
+    ...     session = onnxruntime.InferenceSession(f"{directory}/net.onnx")
+    >>> logits, residual, steps = session.run(None, {"x": np.ones((3, 4), np.float32)})
+    >>> expected = net(torch.ones(3, 4)).detach().numpy()
+    >>> np.allclose(logits, expected, atol=1e-5), bool(residual <= 1e-6)
+    (True, True)
     """
     owner = "export_onnx"
     saved_networks.own_network(module, isinstance(module, FeatureNetwork), owner)

@@ -103,6 +103,18 @@ def load(path: str | Path) -> EquilibriumNetwork | ExplicitModule:
         The file is truncated or altered, or lacks tensors.
     InvalidInput
         Some other safetensors file, or one of a newer format.
+
+    Examples
+    --------
+    >>> import tempfile, notsodeep as nsd
+    >>> data = nsd.data.load("digits", samples=50, rng=0)
+    >>> net = nsd.build(nsd.ExplicitNetwork(["relu"]), 64, 8, 10, rng=0)
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     place = f"{directory}/net.safetensors"
+    ...     nsd.save(net, place, preprocessing=data.preprocessing, classes=data.classes)
+    ...     again = nsd.load(place)
+    >>> again.preprocessing == data.preprocessing, again.classes[:3], again.training
+    (True, ('0', '1', '2'), False)
     """
     place = Path(path)
     tensors, metadata = _read(place)

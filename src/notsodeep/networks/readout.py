@@ -46,6 +46,15 @@ class ReadoutFit:
         Share of samples whose largest output is their class; None without class labels.
     solver : SolverSummary or None
         What the equilibrium solver did for the features.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> X = nsd.data.sphere(20, 5, rng=0)
+    >>> net = nsd.build(nsd.ExplicitNetwork(["relu"]), 5, 30, 1, rng=0)
+    >>> fit = fit_readout(net, X, X[:, :1], ridge=0.01)
+    >>> fit.side, fit.accuracy, bool(fit.residual < 1e-10)
+    ('samples', None, True)
     """
 
     ridge: float

@@ -138,6 +138,15 @@ def time_against(
     ------
     NotConverged
         No solver reaches the tolerance.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> deq = nsd.build(nsd.DeepEquilibrium("tanh", 0.2), 8, 64, 2, rng=0)
+    >>> net = nsd.build(nsd.ExplicitNetwork(["hard_tanh"]), 8, 64, 2, rng=0)
+    >>> table = time_against(deq, net, np.ones((16, 8)), repeats=3)
+    >>> table.inference.steps > 5, table.training_step.ratio > 0
+    (True, True)
     """
     owner = "time_against"
     for name in ("in_features", "width", "out_features", "trainable"):

@@ -123,6 +123,12 @@ class SolverSummary:
         finite.
     failures : int
         Solves that ended without meeting their tolerance.
+
+    Examples
+    --------
+    >>> summary = SolverSummary().plus(12, 1e-7, converged=True).plus(20, 1e-3, converged=False)
+    >>> summary.solves, summary.mean_steps, summary.failures
+    (2, 16.0, 1)
     """
 
     solves: int = 0
@@ -175,6 +181,17 @@ class EpochRecord:
         gradient; None where there is no solver.
     measured : dict or None
         What was measured after the epoch, as plain JSON values; None if nothing was.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> from notsodeep.networks import train
+    >>> data = nsd.data.load("digits", samples=60, rng=0)
+    >>> net = nsd.build(nsd.DeepEquilibrium("tanh", 0.2), 64, 32, 10, rng=0, trainable="readout")
+    >>> settings = TrainingSettings(epochs=2, cache_features=False)
+    >>> last = train(net, data.X, data.y, settings).history[-1]
+    >>> last.epoch, last.learning_rate, last.forward.failures, last.validation_loss
+    (1, 1.0, 0, None)
     """
 
     epoch: int
@@ -209,6 +226,16 @@ class Training:
         Epoch with the smallest validation loss; its weights are the module's if `patience` was set.
     features : SolverSummary or None
         What the solver did while the features were computed, if they were cached.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> from notsodeep.networks import train
+    >>> data = nsd.data.load("digits", samples=100, rng=0)
+    >>> net = nsd.build(nsd.ExplicitNetwork(["relu"]), 64, 100, 10, rng=0)
+    >>> result = train(net, data.X, data.y, TrainingSettings(epochs=5, learning_rate=0.1))
+    >>> len(result.history), bool(result.history[-1].loss < result.history[0].loss)
+    (5, True)
     """
 
     settings: TrainingSettings

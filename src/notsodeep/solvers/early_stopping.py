@@ -32,6 +32,12 @@ class EarlyStoppingPath:
         training_error/(1 − effective_dimension/n)².
     residual : ndarray of shape (m,)
         How far Kα leaves the Krylov space, over ‖Y‖, worst column; 0 for a matrix.
+
+    Examples
+    --------
+    >>> path = early_stopping_path(np.diag([1.0, 0.01]), [1.0, 1.0], [0.1, 1.0, 10.0])
+    >>> path.training_error.round(3), path.effective_dimension.round(3)
+    (array([0.908, 0.558, 0.409]), array([0.096, 0.642, 1.095]))
     """
 
     times: FloatArray

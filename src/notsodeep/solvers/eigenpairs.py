@@ -34,6 +34,12 @@ class Eigenpairs:
         Products of the operator with a block of vectors.
     seconds : float
     reason : str
+
+    Examples
+    --------
+    >>> pairs = top_eigenpairs(np.diag(np.arange(1.0, 51.0)), 2)
+    >>> pairs.vectors.shape, bool(pairs.residuals.max() < 1e-6), pairs.reason
+    ((50, 2), True, 'converged')
     """
 
     values: FloatArray

@@ -34,6 +34,20 @@ def equivalent_preconditioner(eq: Equivalent, ridge: float) -> LinearOperator:
         Of the kernel and the samples of the system: from `equivalent` or `sphere_equivalent`.
     ridge : float
         λ of the system.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> from notsodeep.solvers import solve
+    >>> mixture = nsd.data.paper_mixture(dimension=300)
+    >>> X, y = mixture.sample(400, rng=0)
+    >>> stats = mixture.statistics(X, y)
+    >>> deq = nsd.DeepEquilibrium("tanh", sigma_a2=0.2).centred(stats.tau0)
+    >>> eq = nsd.equivalent(deq, X, stats, kernel="tangent")
+    >>> K = nsd.tangent_kernel(deq, X)
+    >>> near = equivalent_preconditioner(eq, ridge=1e-2)
+    >>> solve(K, y, 1e-2).steps > 5 * solve(K, y, 1e-2, preconditioner=near).steps
+    True
     """
     owner = "equivalent_preconditioner"
     solvers.equivalent_of(eq, Equivalent, owner)
@@ -66,6 +80,17 @@ def nystrom_preconditioner(
         λ > 0 of the system.
     rng : int or numpy.random.Generator
         Draws the columns.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> from notsodeep.solvers import solve
+    >>> data = nsd.data.load("digits", samples=600, rng=0)
+    >>> deq = nsd.DeepEquilibrium("tanh", sigma_a2=0.2)
+    >>> K = nsd.tangent_kernel(deq, data.X)
+    >>> near = nystrom_preconditioner(deq, data.X, rank=100, ridge=1e-2, kernel="tangent")
+    >>> solve(K, data.y, 1e-2).steps > 3 * solve(K, data.y, 1e-2, preconditioner=near).steps
+    True
     """
     owner = "nystrom_preconditioner"
     rank = checks.positive_integer(rank, "rank", owner)
@@ -98,6 +123,18 @@ def combined_preconditioner(
         λ > 0 of the system.
     rng : int or numpy.random.Generator
         Draws the sample and the columns.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> from notsodeep.solvers import solve
+    >>> data = nsd.data.load("digits", samples=600, rng=0)
+    >>> stats = nsd.data.MixtureStatistics.estimate(data.X, data.y)
+    >>> deq = nsd.DeepEquilibrium("tanh", sigma_a2=0.2).centred(stats.tau0)
+    >>> near = combined_preconditioner(nsd.equivalent(deq, data.X, stats), rank=100, ridge=1e-2)
+    >>> K = nsd.conjugate_kernel(deq, data.X)
+    >>> solve(K, data.y, 1e-2).steps > 3 * solve(K, data.y, 1e-2, preconditioner=near).steps
+    True
     """
     owner = "combined_preconditioner"
     solvers.equivalent_of(eq, Equivalent, owner)

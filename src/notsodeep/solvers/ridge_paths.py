@@ -40,6 +40,15 @@ class RidgePath:
         residual α_i/[(K + λI)⁻¹]_ii.  None for an operator, whose inverse has no known diagonal.
     residual : ndarray of shape (m,)
         ‖Y − (K + λI) α‖/‖Y‖ of the worst column; 0 for a matrix.
+
+    Examples
+    --------
+    >>> K, y = np.diag([4.0, 1.0, 0.1]), np.array([2.0, 1.0, 0.0])
+    >>> path = ridge_path(K, y, [0.1, 1.0, 10.0])
+    >>> path.training_error.round(4), path.effective_dimension.round(4)
+    (array([0.0035, 0.1367, 0.9558]), array([2.3847, 1.3909, 0.3865]))
+    >>> path.coefficients(1.0)
+    array([0.4, 0.5, 0. ])
     """
 
     ridges: FloatArray

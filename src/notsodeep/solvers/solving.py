@@ -43,6 +43,14 @@ class Solution:
         Time of the solve, without what an earlier run did that this one went on from.
     reason : str
         Why the iteration ended.
+
+    Examples
+    --------
+    >>> solution = solve(np.diag([1.0, 2.0, 3.0]), np.ones(3), ridge=1.0)
+    >>> solution.x.round(6), solution.converged, solution.steps
+    (array([0.5     , 0.333333, 0.25    ]), True, 3)
+    >>> bool(solution.residual.max() < 1e-6), len(solution.worst)
+    (True, 4)
     """
 
     x: FloatArray
