@@ -34,7 +34,9 @@ def compile_command(
     kink: KinkOption = None,
     data: DataOption = "digits",
     samples: Annotated[int | None, typer.Option(help="Training samples; all by default.")] = None,
-    test_samples: Annotated[int | None, typer.Option(help="Test samples; by default all of the test part, if the data have one.")] = None,
+    test_samples: Annotated[
+        int | None, typer.Option(help="Test samples; all by default, if the data have a test part.")
+    ] = None,
     family: FamilyOption = "auto",
     kernel: KernelOption = "conjugate",
     convention: ConventionOption = "feature",
