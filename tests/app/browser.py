@@ -45,7 +45,7 @@ def served(runs: Path) -> Iterator[str]:
             yield f"http://localhost:{port}"
         finally:
             process.terminate()
-            process.communicate(timeout=20)
+            process.communicate(timeout=PATIENCE / 1000)
 
 
 def _await(address: str, process: subprocess.Popen[bytes]) -> None:
@@ -71,13 +71,19 @@ def chromium(profile: Path, **options: Any) -> Iterator[Any]:
     api = pytest.importorskip("playwright.sync_api", reason="Playwright drives the browser")
     with api.sync_playwright() as driver:
         context = driver.chromium.launch_persistent_context(
-            profile, executable_path=executable, headless=True, args=_FLAGS, **options
-        )
+            profile, executable_path=executable, headless=True, args=_FLAGS, timeout=PATIENCE,
+            **options,
+        )  # fmt: skip
         context.set_default_timeout(PATIENCE)
         try:
             yield context
         finally:
             context.close()
+
+
+def at_rest(page: Any) -> None:
+    """Wait until the server has sent the whole page."""
+    page.locator("[data-testid=stApp][data-test-script-state=notRunning]").wait_for()
 
 
 def metric(page: Any, label: str) -> Any:

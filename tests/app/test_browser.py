@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
-from app.browser import PATIENCE, chromium, metric, served
+from app.browser import PATIENCE, at_rest, chromium, metric, served
 from notsodeep.app.computing import view_of
 from notsodeep.app.explorer_data import prepared
 from notsodeep.app.limiting_laws import KnownData
@@ -49,7 +49,14 @@ def state_for(**changes: Any) -> ExplorerState:
 
 
 def shows(page: Any, label: str, text: str) -> None:
+    """Wait for a number, and then for the rest of the page."""
     expect(metric(page, label)).to_have_text(text)
+    at_rest(page)
+
+
+def setting(page: Any, name: str) -> str:
+    """Return a setting as the link in the address bar has it."""
+    return parse_qs(urlsplit(page.url).query).get(name, ["the default"])[0]
 
 
 def test_sliders_links_uploads_and_downloads(address: str, context: Any, tmp_path: Path) -> None:
@@ -65,7 +72,7 @@ def test_sliders_links_uploads_and_downloads(address: str, context: Any, tmp_pat
     slider = page.get_by_role("slider", name="σa²")
     slider.press("ArrowRight")
     shows(page, "relative gap", gap_of(state_for(sigma_a2=0.21)))
-    assert parse_qs(urlsplit(page.url).query)["sigma_a2"] == ["0.21"]
+    assert setting(page, "sigma_a2") == "0.21"
     link = page.url
     page.goto("about:blank")
     page.goto(link)  # a new session
@@ -74,6 +81,7 @@ def test_sliders_links_uploads_and_downloads(address: str, context: Any, tmp_pat
     # A formula that does not parse is explained, and the page goes on.
     page.goto(f"{address}/?{SMALL}&activation=formula&formula=__import__('os')&kinks=")
     expect(page.get_by_test_id("stAlert")).to_contain_text("Unknown function '__import__'")
+    at_rest(page)
     page.get_by_role("textbox", name="formula in x").fill("tanh(2*x)")
     page.get_by_role("textbox", name="formula in x").press("Enter")
     formula = state_for(activation="formula", formula="tanh(2*x)", kinks="")
@@ -86,13 +94,13 @@ def test_sliders_links_uploads_and_downloads(address: str, context: Any, tmp_pat
     np.savez(mine, X=rng.standard_normal((140, 30)) + y[:, None], y=y)
     page.goto(f"{address}/?{SMALL}&data=upload&samples=60")
     expect(page.get_by_test_id("stAlert")).to_contain_text("No file is here yet")
+    at_rest(page)
     page.get_by_test_id("stFileUploaderDropzoneInput").set_input_files(mine)
     uploaded = state_for(data="upload", samples=60)
     shows(page, "relative gap", gap_of(uploaded, (mine.name, mine.read_bytes())))
     assert "upload=" in page.url
 
     # The network, built on request, is the matched one.
-    expect(page.get_by_test_id("stStatusWidget")).to_have_count(0)  # the page is at rest
     page.get_by_role("button", name="Build the network").click()
     with page.expect_download() as download:
         page.get_by_role("button", name="Network (safetensors)").click()
@@ -133,19 +141,24 @@ def test_the_second_page(address: str, context: Any) -> None:
 
 @pytest.mark.slow
 def test_going_back_restores_the_state(address: str, context: Any) -> None:
+    first, second = gap_of(state_for()), gap_of(state_for(sigma_a2=0.19))
+    assert first != second
     page = context.new_page()
     page.goto(f"{address}/?{SMALL}")
-    shows(page, "relative gap", gap_of(state_for()))
+    shows(page, "relative gap", first)
     page.get_by_role("slider", name="σa²").press("ArrowLeft")
-    shows(page, "relative gap", gap_of(state_for(sigma_a2=0.19)))
+    shows(page, "relative gap", second)
+    assert setting(page, "sigma_a2") == "0.19"
     page.go_back()
-    shows(page, "relative gap", gap_of(state_for()))
+    shows(page, "relative gap", first)
+    assert setting(page, "sigma_a2") == "the default"
     page.go_forward()
-    shows(page, "relative gap", gap_of(state_for(sigma_a2=0.19)))
+    shows(page, "relative gap", second)
+    assert setting(page, "sigma_a2") == "0.19"
     page.get_by_role("link", name="Collapse").click()
     shows(page, "gain of the head", "2.000")
     page.get_by_role("link", name="Equivalence").click()
-    shows(page, "relative gap", gap_of(state_for(sigma_a2=0.19)))
+    shows(page, "relative gap", second)
     page.close()
 
 

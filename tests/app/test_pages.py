@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -166,3 +168,14 @@ def test_the_script_is_there_and_the_server_keeps_to_itself() -> None:
 def test_the_third_page_says_how_to_make_a_run(tmp_path: Path) -> None:
     test = opened(runs, {"run": "../../etc"}, root=str(tmp_path))
     assert "There are no runs" in test.info[0].value
+
+
+def test_controls_need_neither_matplotlib_nor_compiled_kernels() -> None:
+    """They are there first, while everything else is imported."""
+    script = "import sys, notsodeep.app.explorer_page; print(*sys.modules)"
+    output = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    loaded = set(output.stdout.split())
+    assert "streamlit" in loaded
+    assert not loaded & {"matplotlib", "numba", "torch", "pandas", "scipy.optimize"}

@@ -31,6 +31,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     reproduce("sphere-spectra", folder / "sphere", profile="smoke")
     (folder / "noise").mkdir()
     (folder / "noise" / "settings.json").write_text("{]")
+    (folder / "twice").mkdir()
+    (folder / "twice" / "settings.json").write_text(
+        '{"kind": "other", "kind": "compile", "settings": {}}'
+    )
     (folder / "strange").mkdir()
     (folder / "strange" / "settings.json").write_text('{"kind": "other", "settings": {}}')
     return folder

@@ -90,7 +90,7 @@ def test_least_squares_families_report_their_residuals(family: str, layers: int 
     best = np.array(list(m.parameters.values()))
 
     def loss(x: np.ndarray) -> float:
-        return float(np.square(task.mismatch(source.build(x, 1.0))).sum())
+        return float(np.square(task.mismatch(task.achieved(source.build(x, 1.0)))).sum())
 
     for k in range(len(best)):
         for step in (-1e-2, 1e-2):

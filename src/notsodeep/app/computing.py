@@ -81,8 +81,10 @@ def view_of(state: ExplorerState, data: KnownData) -> View:
         )
         if found.fitted is None:
             return View(found, None, None, "there is no network to compare with")
-        labels = rows.y_test if len(rows.classes) > 1 else None
-        certificate = found.certify(rows.X_test, labels)
+        if len(rows.classes) > 1:
+            certificate = found.certify(rows.X_test, rows.y_test, stats=data.estimated)
+        else:
+            certificate = found.certify(rows.X_test)
         try:
             shown = found.deq if data.on_sphere else deq_of(state)
             law = data.limiting_spectrum(shown, kernel, convention)

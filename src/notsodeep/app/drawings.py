@@ -6,10 +6,11 @@ places: to measure every label for them costs more than to draw it.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import threading
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 from matplotlib import rc_context
@@ -41,6 +42,11 @@ _ONE_AT_A_TIME = threading.Lock()
 
 def figures_of(view: View) -> dict[str, str]:
     """Draw what the first page shows, by name."""
+    with _drawing():
+        return _figures(view)
+
+
+def _figures(view: View) -> dict[str, str]:
     found, certificate = view.match, view.certificate
     x = np.linspace(-3.0 * found.tau0, 3.0 * found.tau0, 301)
     layers = [] if found.fitted is None else [a(x) for a in found.fitted.activations]
@@ -65,6 +71,13 @@ def stored_figures(
     arrays, spectrum : Mapping
         The pieces ``certificate`` and ``spectrum`` of the run.
     """
+    with _drawing():
+        return _stored_figures(arrays, spectrum)
+
+
+def _stored_figures(
+    arrays: Mapping[str, FloatArray], spectrum: Mapping[str, FloatArray]
+) -> list[tuple[str, str]]:
     layers = [arrays[name] for name in sorted(arrays) if name.startswith("layer_")]
     deq, matched, unmatched = (arrays[name] for name in ("deq", "matched", "unmatched"))
     return [
@@ -93,8 +106,16 @@ def _difference(axes: Axes, difference: FloatArray) -> None:
     figure.subplots_adjust(left=0.03, right=0.87)
     # The differences are small: a common power of ten keeps the labels short.
     bar = figure.axes[-1]
+    bar.locator_params(nbins=5)
     bar.ticklabel_format(style="sci", scilimits=(-2, 3))
     bar.yaxis.get_offset_text().set_horizontalalignment("left")
+
+
+@contextlib.contextmanager
+def _drawing() -> Iterator[None]:
+    """Take turns, in the style of the house, to which one goes and from which one comes once."""
+    with _ONE_AT_A_TIME, house_style(), rc_context({"axes.titley": 1.02}):
+        yield
 
 
 def svg_of(make: Callable[[], Figure]) -> str:
@@ -104,16 +125,15 @@ def svg_of(make: Callable[[], Figure]) -> str:
 
 
 def _drawn(draw: Callable[[Axes], None]) -> str:
-    with _ONE_AT_A_TIME, house_style():
-        figure, (axes,) = new_figure(1, width=4.6, height=3.3)
-        figure.set_layout_engine(None)
-        figure.subplots_adjust(**_MARGINS)
-        with rc_context({"axes.titley": 1.02}):
-            draw(axes)
-        for axis in (axes.xaxis, axes.yaxis):
-            if isinstance(axis.get_major_locator(), AutoLocator):
-                axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
-        return svg_text(figure)
+    figure, (axes,) = new_figure(1, width=4.6, height=3.3)
+    figure.set_layout_engine(None)
+    figure.subplots_adjust(**_MARGINS)
+    draw(axes)
+    for axis in (axes.xaxis, axes.yaxis):
+        if isinstance(axis.get_major_locator(), AutoLocator):
+            axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 2.5, 5, 10]))
+    axes.minorticks_off()
+    return svg_text(figure)
 
 
 def archive(figures: dict[str, str]) -> bytes:

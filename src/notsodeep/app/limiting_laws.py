@@ -1,12 +1,13 @@
-"""Limiting spectra for one data set and many models.
+"""What depends on the data alone, computed once for each data set and used for many models.
 
-The bulk of the noise and the population behind it depend on the data alone, and are most of the
-work of `notsodeep.limiting_spectrum`.  Here they are computed once for each data set.
+The bulk of the noise and the population behind it are most of the work of
+`notsodeep.limiting_spectrum`, and the statistics of held-out rows are part of every certificate.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -34,7 +35,7 @@ class KnownData:
     ----------
     rows : Dataset
     statistics : MixtureStatistics or None
-        None on the sphere, and if a class has too few rows.
+        Of the law: exact for a mixture.  None on the sphere, and if a class has too few rows.
     noise : NoiseLaw or None
     reason : str
         Why there is no law.
@@ -49,6 +50,15 @@ class KnownData:
     def on_sphere(self) -> bool:
         """Whether the rows are uniform on the unit sphere."""
         return self.rows.provenance.name == "sphere"
+
+    @cached_property
+    def estimated(self) -> MixtureStatistics | None:
+        """Statistics for a certificate, which knows the rows alone; None if a class has too few."""
+        if self.rows.population is None:
+            return self.statistics
+        if np.unique(self.rows.y_test, return_counts=True)[1].min() < 4:
+            return None
+        return MixtureStatistics.estimate(self.rows.X_test, self.rows.y_test)
 
     @classmethod
     def of(cls, rows: Dataset) -> KnownData:

@@ -7,12 +7,21 @@ from pathlib import Path
 
 import streamlit as st
 
-from notsodeep.app.collapse_page import collapse_page
-from notsodeep.app.explorer_page import explorer_page
-from notsodeep.app.runs_page import runs_page
-
 # Less room above the headings than Streamlit leaves, which a small screen has not to spare.
 _STYLE = "<style>[data-testid='stMainBlockContainer'] { padding-top: 3.5rem; }</style>"
+
+
+# A page imports what it needs when it is opened, so that the first one is soon there.
+def _equivalence() -> None:
+    from notsodeep.app.explorer_page import explorer_page
+
+    explorer_page()
+
+
+def _collapse() -> None:
+    from notsodeep.app.collapse_page import collapse_page
+
+    collapse_page()
 
 
 def main(runs: Path) -> None:
@@ -21,13 +30,13 @@ def main(runs: Path) -> None:
     st.html(_STYLE)
 
     def stored() -> None:
+        from notsodeep.app.runs_page import runs_page
+
         runs_page(runs)
 
     pages = [
-        st.Page(explorer_page, title="Equivalence", icon=":material/tune:", default=True),
-        st.Page(
-            collapse_page, title="Collapse", icon=":material/scatter_plot:", url_path="collapse"
-        ),
+        st.Page(_equivalence, title="Equivalence", icon=":material/tune:", default=True),
+        st.Page(_collapse, title="Collapse", icon=":material/scatter_plot:", url_path="collapse"),
         st.Page(stored, title="Stored runs", icon=":material/folder_open:", url_path="runs"),
     ]
     st.navigation(pages, position="top").run()

@@ -6,7 +6,9 @@ import threading
 from pathlib import Path
 
 from notsodeep.app.uploads import MAX_MEGABYTES
+from notsodeep.app.warming import warm_up
 from notsodeep.errors import MissingPackage
+from notsodeep.report.colours import DEEP, SHALLOW
 
 SCRIPT = Path(__file__).with_name("script.py")
 
@@ -36,7 +38,7 @@ def serve(runs: Path, *, port: int, browser: bool) -> None:
             "The explorer needs Streamlit. Install it with: pip install 'notsodeep[app]'"
         ) from error
     # While the server starts and the browser opens there is time for the slow imports.
-    threading.Thread(target=_warm_up, daemon=True).start()
+    threading.Thread(target=warm_up, daemon=True).start()
     options = options_of(port, browser)
     bootstrap.load_config_options(options)
     bootstrap.run(str(SCRIPT), False, [str(runs)], options)
@@ -44,8 +46,6 @@ def serve(runs: Path, *, port: int, browser: bool) -> None:
 
 def options_of(port: int, browser: bool) -> dict[str, object]:
     """Return the settings of Streamlit, in the form of its command line."""
-    from notsodeep.report.drawing import DEEP, SHALLOW
-
     return {
         "server_address": "localhost",
         "server_port": port,
@@ -59,15 +59,3 @@ def options_of(port: int, browser: bool) -> dict[str, object]:
         "theme_light_primaryColor": DEEP,
         "theme_dark_primaryColor": SHALLOW,
     }
-
-
-def _warm_up() -> None:
-    """Import everything, and compute the first view once: compiled kernels, fonts and tables."""
-    from notsodeep.app.computing import view_of
-    from notsodeep.app.drawings import figures_of
-    from notsodeep.app.explorer_data import prepared
-    from notsodeep.app.limiting_laws import KnownData
-    from notsodeep.app.state import ExplorerState
-
-    state = ExplorerState()
-    figures_of(view_of(state, KnownData.of(prepared(state))))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from notsodeep import checks
 from notsodeep.errors import DataCorrupted, InvalidInput, NotSoDeepError
 from notsodeep.experiments.reproduction import NAMES, cell_name, experiment
 from notsodeep.experiments.run_directory import RunDirectory, stored_settings
@@ -61,7 +61,7 @@ def _below(root: Path, depth: int) -> list[Path]:
 
 def _run(root: Path, place: Path) -> StoredRun | None:
     try:
-        content = json.loads((place / "settings.json").read_bytes())
+        content = checks.strict_json((place / "settings.json").read_bytes())
         kind, settings = content["kind"], dict(content["settings"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

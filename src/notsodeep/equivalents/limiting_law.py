@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from notsodeep import checks
 from notsodeep.checks import FloatArray
 from notsodeep.equivalents.equivalent_matrix import Equivalent
+from notsodeep.equivalents.outside_bulk import OutsideBulk
 from notsodeep.equivalents.population import Population, PopulationSource, population_of
 from notsodeep.equivalents.spikes import Spike, isolated_eigenvalues, point_mass_spikes
 from notsodeep.numerics.bulk_law import BulkLaw, Interval
@@ -109,10 +110,13 @@ class NoiseLaw:
         Covariances and means behind the samples.
     bulk : BulkLaw
         The law of the Gram matrix WWᵀ of the noise.
+    outside : OutsideBulk
+        Its equation beside the bulk.
     """
 
     population: Population
     bulk: BulkLaw
+    outside: OutsideBulk
 
     @classmethod
     def of(cls, eq: Equivalent, population: PopulationSource | None = None) -> NoiseLaw:
@@ -121,7 +125,8 @@ class NoiseLaw:
         Parameters and errors are those of `limiting_spectrum`.
         """
         known = population_of(eq, population)
-        return cls(known, BulkLaw.of(known.equation))
+        bulk = BulkLaw.of(known.equation)
+        return cls(known, bulk, OutsideBulk(bulk))
 
 
 def limiting_spectrum(
@@ -176,5 +181,5 @@ def limiting_spectrum(
         origin = "the equivalent itself, which has no linear part"
         return LimitingSpectrum(scale, shift, None, spikes, (), n, origin)
     law = NoiseLaw.of(eq, population) if noise is None else noise
-    spikes, undetected = isolated_eigenvalues(eq, law.population, law.bulk)
+    spikes, undetected = isolated_eigenvalues(eq, law.population, law.bulk, law.outside)
     return LimitingSpectrum(scale, shift, law.bulk, spikes, undetected, n, law.population.origin)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -109,7 +111,7 @@ def coefficients(
     checked_choice(model, kernel, convention, "an equivalent")
     scale = checks.data_scale(tau0, "tau0", "an equivalent")
     if isinstance(model, ExplicitNetwork):
-        return _explicit(model, scale, kernel)
+        return coefficients_of_layers(_layers(model, scale), scale, kernel)
     feature = _equilibrium_features(model, scale, kernel)
     if convention == "feature":
         return feature
@@ -166,15 +168,34 @@ class _Propagated:
     kappa2: float
 
 
-def _explicit(network: ExplicitNetwork, tau0: float, kernel: KernelName) -> Coefficients:
+def coefficients_of_layers(
+    layers: Iterable[Moments], tau0: float, kernel: KernelName
+) -> Coefficients:
+    """Compute the coefficients of an explicit network from its layers' moments, first to last.
+
+    Parameters
+    ----------
+    layers : iterable of Moments
+        Of σ_l at τ_{l−1}, where τ_l² = E σ_l²(τ_{l−1} ξ); every σ_l centred.
+    tau0 : float
+        √(tr C°/p).
+    kernel : {"conjugate", "tangent"}
+    """
     state = _Propagated((1.0, 0.0, 0.0, 1.0), (1.0, 0.0, 0.0), tau0**2, tau0**2)
-    for activation in network.activations:
-        moments = activation.moments(float(np.sqrt(state.tau2)))
-        _require_centred(network, activation, moments, tau0)
+    for moments in layers:
         state = _through_layer(moments, state)
     if kernel == "tangent":
         return Coefficients(*state.beta, state.kappa2, tau0)
     return Coefficients(*state.alpha[:3], state.tau2, tau0)
+
+
+def _layers(network: ExplicitNetwork, tau0: float) -> Iterator[Moments]:
+    scale = tau0
+    for activation in network.activations:
+        moments = activation.moments(scale)
+        _require_centred(network, activation, moments, tau0)
+        yield moments
+        scale = math.sqrt(moments.square)
 
 
 def _through_layer(m: Moments, old: _Propagated) -> _Propagated:

@@ -20,6 +20,7 @@ from scipy.optimize import brentq
 
 from notsodeep.checks import FloatArray
 from notsodeep.equivalents.equivalent_matrix import Equivalent
+from notsodeep.equivalents.outside_bulk import OutsideBulk
 from notsodeep.equivalents.population import Population
 from notsodeep.numerics.bulk_law import BulkLaw
 from notsodeep.numerics.structured_matrix import StructuredMatrix
@@ -52,7 +53,7 @@ class Spike:
 
 
 def isolated_eigenvalues(
-    eq: Equivalent, population: Population, bulk: BulkLaw
+    eq: Equivalent, population: Population, bulk: BulkLaw, outside: OutsideBulk
 ) -> tuple[tuple[Spike, ...], tuple[Spike, ...]]:
     """Return the eigenvalues outside the bulk, largest first, and the directions that stay in it.
 
@@ -61,7 +62,7 @@ def isolated_eigenvalues(
     In a gap of the bulk, or below it, those of M⁻¹ + R(z) increase, and each that changes its sign
     has one root.
     """
-    determinant = _Determinant(eq, population)
+    determinant = _Determinant(eq, population, outside)
     scale, shift, n = eq.coefficients.linear, eq.coefficients.diagonal, eq.shape[0]
     start = population.beyond(bulk.support[-1][1])
     found, missed = [], []
@@ -93,38 +94,37 @@ def point_mass_spikes(eq: Equivalent) -> tuple[Spike, ...]:
 class _Determinant:
     """M and R(z) of the module's docstring."""
 
-    def __init__(self, eq: Equivalent, population: Population) -> None:
+    def __init__(self, eq: Equivalent, population: Population, outside: OutsideBulk) -> None:
         self._population = population
+        self._outside = outside
         self._middle, self._energies = _middle(eq, population)
         values, axes = np.linalg.eigh(self._middle)
         kept = np.abs(values) > 1e-13 * np.abs(values).max(initial=0.0)
         self._values, self._axes = values[kept], axes[:, kept]
 
-    def blocks(self, z: FloatArray) -> FloatArray:
-        """R at real z outside the bulk, shape (points, r, r)."""
-        equation = self._population.equation
-        delta = equation.solve(z)
-        classes = self._population.class_form(z, delta).real
-        K = classes.shape[1]
+    def block(self, z: float) -> FloatArray:
+        """R at real z outside the bulk, shape (r, r)."""
+        place, delta = np.array([z]), self._outside(z)[None]
+        classes = self._population.class_form(place, delta)[0].real
+        K = len(classes)
         size = len(self._middle)
-        result = np.zeros((len(z), size, size))
-        result[:, np.arange(K), np.arange(K)] = classes
+        result = np.zeros((size, size))
+        result[np.arange(K), np.arange(K)] = classes
         if self._energies.size:
-            result[:, K : 2 * K, K : 2 * K] = self._population.mean_form(z, delta).real
-            each = equation.resolvent(z, delta)[:, self._population.column].real
-            result[:, -1, -1] = each @ self._energies
+            result[K : 2 * K, K : 2 * K] = self._population.mean_form(place, delta)[0].real
+            resolvent = self._population.equation.resolvent(place, delta)[0].real
+            result[-1, -1] = resolvent[self._population.column] @ self._energies
         return result
 
     def strengths(self, z: float) -> FloatArray:
         """Eigenvalues of (−R)^{1/2} M (−R)^{1/2} right of the bulk, descending."""
-        negative = -self.blocks(np.array([z]))[0]
-        values, vectors = np.linalg.eigh(negative)
+        values, vectors = np.linalg.eigh(-self.block(z))
         root = vectors * np.sqrt(np.maximum(values, 0.0))
         return np.asarray(linalg.eigvalsh(root.T @ self._middle @ root)[::-1])
 
     def branches(self, z: float) -> FloatArray:
         """Eigenvalues of M⁻¹ + R(z) on the range of M, ascending."""
-        form = self._axes.T @ self.blocks(np.array([z]))[0] @ self._axes
+        form = self._axes.T @ self.block(z) @ self._axes
         return np.asarray(linalg.eigvalsh(np.diag(1.0 / self._values) + form))
 
     @property

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from scipy.optimize import least_squares
 
+from notsodeep.activations import Moments
 from notsodeep.architectures import ExplicitNetwork
 from notsodeep.checks import FloatArray
+from notsodeep.equivalents import Coefficients
 from notsodeep.errors import NotSoDeepError
 from notsodeep.matching.family import MixtureTask, Solution
 
@@ -25,6 +27,7 @@ def fit_coefficients(
     build: Callable[[FloatArray, float], ExplicitNetwork],
     starts: Iterable[FloatArray],
     *,
+    moments: Callable[[FloatArray, float], Iterable[Moments]] | None = None,
     promised: tuple[int, ...] = _ALL,
     nearest: bool = False,
 ) -> Solution:
@@ -37,6 +40,9 @@ def fit_coefficients(
         (parameters, tau0) ↦ network.
     starts : iterable of ndarray
         The best end of all starts is taken; ties go to the earlier one.
+    moments : callable, optional
+        (parameters, tau0) ↦ moments of the layers in closed form, which make the search quick.  The
+        end is judged by the network itself.
     promised : tuple of int
         Which of (linear, norm_fluctuation, covariance_overlap, scale2) to meet.
     nearest : bool
@@ -44,11 +50,20 @@ def fit_coefficients(
     """
     chosen = list(promised)
 
+    impossible = np.full(len(chosen), _IMPOSSIBLE)
+
+    def reached(x: FloatArray) -> Coefficients:
+        if moments is None:
+            return task.achieved(build(x, task.tau0))
+        return task.achieved_by(moments(x, task.tau0))
+
     def mismatch(x: FloatArray) -> FloatArray:
         try:
-            return task.mismatch(build(x, task.tau0))[chosen]
-        except (NotSoDeepError, OverflowError):
-            return np.full(len(chosen), _IMPOSSIBLE)
+            with np.errstate(all="ignore"):
+                result = task.mismatch(reached(x))[chosen]
+        except (NotSoDeepError, ArithmeticError):
+            return impossible
+        return result if np.isfinite(result).all() else impossible
 
     best: tuple[float, FloatArray] | None = None
     for start in starts:
@@ -67,14 +82,15 @@ def described(
     task: MixtureTask, network: ExplicitNetwork, parameters: FloatArray, promised: tuple[int, ...]
 ) -> Solution:
     """Say which of the promised coefficients are met, and by how much the others are missed."""
-    mismatch = task.mismatch(network)
+    reached = task.achieved(network)
+    mismatch = task.mismatch(reached)
     names = ", ".join(NAMES[k] for k in promised)
     missed = [k for k in promised if not abs(mismatch[k]) <= MET]
     if not missed:
         return Solution(parameters, True, f"meets {names}")
-    reached, wanted = task.achieved(network).four, task.target.four
     shortfalls = ", ".join(
-        f"{NAMES[k]} is {reached[k]:.6g} and should be {wanted[k]:.6g}" for k in missed
+        f"{NAMES[k]} is {reached.four[k]:.6g} and should be {task.target.four[k]:.6g}"
+        for k in missed
     )
     return Solution(parameters, False, f"cannot meet {names} together: at best {shortfalls}")
 

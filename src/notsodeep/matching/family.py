@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from notsodeep.activations import Moments
 from notsodeep.architectures import Convention, DeepEquilibrium, ExplicitNetwork, KernelName
 from notsodeep.checks import FloatArray
 from notsodeep.equivalents import Coefficients, coefficients
+from notsodeep.equivalents.mixture_coefficients import coefficients_of_layers
 
 
 @dataclass(frozen=True)
@@ -38,14 +40,17 @@ class MixtureTask:
         """Coefficients of a network, centred at tau0, in the kernel of the task."""
         return coefficients(network, self.tau0, kernel=self.kernel)
 
-    def mismatch(self, network: ExplicitNetwork) -> FloatArray:
+    def achieved_by(self, layers: Iterable[Moments]) -> Coefficients:
+        """Coefficients of a network that is given by the moments of its layers."""
+        return coefficients_of_layers(layers, self.tau0, self.kernel)
+
+    def mismatch(self, reached: Coefficients) -> FloatArray:
         """Return the differences of the four coefficients in units of the target's diagonal.
 
         (Δlinear·τ0², Δnorm_fluctuation·τ0⁴, Δcovariance_overlap·τ0⁴, Δscale2)/scale2.
         """
-        reached, wanted = self.achieved(network).four, self.target.four
         unit = np.array([self.tau0**2, self.tau0**4, self.tau0**4, 1.0]) / self.target.scale2
-        return np.asarray((np.array(reached) - np.array(wanted)) * unit)
+        return np.asarray((np.array(reached.four) - np.array(self.target.four)) * unit)
 
 
 @dataclass(frozen=True)

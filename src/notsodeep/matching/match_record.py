@@ -123,7 +123,13 @@ class Match:
         plain = ExplicitNetwork([base] * self.network.depth)
         return plain.centred(self.tau0) if isinstance(inner, Centred) else plain
 
-    def certify(self, X: ArrayLike, y: ArrayLike | None = None) -> Certificate:
+    def certify(
+        self,
+        X: ArrayLike,
+        y: ArrayLike | None = None,
+        *,
+        stats: MixtureStatistics | None = None,
+    ) -> Certificate:
         """Compute the exact kernels of DEQ, network and baseline on data, and their distances.
 
         Parameters
@@ -132,6 +138,8 @@ class Match:
             Held-out data, prepared as the data of the match was.
         y : array_like of shape (n,), optional
             Integer labels: adds ridge accuracies, block means and the conditions on classes.
+        stats : MixtureStatistics, optional
+            Of X and y, for the conditions; estimated if left out.
         """
         owner = "Match.certify"
         rows = checks.samples(X, "X", owner)
@@ -156,7 +164,9 @@ class Match:
             kernels["matched"],
             kernels["baseline"],
             y=y,
-            conditions=conditions(self.deq, self.tau0, X=rows, stats=_statistics(rows, y)),
+            conditions=conditions(
+                self.deq, self.tau0, X=rows, stats=_statistics(rows, y) if stats is None else stats
+            ),
             kernel=self.kernel,
             convention=self.convention,
             names={name: str(model) for name, model in models.items()},

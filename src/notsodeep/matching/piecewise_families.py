@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import erf
+from scipy.special import erf, ndtr
 
-from notsodeep.activations import centre, hard_tanh, leaky_relu, piecewise_linear
+from notsodeep.activations import Moments, centre, hard_tanh, leaky_relu, piecewise_linear
 from notsodeep.architectures import ExplicitNetwork
 from notsodeep.checks import FloatArray
 from notsodeep.matching.coefficient_fit import described, fit_coefficients
@@ -82,7 +82,7 @@ def _solve_hard_tanh(task: MixtureTask) -> Solution:
         return Solution(None, False, reason)
 
     def excess(log_clip: float) -> float:
-        m = hard_tanh(1.0, tau0 * math.exp(log_clip)).moments(tau0)
+        m = _moments(np.array([0.0, 1.0, 1.0, 0.0]), math.exp(log_clip), tau0)
         top = 0.5 * (m.square + tau0**2 * m.slope_square) if tangent else m.square
         return float(top / (tau0 * m.slope) ** 2) - wanted
 
@@ -99,11 +99,45 @@ def _solve_hard_tanh(task: MixtureTask) -> Solution:
     return described(task, _build_hard_tanh(x, tau0), x, (_LINEAR, _SCALE))
 
 
+def _moments(slopes: FloatArray, clip: float, tau: float) -> Moments:
+    """Moments at scale τ of σ with four slopes between the knots −cτ, 0 and cτ, centred there.
+
+    σ(τξ) = αξ + β on each piece, so that all of them are sums of E[ξ^k 1(piece)], k ≤ 2.
+    """
+    knots = np.array([-clip, 0.0, clip])
+    density = np.exp(-0.5 * knots**2) / math.sqrt(2.0 * math.pi)
+    share = np.diff(ndtr(knots), prepend=0.0, append=1.0)
+    first = -np.diff(density, prepend=0.0, append=0.0)
+    second = share - np.diff(knots * density, prepend=0.0, append=0.0)
+    alpha = tau * slopes
+    beta = clip * np.array([alpha[0] - alpha[1], 0.0, 0.0, alpha[2] - alpha[3]])
+    mean = float(alpha @ first + beta @ share)
+    beta = beta - mean
+    return Moments(
+        scale=tau,
+        mean=0.0,
+        slope=float(slopes @ share),
+        curvature=float(np.diff(slopes) @ density) / tau,
+        square=float(alpha**2 @ second + 2.0 * (alpha * beta) @ first + beta**2 @ share),
+        slope_square=float(slopes**2 @ share),
+        square_curvature=2.0 / tau * float(slopes @ (alpha * second + beta * first)),
+    )
+
+
+def _knot(x: FloatArray) -> float:
+    """Return the outer knot c/τ0 from the parameters (four slopes, log(c/τ0))."""
+    return math.exp(float(np.clip(x[4], -6.0, 3.0)))
+
+
 def _build_three_knots(x: FloatArray, tau0: float) -> ExplicitNetwork:
     """Slopes on (−∞, −c), (−c, 0), (0, c), (c, ∞), and log(c/τ0)."""
-    clip = tau0 * math.exp(float(np.clip(x[4], -6.0, 3.0)))
+    clip = tau0 * _knot(x)
     shape = piecewise_linear((-clip, 0.0, clip), tuple(float(s) for s in x[:4]))
     return ExplicitNetwork([centre(shape, tau0)])
+
+
+def _three_knots_moments(x: FloatArray, tau0: float) -> tuple[Moments]:
+    return (_moments(x[:4], _knot(x), tau0),)
 
 
 def _solve_three_knots(task: MixtureTask) -> Solution:
@@ -122,11 +156,19 @@ def _solve_three_knots(task: MixtureTask) -> Solution:
         starts.append(np.array([0.0, tanh[0], tanh[0], 0.0, math.log(tanh[1] / task.tau0)]))
 
     def mismatch(x: FloatArray) -> float:
-        return float(np.abs(task.mismatch(_build_three_knots(x, task.tau0))).max())
+        reached = task.achieved_by(_three_knots_moments(x, task.tau0))
+        return float(np.abs(task.mismatch(reached)).max())
 
     starts.sort(key=mismatch)
     promised = (_LINEAR, _OVERLAP, _SCALE)
-    return fit_coefficients(task, _build_three_knots, starts, promised=promised, nearest=True)
+    return fit_coefficients(
+        task,
+        _build_three_knots,
+        starts,
+        moments=_three_knots_moments,
+        promised=promised,
+        nearest=True,
+    )
 
 
 def _fitted_shape(task: MixtureTask) -> FloatArray:
@@ -148,8 +190,8 @@ def _fitted_shape(task: MixtureTask) -> FloatArray:
     tau = task.deq.tau_star
     values = task.deq.activation(tau * xi)
     slopes = np.linalg.lstsq(columns * weight[:, None], values * weight, rcond=None)[0][:4]
-    network = _build_three_knots(np.append(slopes / task.tau0, math.log(clip)), task.tau0)
-    scale = math.sqrt(task.target.scale2 / task.achieved(network).scale2)
+    layers = _three_knots_moments(np.append(slopes / task.tau0, math.log(clip)), task.tau0)
+    scale = math.sqrt(task.target.scale2 / task.achieved_by(layers).scale2)
     return np.append(scale * slopes / task.tau0, math.log(clip))
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
-from notsodeep.activations import hermite
+from notsodeep.activations import Moments, hermite
+from notsodeep.activations.polynomial import moments_of_series
 from notsodeep.architectures import ExplicitNetwork
 from notsodeep.checks import FloatArray
 from notsodeep.matching.coefficient_fit import described, fit_coefficients
@@ -22,13 +24,27 @@ def _layers(table: FloatArray, tau0: float) -> ExplicitNetwork:
     return ExplicitNetwork(layers).centred(tau0)
 
 
-def _build_quadratic(x: FloatArray, tau0: float) -> ExplicitNetwork:
-    """Layers a_l(x² − τ²) + b_l x from (a_1, b_1, a_2, b_2)."""
+def _moments(table: FloatArray, tau0: float) -> Iterator[Moments]:
+    """Moments of the layers that `_layers` makes, each at its own scale."""
+    scale = tau0
+    for row in table:
+        # Of c_0 there is nothing, and two zeros end the series.
+        series = np.concatenate([[0.0], row, [0.0, 0.0]])
+        yield Moments(scale, *moments_of_series(series[None], np.array([scale]))[:, 0].tolist())
+        scale = math.sqrt(float(row @ row))
+
+
+def _quadratic_table(x: FloatArray, tau0: float) -> FloatArray:
+    """Rows (c_1, c_2) of the layers a_l(x² − τ²) + b_l x, from (a_1, b_1, a_2, b_2)."""
     table, scale = [], tau0
     for a, b in x.reshape(-1, 2):
         table.append([scale * b, math.sqrt(2.0) * scale**2 * a])
         scale = math.hypot(*table[-1])
-    return _layers(np.array(table), tau0)
+    return np.array(table)
+
+
+def _build_quadratic(x: FloatArray, tau0: float) -> ExplicitNetwork:
+    return _layers(_quadratic_table(x, tau0), tau0)
 
 
 def _solve_quadratic(task: MixtureTask) -> Solution:
@@ -43,12 +59,17 @@ def _solve_quadratic(task: MixtureTask) -> Solution:
         )
     gain = max(task.target.linear, 1e-6) ** 0.25
 
-    def build(x: FloatArray, tau0: float) -> ExplicitNetwork:
+    def table(x: FloatArray, tau0: float) -> FloatArray:
         # Layer 1 has b_1 = 1: the free scale.
-        return _build_quadratic(np.array([x[0], 1.0, x[1], x[2]]), tau0)
+        return _quadratic_table(np.array([x[0], 1.0, x[1], x[2]]), tau0)
 
     starts = [np.array([s, t, gain**2]) for s, t in ((0.1, 0.1), (0.3, 0.2), (-0.2, 0.2))]
-    found = fit_coefficients(task, build, starts)
+    found = fit_coefficients(
+        task,
+        lambda x, tau0: _layers(table(x, tau0), tau0),
+        starts,
+        moments=lambda x, tau0: _moments(table(x, tau0), tau0),
+    )
     if found.parameters is None:
         return found
     a1, a2, b2 = found.parameters
@@ -88,8 +109,8 @@ def _solve_two_cubic(task: MixtureTask) -> Solution:
         inner = np.array([1.0, x[0], x[1]])
         return np.concatenate([inner / np.linalg.norm(inner), x[2:]])
 
-    def build(x: FloatArray, tau0: float) -> ExplicitNetwork:
-        return _build_cubic(split(x), tau0)
+    def table(x: FloatArray) -> FloatArray:
+        return split(x).reshape(-1, 3)
 
     one = _solve_cubic(task).parameters
     size = math.sqrt(task.target.scale2)
@@ -98,7 +119,13 @@ def _solve_two_cubic(task: MixtureTask) -> Solution:
         np.array([s, t, *outer * np.array([1.0, u, 1.0])])
         for s, t, u in ((0.1, 0.0, 1.0), (0.3, 0.2, 0.5), (0.1, 0.2, 1.0), (-0.1, 0.0, 1.0))
     ]
-    found = fit_coefficients(task, build, starts, nearest=True)
+    found = fit_coefficients(
+        task,
+        lambda x, tau0: _layers(table(x), tau0),
+        starts,
+        moments=lambda x, tau0: _moments(table(x), tau0),
+        nearest=True,
+    )
     parameters = None if found.parameters is None else split(found.parameters)
     return Solution(parameters, found.feasible, found.reason)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -103,10 +104,22 @@ class Question:
     convention: Convention
     degree: int | None
     measured: MeasuredKernel | None
+    _on_sample: dict[DeepEquilibrium, FloatArray] = field(default_factory=dict, init=False)
 
     def wanted(self, deq: DeepEquilibrium, X: FloatArray) -> FloatArray:
         """Return the kernel to match on rows X: the measured one, or the exact one of the DEQ."""
         return wanted_kernel(deq, X, self.kernel, self.convention, self.measured)
+
+    def _wanted_on_sample(self, deq: DeepEquilibrium) -> FloatArray:
+        """Return the kernel to match where proposals are compared; most have the DEQ in common."""
+        if deq not in self._on_sample:
+            self._on_sample[deq] = self.wanted(deq, self._sample)
+        return self._on_sample[deq]
+
+    @property
+    def _sample(self) -> FloatArray:
+        assert self.rows is not None
+        return self.rows[:_SAMPLE]
 
     def ask_all(self) -> list[Proposal]:
         """Ask every family that applies, the simplest first."""
@@ -136,9 +149,10 @@ class Question:
 
     def ask_family(self, family: Family) -> Proposal:
         """Ask a family that meets the coefficients of the mixture theory."""
-        task = self._task()
+        task = self._task
         return _on_mixtures(task, family, family.solve(task))
 
+    @cached_property
     def _task(self) -> MixtureTask:
         assert self.tau0 is not None
         deq = self.deq.centred(self.tau0)
@@ -208,10 +222,8 @@ class Question:
         if proposal.network is None:
             return math.nan
         if self.rows is not None:
-            sample = self.rows[:_SAMPLE]
-            wanted = self.wanted(proposal.deq, sample)
-            reached = exact_kernel(proposal.network, sample, self.kernel, "feature")
-            return operator_norm(wanted - reached)
+            reached = exact_kernel(proposal.network, self._sample, self.kernel, "feature")
+            return operator_norm(self._wanted_on_sample(proposal.deq) - reached)
         largest = max((abs(value) for value in proposal.residuals.values()), default=0.0)
         return largest / proposal.target.size
 
@@ -220,7 +232,7 @@ class Question:
         family = proposal.source
         if family is None or self.rows is None or proposal.network is None:
             return proposal
-        task = self._task()
+        task = self._task
         middle = min(_SAMPLE, len(self.rows) // 2)
         parameters, record = refined(
             lambda X: self.wanted(task.deq, X),

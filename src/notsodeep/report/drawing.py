@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import io
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from matplotlib import style
+from matplotlib import rcParams, style
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from notsodeep.execution.atomic_files import atomic_write
+from notsodeep.report.colours import DEEP, MUTED, SHALLOW
 
-DEEP = "#3b6ea8"
-"""Colour of the deep equilibrium model and of what was measured."""
-SHALLOW = "#d9822b"
-"""Colour of the explicit network and of what was predicted."""
-MUTED = "#8a8f98"
+__all__ = [
+    "DEEP",
+    "MUTED",
+    "SHALLOW",
+    "house_style",
+    "new_figure",
+    "save_figure",
+    "svg_text",
+]
 
 _STYLE: dict[Any, Any] = {
     "font.size": 10.0,
@@ -31,7 +36,12 @@ _STYLE: dict[Any, Any] = {
 
 
 def house_style() -> AbstractContextManager[None]:
-    """Return the style figures are drawn in, whatever the user's own is."""
+    """Return the style figures are drawn in, whatever the user's own is.
+
+    To switch takes milliseconds: within the style, which its salt gives away, nothing is done.
+    """
+    if rcParams["svg.hashsalt"] == _STYLE["svg.hashsalt"]:
+        return nullcontext()
     return style.context(["default", _STYLE])
 
 

@@ -1,0 +1,67 @@
+"""Moments that the search for parameters uses, against those of the networks themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pytest
+
+import notsodeep as nsd
+from notsodeep.activations import Moments
+from notsodeep.architectures import ExplicitNetwork
+from notsodeep.matching import piecewise_families, polynomial_families
+
+SHAPES = {
+    "three knots": (
+        piecewise_families._build_three_knots,
+        piecewise_families._three_knots_moments,
+        [(-0.3, 0.1, 1.2, 0.4, 0.2), (0.0, 1.0, 1.0, 0.0, -1.0), (2.0, -1.0, 0.5, 0.5, -5.9)],
+    ),
+    "two cubic layers": (
+        lambda x, tau0: polynomial_families._layers(x.reshape(-1, 3), tau0),
+        lambda x, tau0: polynomial_families._moments(x.reshape(-1, 3), tau0),
+        [(0.9, 0.2, -0.1, 0.5, 0.3, 0.2), (1.0, 0.0, 0.0, 0.7, 0.0, 0.4)],
+    ),
+    "two quadratic layers": (
+        polynomial_families._build_quadratic,
+        lambda x, tau0: polynomial_families._moments(
+            polynomial_families._quadratic_table(x, tau0), tau0
+        ),
+        [(0.2, 1.0, -0.1, 0.8), (0.0, 1.0, 0.3, 0.1)],
+    ),
+}
+
+
+def moments_of(network: ExplicitNetwork, tau0: float) -> list[Moments]:
+    scales = network.scales(tau0)
+    pairs = zip(network.activations, scales[:-1], strict=True)
+    return [activation.moments(scale) for activation, scale in pairs]
+
+
+@pytest.mark.parametrize("tau0", [0.7, 1.0, 2.5])
+@pytest.mark.parametrize("name", SHAPES)
+def test_closed_forms_are_those_of_the_network(name: str, tau0: float) -> None:
+    build, closed_form, points = SHAPES[name]
+    for point in points:
+        x = np.array(point)
+        mine: Iterable[Moments] = closed_form(x, tau0)
+        for got, expected in zip(mine, moments_of(build(x, tau0), tau0), strict=True):
+            size = np.sqrt(expected.square)
+            assert got.scale == pytest.approx(expected.scale, rel=1e-13)
+            assert abs(got.mean - expected.mean) <= 1e-13 * size
+            for field in ("slope", "curvature", "square", "slope_square", "square_curvature"):
+                wanted = getattr(expected, field)
+                assert getattr(got, field) == pytest.approx(wanted, rel=1e-11, abs=1e-12), field
+
+
+def test_statistics_that_are_known_are_not_estimated_again() -> None:
+    mixture = nsd.data.paper_mixture(60)
+    X, y = mixture.sample(80, np.random.default_rng(0))
+    found = nsd.match(nsd.DeepEquilibrium("relu", 0.2), data=X, family="leaky_relu")
+    estimated = nsd.data.MixtureStatistics.estimate(X, y)
+    own, given = found.certify(X, y), found.certify(X, y, stats=estimated)
+    assert given.to_dict() == own.to_dict()
+    exact = found.certify(X, y, stats=mixture.statistics(X, y))
+    assert exact.conditions["Gaussian norms"] != own.conditions["Gaussian norms"]
+    assert exact.matched.gap == own.matched.gap
