@@ -9,6 +9,7 @@ from mixture_cases import draw
 import notsodeep as nsd
 from notsodeep.data import GaussianMixture
 from notsodeep.equivalents import outside_bulk
+from notsodeep.equivalents.equivalent_matrix import Equivalent
 from notsodeep.equivalents.limiting_law import NoiseLaw
 from notsodeep.equivalents.outside_bulk import OutsideBulk
 from notsodeep.numerics.bulk_law import BulkLaw
@@ -55,3 +56,19 @@ def test_without_the_series_the_spikes_are_the_same(monkeypatch: pytest.MonkeyPa
     for mine, expected in zip(quick.spikes, direct.spikes, strict=True):
         assert mine.value == pytest.approx(expected.value, rel=1e-11)
         assert mine.rank == expected.rank
+
+
+def test_other_means_leave_the_bulk_as_it_is() -> None:
+    def noise(length: float, n: int, like: NoiseLaw | None = None) -> tuple[Equivalent, NoiseLaw]:
+        means = np.zeros((2, 200))
+        means[[0, 1], [0, 8]] = length
+        X, _, stats, _ = draw(GaussianMixture(means, np.array([1.0, 1.3])), n)
+        eq = nsd.equivalent(nsd.DeepEquilibrium("tanh", 0.2).centred(stats.tau0), X, stats)
+        return eq, NoiseLaw.of(eq, like=like)
+
+    _, first = noise(2.0, 150)
+    eq, taken_over = noise(6.0, 150, first)
+    assert taken_over.bulk is first.bulk
+    spikes = nsd.limiting_spectrum(eq, noise=taken_over).spikes
+    assert spikes == nsd.limiting_spectrum(eq).spikes
+    assert noise(2.0, 140, first)[1].bulk is not first.bulk

@@ -18,9 +18,17 @@ from notsodeep.app.explorer_controls import Upload
 from notsodeep.app.explorer_data import prepared
 from notsodeep.app.limiting_laws import KnownData
 from notsodeep.app.page_parts import plain, show_error, show_figure, show_table
+from notsodeep.app.process_settings import settle
 from notsodeep.app.state import ExplorerState
 from notsodeep.app.take_away import take_away
 from notsodeep.errors import NotSoDeepError
+
+_DATA = "data of the last view"
+
+
+@st.cache_resource(show_spinner=False)
+def _settled() -> None:
+    settle()
 
 
 @st.cache_resource(max_entries=8, show_spinner="Loading the data …")
@@ -29,8 +37,9 @@ def _known_data(
     here: bool,  # noqa: ARG001
     _state: ExplorerState,
     _upload: Upload | None,
+    _before: KnownData | None,
 ) -> KnownData:
-    return KnownData.of(prepared(_state, _upload))
+    return KnownData.of(prepared(_state, _upload), _before)
 
 
 @st.cache_resource(max_entries=32, show_spinner="Matching …")
@@ -45,8 +54,11 @@ def _view(
 
 def show_results(state: ExplorerState, upload: Upload | None) -> None:
     """Compute and show; whatever cannot be computed is told where the result would be."""
+    _settled()
+    before = st.session_state.get(_DATA)
     try:
-        data = _known_data(state.key(state.data_fields), upload is not None, state, upload)
+        data = _known_data(state.key(state.data_fields), upload is not None, state, upload, before)
+        st.session_state[_DATA] = data
         view, figures = _view(state.view_key, state, data)
     except (NotSoDeepError, MemoryError) as error:
         show_error(error)

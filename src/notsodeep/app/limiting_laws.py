@@ -61,8 +61,11 @@ class KnownData:
         return MixtureStatistics.estimate(self.rows.X_test, self.rows.y_test)
 
     @classmethod
-    def of(cls, rows: Dataset) -> KnownData:
-        """Gather the statistics and the law of the noise; a failure is a reason, not an error."""
+    def of(cls, rows: Dataset, before: KnownData | None = None) -> KnownData:
+        """Gather the statistics and the law of the noise; a failure is a reason, not an error.
+
+        What was known of other data is taken over where it is the same.
+        """
         bare = cls(rows, None, None, "a class has fewer than four held-out rows")
         statistics: MixtureStatistics | None = None
         try:
@@ -75,7 +78,8 @@ class KnownData:
             known = cls(rows, statistics, None, "")
             # The population is read off the rows and their statistics; the model plays no part.
             eq = known._equivalent(_ANY_MODEL, "conjugate", "feature")
-            return cls(rows, statistics, NoiseLaw.of(eq, known._source), "")
+            noise = NoiseLaw.of(eq, known._source, like=None if before is None else before.noise)
+            return cls(rows, statistics, noise, "")
         except (InvalidInput, NotConverged) as error:
             return cls(rows, statistics, None, str(error))
 

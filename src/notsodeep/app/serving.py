@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 
 from notsodeep.app.uploads import MAX_MEGABYTES
-from notsodeep.app.warming import warm_up
 from notsodeep.errors import MissingPackage
 from notsodeep.report.colours import DEEP, SHALLOW
 
@@ -37,8 +35,6 @@ def serve(runs: Path, *, port: int, browser: bool) -> None:
         raise MissingPackage(
             "The explorer needs Streamlit. Install it with: pip install 'notsodeep[app]'"
         ) from error
-    # While the server starts and the browser opens there is time for the slow imports.
-    threading.Thread(target=warm_up, daemon=True).start()
     options = options_of(port, browser)
     bootstrap.load_config_options(options)
     bootstrap.run(str(SCRIPT), False, [str(runs)], options)

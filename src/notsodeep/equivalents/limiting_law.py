@@ -119,12 +119,21 @@ class NoiseLaw:
     outside: OutsideBulk
 
     @classmethod
-    def of(cls, eq: Equivalent, population: PopulationSource | None = None) -> NoiseLaw:
+    def of(
+        cls,
+        eq: Equivalent,
+        population: PopulationSource | None = None,
+        *,
+        like: NoiseLaw | None = None,
+    ) -> NoiseLaw:
         """Find the law behind the samples of an equivalent; its model plays no part.
 
-        Parameters and errors are those of `limiting_spectrum`.
+        Parameters and errors are those of `limiting_spectrum`; the bulk of `like` is taken over if
+        it belongs to the same covariances and numbers of samples.
         """
         known = population_of(eq, population)
+        if like is not None and like.population.equation.is_same(known.equation):
+            return cls(known, like.bulk, like.outside)
         bulk = BulkLaw.of(known.equation)
         return cls(known, bulk, OutsideBulk(bulk))
 

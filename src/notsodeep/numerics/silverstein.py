@@ -53,6 +53,13 @@ class SilversteinEquation:
     weights: FloatArray
     ratios: FloatArray
 
+    def is_same(self, other: SilversteinEquation) -> bool:
+        """Whether another equation has the same numbers."""
+        return all(
+            np.array_equal(getattr(self, name), getattr(other, name))
+            for name in ("eigenvalues", "weights", "ratios")
+        )
+
     @property
     def reach(self) -> float:
         """An upper bound for the spectrum: λ_max (1 + √(n/p))²."""
