@@ -36,14 +36,11 @@ BALANCED = {
     "gain on class means": ("gain_on_means", 1.0),
 }
 IMBALANCED = {
-    "minority cosine": ("minority_cosine", 1.0),
-    "test accuracy, %": ("test_accuracy", 100.0),
-    "majority, %": ("test_majority_accuracy", 100.0),
-    "minority, %": ("test_minority_accuracy", 100.0),
+    "Minority cosine": ("minority_cosine", 1.0),
+    "Accuracy on minority classes, %": ("test_minority_accuracy", 100.0),
     "NC1": ("nc1", 1.0),
-    "training loss": ("loss", 1.0),
-    "gain": ("gain", 1.0),
-    "gain on class means": ("gain_on_means", 1.0),
+    "Training loss": ("loss", 1.0),
+    "Gain on class means": ("gain_on_means", 1.0),
 }
 
 
@@ -58,19 +55,25 @@ def stored(directory: Path) -> list[Record]:
     return [json.loads(file.read_bytes()) for file in files]
 
 
-def place(record: Record) -> str:
-    """Name what was trained, without head and seed."""
+def network(record: Record) -> str:
+    """Name what was trained, without head, imbalance and seed."""
     settings = record["settings"]
-    words = (
+    return (
         f"{settings['data']}, {settings['backbone']} of width {settings['width']}, "
         f"{settings['epochs']} epochs, {settings['samples']} samples"
     )
-    if settings["ratio"] is None:
-        return f"{words}, balanced"
-    return (
-        f"{words}, (K_A, K_B) = ({len(record['groups']['majority'])}, "
-        f"{len(record['groups']['minority'])}), R = {settings['ratio']:g}"
-    )
+
+
+def imbalance(record: Record) -> str:
+    """Name numbers of majority and minority classes, and the ratio of their sizes."""
+    sizes = tuple(len(record["groups"][name]) for name in ("majority", "minority"))
+    return f"{sizes}, {record['settings']['ratio']:g}"
+
+
+def order(record: Record) -> tuple[int, float]:
+    """Sort settings by number of majority classes, then by ratio."""
+    settings = record["settings"]
+    return (settings["num_majority"] or 0, settings["ratio"] or 0.0)
 
 
 def worded(records: list[Record], key: str, factor: float) -> str:
@@ -86,27 +89,46 @@ def worded(records: list[Record], key: str, factor: float) -> str:
     return f"{values.mean():.{digits}f} ± {error:.{digits}f}".replace("-", "−")
 
 
-def table(records: list[Record]) -> None:
-    """Print the table of one setting: a row per quantity, a column per head."""
-    by_head = {
-        head: [record for record in records if record["settings"]["head"] == head]
-        for head in HEADS
-        if any(record["settings"]["head"] == head for record in records)
-    }
-    seeds = {head: len(mine) for head, mine in by_head.items()}
-    say(f"\n**{place(records[0])}**; seeds: {sorted(set(seeds.values()))}\n")
-    say("| | " + " | ".join(HEADS[head] for head in by_head) + " |")
-    say("|---" * (len(by_head) + 1) + "|")
-    rows = IMBALANCED if records[0]["groups"] else BALANCED
-    for title, (key, factor) in rows.items():
-        cells = [worded(mine, key, factor) for mine in by_head.values()]
-        say(f"| {title} | " + " | ".join(cells) + " |")
+def by_head(records: list[Record]) -> dict[str, list[Record]]:
+    """Sort records by their heads."""
+    found = {head: [r for r in records if r["settings"]["head"] == head] for head in HEADS}
+    return {head: mine for head, mine in found.items() if mine}
+
+
+def header(first: str, heads: list[str]) -> None:
+    """Print the first two lines of a table."""
+    say(f"\n| {first} | " + " | ".join(HEADS[head] for head in heads) + " |")
+    say("|---" * (len(heads) + 1) + "|")
+
+
+def row(first: str, records: dict[str, list[Record]], key: str, factor: float) -> None:
+    """Print the line of one quantity."""
+    cells = [worded(mine, key, factor) for mine in records.values()]
+    say(f"| {first} | " + " | ".join(cells) + " |")
+
+
+def tables(records: list[Record]) -> None:
+    """Print what one network has done: balanced in one table, otherwise one per quantity."""
+    heads = by_head(records)
+    settings = {order(record): record for record in records}
+    seeds = sorted({len({r["settings"]["seed"] for r in mine}) for mine in heads.values()})
+    say(f"\n**{network(records[0])}**; {' or '.join(map(str, seeds))} seeds")
+    if not records[0]["groups"]:
+        header("", list(heads))
+        for title, (key, factor) in BALANCED.items():
+            row(title, heads, key, factor)
+        return
+    for title, (key, factor) in IMBALANCED.items():
+        header(f"{title}: (K_A, K_B), R", list(heads))
+        for setting, record in sorted(settings.items()):
+            mine = by_head([r for r in records if order(r) == setting])
+            row(imbalance(record), mine, key, factor)
 
 
 if __name__ == "__main__":
     for name in sys.argv[1:]:
-        settings: dict[str, list[Record]] = {}
+        networks: dict[str, list[Record]] = {}
         for found in stored(Path(name)):
-            settings.setdefault(place(found), []).append(found)
-        for title in sorted(settings):
-            table(settings[title])
+            networks.setdefault(network(found), []).append(found)
+        for title in sorted(networks):
+            tables(networks[title])
