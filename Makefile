@@ -32,8 +32,10 @@ format: $(VENV)/dev.stamp ## Put the code into the standard format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/dev.stamp ## Measure speed; results go to benchmarks/results
-	for benchmark in benchmarks/bench_*.py; do $(BIN)/python $$benchmark || exit 1; done
+bench: $(VENV)/dev.stamp ## Measure speed; results go to benchmarks/results and docs/benchmarks.md
+	$(BIN)/python benchmarks/run_all.py
+	$(BIN)/python benchmarks/draw.py
+	$(BIN)/python benchmarks/tables.py
 
 docs: $(VENV)/docs.stamp ## Build the documentation into docs/_build/html
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html

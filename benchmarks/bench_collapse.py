@@ -2,17 +2,16 @@
 
 The metrics are compared with XᵀX of the same features, the least that any scatter matrix costs.
 Errors beside the times: against two passes over the whole array, and duality gaps.  The matrices of
-the layer-peeled model are small: OMP_NUM_THREADS=1 suits them best.  Arguments: --quick for a small
-size.
+the layer-peeled model are small: OMP_NUM_THREADS=1 suits them best.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
-from measure import best_time, store
+from clocks import best_time, best_times, peak_growth
+from measure import Results, benchmark_parser
 
 from notsodeep.collapse import (
     CollapseMetrics,
@@ -63,10 +62,13 @@ def metrics_rows(n: int, d: int) -> list[dict[str, Any]]:
     ):
         H, y, W = features(n, d, num_classes)
         X = H.astype(np.float64)
-        product = best_time(lambda X=X: X.T @ X, repeats=3)
         arguments = (H, y, W, batch, scatter)
-        seconds = best_time(lambda a=arguments: measure_in_batches(*a), repeats=3)
-        ratio = measure_in_batches(*arguments).overall.nc1_trace_ratio
+
+        def work(arguments: Any = arguments) -> CollapseReport:
+            return measure_in_batches(*arguments)
+
+        seconds, product = best_times(work, lambda X=X: X.T @ X, repeats=3)
+        ratio = work().overall.nc1_trace_ratio
         reference = two_passes(H, y, num_classes)
         rows.append(
             {
@@ -75,6 +77,7 @@ def metrics_rows(n: int, d: int) -> list[dict[str, Any]]:
                 "product": product,
                 "ratio": seconds / product,
                 "error": abs((ratio or np.nan) / reference - 1.0),
+                "mebibytes": peak_growth(work),
             }
         )
     return rows
@@ -102,32 +105,45 @@ def layer_peeled_rows(quick: bool) -> list[dict[str, Any]]:
             {
                 "case": name,
                 "seconds": seconds,
-                "relative_gap": optimum.certificate.relative_gap,
+                "error": optimum.certificate.relative_gap,
                 "steps": optimum.steps,
             }
         )
     sizes = {"num_majority": 5, "num_minority": 5, "budget": 2.0}
     seconds = best_time(lambda: minority_collapse_threshold(**sizes), repeats=3)
     residual = minority_collapse_threshold(**sizes).residual
-    rows.append({"case": "threshold, 5 + 5 classes", "seconds": seconds, "residual": residual})
+    rows.append({"case": "threshold, 5 + 5 classes", "seconds": seconds, "error": residual})
     return rows
+
+
+def kernel_row(samples: int, d: int) -> dict[str, Any]:
+    """Row for the metrics from a Gram matrix."""
+    H, y, _ = features(samples, d, 10)
+    X = H.astype(np.float64)
+    gram = X @ X.T
+    seconds, product = best_times(lambda: kernel_nc1(gram, y), lambda: X @ X.T, repeats=3)
+    ratio = kernel_nc1(gram, y).overall.nc1_trace_ratio
+    return {
+        "case": f"kernel of {samples} samples",
+        "seconds": seconds,
+        "product": product,
+        "ratio": seconds / product,
+        "error": abs((ratio or np.nan) / two_passes(H, y, 10) - 1.0),
+        "mebibytes": peak_growth(lambda: kernel_nc1(gram, y)),
+    }
 
 
 def main() -> None:
     """Measure every case and store the rows."""
-    quick = "--quick" in sys.argv
-    n, d = (5_000, 128) if quick else (50_000, 512)
-    rows = metrics_rows(n, d)
-    samples = 500 if quick else 4000
-    H, y, _ = features(samples, d, 10)
-    gram = H.astype(np.float64) @ H.T.astype(np.float64)
-    rows.append(
-        {
-            "case": f"kernel of {samples} samples",
-            "seconds": best_time(lambda: kernel_nc1(gram, y), repeats=3),
-        }
-    )
-    store("collapse", rows + layer_peeled_rows(quick))
+    options = benchmark_parser(__doc__).parse_args()
+    n, d = (5_000, 128) if options.quick else (50_000, 512)
+    results = Results("collapse", options.results)
+    for row in metrics_rows(n, d):
+        results.add(**row)
+    results.add(**kernel_row(500 if options.quick else 4000, d))
+    for row in layer_peeled_rows(options.quick):
+        results.add(**row)
+    results.write()
 
 
 if __name__ == "__main__":

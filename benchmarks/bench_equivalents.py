@@ -1,21 +1,19 @@
 """The equivalent of a kernel at 20,000 rows: solves, spectrum and limiting law.
 
 Ratios are to one product Xᵀ X in the same run, the work that a solve cannot do without; all
-threads.  The memory is the largest that a step needs above what was there before, and the last
-column what the kernel as a matrix would take.
-Arguments: --quick for a small size.
+threads.  The kernel as a matrix would take what the last column says.  Errors are those of the same
+steps at 2000 rows, where the matrix can be had, against dense linear algebra.
 """
 
 from __future__ import annotations
 
-import sys
 import time
-import tracemalloc
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from measure import best_time, store
+from clocks import best_times, peak_growth
+from measure import Results, benchmark_parser
 
 import notsodeep as nsd
 from notsodeep.data import GaussianMixture
@@ -47,50 +45,74 @@ def steps(make: Callable[[], Equivalent], B: np.ndarray) -> dict[str, Callable[[
     }
 
 
-def peak_memory(function: Callable[[], Any]) -> int:
-    """Bytes allocated at the worst moment of a call."""
-    tracemalloc.start()
-    try:
-        function()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-
-
-def main() -> None:
-    """Measure every step and store the rows."""
-    n = 2000 if "--quick" in sys.argv else 20_000
+def sampled(n: int) -> tuple[Callable[[], Equivalent], np.ndarray, np.ndarray, float]:
+    """Return what makes the equivalent, samples, right-hand sides, and seconds of statistics."""
     known = mixture()
     X, y = known.sample(n, rng=0)
     start = time.perf_counter()
     stats = known.statistics(X, y)
     deq = nsd.DeepEquilibrium("relu", sigma_a2=0.2).centred(stats.tau0)
     _ = stats.covariance_spectrum
-    rows: list[dict[str, Any]] = [
-        {"case": "statistics of the mixture", "seconds": time.perf_counter() - start}
-    ]
+    seconds = time.perf_counter() - start
     B = np.random.default_rng(1).normal(size=(n, CLASSES))
+    return lambda: nsd.equivalent(deq, X, stats, kernel="tangent"), X, B, seconds
 
-    def make() -> Equivalent:
-        return nsd.equivalent(deq, X, stats, kernel="tangent")
 
+def dense_errors(n: int) -> dict[str, float]:
+    """Errors of the steps at n rows, relative, against the matrix itself.
+
+    Of a law: the largest distance between its distribution function and that of the eigenvalues.
+    """
+    make, _, B, _ = sampled(n)
+    work = steps(make, B)
+    dense = make().to_dense()
+    shifted = dense + 1e-2 * np.eye(n)
+    values = np.linalg.eigvalsh(dense)
+
+    def relative(found: np.ndarray, exact: np.ndarray) -> float:
+        return float(np.linalg.norm(found - exact) / np.linalg.norm(exact))
+
+    determinant = float(np.linalg.slogdet(shifted)[1])
+    errors = {
+        "product with 10 vectors": relative(work["product with 10 vectors"](), dense @ B),
+        "solve for 10 vectors": relative(shifted @ work["solve for 10 vectors"](), B),
+        "log-determinant": abs(work["log-determinant"]() / determinant - 1.0),
+        "all eigenvalues": relative(np.sort(work["all eigenvalues"]()), values),
+    }
+    for case in ("limiting spectrum", "limiting spectrum, deconvolved"):
+        # Between eigenvalues, where the empirical distribution function has no step.
+        apart = np.diff(values) > 1e-9 * values[-1]
+        places = 0.5 * (values[1:] + values[:-1])[apart]
+        share = (np.arange(1, n) / n)[apart]
+        errors[case] = float(np.abs(work[case]().cdf(places) - share).max())
+    return errors
+
+
+def main() -> None:
+    """Measure every step and store the rows."""
+    options = benchmark_parser(__doc__).parse_args()
+    n, small = (1000, 500) if options.quick else (20_000, 2000)
+    make, X, B, seconds = sampled(n)
+    results = Results("equivalents", options.results)
+    results.add(case="statistics of the mixture", seconds=seconds)
+    errors = dense_errors(small)
     for case, work in steps(make, B).items():
-        # The product is measured beside each case, so that a busy moment hits both.
-        product = best_time(lambda: X.T @ X, repeats=3)
-        seconds = best_time(work, repeats=3)
-        product = min(product, best_time(lambda: X.T @ X, repeats=3))
-        rows.append(
-            {
-                "case": f"{case}, {n:,} rows of {P}",
-                "seconds": seconds,
-                "product": product,
-                "ratio": seconds / product,
-                "mebibytes": peak_memory(work) / 2**20,
-                "mebibytes_of_the_samples": X.nbytes / 2**20,
-                "mebibytes_of_the_kernel": 8 * n * n / 2**20,
-            }
+        seconds, product = best_times(work, lambda: X.T @ X, repeats=3)
+        results.add(
+            case=case,
+            seconds=seconds,
+            product=product,
+            ratio=seconds / product,
+            error=errors.get(case),
+            mebibytes=peak_growth(work),
         )
-    store("equivalents", rows)
+    results.write(
+        rows=n,
+        features=P,
+        rows_of_the_errors=small,
+        mebibytes_of_the_samples=X.nbytes / 2**20,
+        mebibytes_of_the_kernel=8 * n * n / 2**20,
+    )
 
 
 if __name__ == "__main__":

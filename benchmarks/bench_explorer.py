@@ -6,33 +6,31 @@ the state to the drawn figures.  In the browser it is the time from the key pres
 on the page; the start is the time from the command to the first controls and to the last figure.
 `load` is the machine's load average over the last minute: above its number of cores it had other
 work, and the processor's seconds tell more than those of the clock.
-Arguments: --quick for fewer moves.
+Arguments: --quick for fewer moves, --no-browser for the server alone.
 """
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from measure import store
+from measure import Results, benchmark_parser
 
 from notsodeep.app.computing import view_of
 from notsodeep.app.drawings import figures_of
 from notsodeep.app.explorer_data import prepared
 from notsodeep.app.limiting_laws import KnownData
+from notsodeep.app.process_settings import settle
 from notsodeep.app.state import ExplorerState
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from app.browser import chromium, metric, served
 
-MOVES = 3 if "--quick" in sys.argv else 9
 HEAT_MAP = "img[alt^='Heat map']"
 
 
@@ -45,7 +43,7 @@ def in_server(label: str, state: ExplorerState, changes: list[dict[str, Any]]) -
         moved = replace(state, **change)
         start, begun = time.perf_counter(), time.process_time()
         if moved.key(moved.data_fields) != key:
-            data = KnownData.of(prepared(moved))
+            data = KnownData.of(prepared(moved), data)
         figures_of(view_of(moved, data))
         times.append(time.perf_counter() - start)
         work.append(time.process_time() - begun)
@@ -58,20 +56,14 @@ def in_server(label: str, state: ExplorerState, changes: list[dict[str, Any]]) -
 def summary(label: str, times: list[float]) -> dict[str, Any]:
     """Make a row of the table."""
     return {
-        "what": label,
+        "case": label,
         "median_seconds": round(statistics.median(times), 3),
         "longest_seconds": round(max(times), 3),
         "times": len(times),
-        "load": round(os.getloadavg()[0], 1),
     }
 
 
-def shares(first: float) -> list[dict[str, Any]]:
-    """Values of σa² one step of the slider apart."""
-    return [{"sigma_a2": round(first + 0.01 * k, 2)} for k in range(1, MOVES + 1)]
-
-
-def in_browser() -> list[dict[str, Any]]:
+def in_browser(count: int) -> list[dict[str, Any]]:
     """Start the explorer, and move its sliders with the keyboard."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -90,7 +82,7 @@ def in_browser() -> list[dict[str, Any]]:
                     summary("browser: start to the last figure", [everything]),
                 ]
                 for name, slider in (("σa²", "σa²"), ("class means", "length of the class means")):
-                    moves = [moved(page, slider) for _ in range(MOVES)]
+                    moves = [moved(page, slider) for _ in range(count)]
                     rows.append(summary(f"browser: {name} moves", moves))
                 return rows
 
@@ -115,25 +107,33 @@ def moved(page: Any, slider: str) -> float:
 
 def main() -> None:
     """Run the measurements and store them."""
+    parser = benchmark_parser(__doc__)
+    parser.add_argument("--no-browser", action="store_true")
+    options = parser.parse_args()
+    count = 2 if options.quick else 9
+    settle()  # as the server does
     plain = ExplorerState()
-    server: list[Callable[[], dict[str, Any]]] = [
-        lambda: in_server("σa² moves, family auto", plain, shares(0.2)),
-        lambda: in_server(
-            "σa² moves, leaky ReLU", replace(plain, family="leaky_relu"), shares(0.2)
-        ),
-        lambda: in_server(
-            "σa² moves, tanh, tangent kernel",
-            replace(plain, activation="tanh", kernel="tangent"),
-            shares(0.05),
-        ),
-        lambda: in_server(
-            "p moves (data and law anew)",
-            plain,
-            [{"dimension": 500 + 10 * k} for k in range(1, MOVES + 1)],
-        ),
-        lambda: in_server("σa² moves on digits", replace(plain, data="digits"), shares(0.2)),
+
+    def shares(first: float) -> list[dict[str, Any]]:
+        """Values of σa² one step of the slider apart."""
+        return [{"sigma_a2": round(first + 0.01 * k, 2)} for k in range(1, count + 1)]
+
+    tanh = replace(plain, activation="tanh", kernel="tangent")
+    larger = [{"dimension": 500 + 10 * k} for k in range(1, count + 1)]
+    server: list[tuple[str, ExplorerState, list[dict[str, Any]]]] = [
+        ("σa² moves, family auto", plain, shares(0.2)),
+        ("σa² moves, leaky ReLU", replace(plain, family="leaky_relu"), shares(0.2)),
+        ("σa² moves, tanh, tangent kernel", tanh, shares(0.05)),
+        ("p moves (data and law anew)", plain, larger),
+        ("σa² moves on digits", replace(plain, data="digits"), shares(0.2)),
     ]
-    store("explorer", [measure() for measure in server] + in_browser())
+    results = Results("explorer", options.results)
+    for label, state, changes in server[:1] if options.quick else server:
+        results.add(**in_server(label, state, changes))
+    if not options.no_browser:
+        for row in in_browser(count):
+            results.add(**row)
+    results.write()
 
 
 if __name__ == "__main__":

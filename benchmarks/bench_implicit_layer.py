@@ -2,8 +2,8 @@
 
 Width 1024, 256 samples of 784 features, 10 outputs, float32; forward alone, and forward with
 gradients.  One thread, and seconds of processor time: other work on the machine counts less.
-Arguments: --quick for a small size; --peer PYTHON for the same network in torchdeq, if
-the interpreter PYTHON has it (see peers/torchdeq_times.py).
+The error is that of the outputs, against 200 steps in double precision.
+Arguments: --peer DIRECTORY, the environment with torchdeq that peers/make_environment.py made.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from __future__ import annotations
 import json
 import math
 import subprocess
-import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from measure import store
+from clocks import once, peak_growth
+from measure import Results, benchmark_parser
+from peers.make_environment import default_directory, interpreter
 
 import notsodeep as nsd
 from notsodeep.networks import EquilibriumNetwork, build
@@ -27,13 +27,6 @@ SIGMA_A2 = 0.2
 REPEATS = 40
 SOLVERS = ("fixed_point", "anderson", "broyden")
 GRADIENTS = ("implicit", "phantom", "jacobian_free")
-
-
-def processor_time(function: Callable[[], Any]) -> float:
-    """Seconds that the processor works on a call."""
-    start = time.process_time()
-    function()
-    return time.process_time() - start
 
 
 def network(activation: str, size: dict[str, int], **options: Any) -> EquilibriumNetwork:
@@ -66,6 +59,15 @@ class BareLoop:
         return h
 
     @torch.no_grad()
+    def exact_outputs(self) -> torch.Tensor:
+        """Return the outputs after 200 steps in double precision."""
+        A, B, C, X = (matrix.double() for matrix in (self.A, self.B, self.C, self.X))
+        h = drive = math.sqrt(1 - SIGMA_A2) * (X @ B.mT)
+        for _ in range(200):
+            h = torch.addmm(drive, self.activation(h), A.mT, alpha=self.scale)
+        return self.activation(h) @ C.mT / math.sqrt(len(A))
+
+    @torch.no_grad()
     def training(self) -> None:
         """Iterate, iterate backward, and form the gradients of A, B and C."""
         h = self.forward()
@@ -78,7 +80,7 @@ class BareLoop:
         u.mT @ v, u.mT @ self.X, torch.ones(len(self.X), len(self.C)).mT @ v
 
 
-def layer_row(activation: str, size: dict[str, int]) -> list[dict[str, Any]]:
+def layer_row(activation: str, size: dict[str, int], repeats: int) -> list[dict[str, Any]]:
     """Measure a network in evaluation and in training, each beside its bare loop."""
     module = network(activation, size)
     X = torch.randn(size["samples"], size["features"], generator=torch.Generator().manual_seed(0))
@@ -98,13 +100,18 @@ def layer_row(activation: str, size: dict[str, int]) -> list[dict[str, Any]]:
     assert record.forward is not None
     assert record.backward is not None
     bare = BareLoop(module, X, (record.forward.steps, record.backward.steps))
+    with torch.no_grad():
+        exact = bare.exact_outputs()
+        error = float((module(X).double() - exact).norm() / exact.norm())
     rows = []
     for name, ours, theirs in (
         ("forward", forward, bare.forward),
         ("forward and gradients", training, bare.training),
     ):
         # In turns, so that a busy moment hits both.
-        pairs = [(processor_time(ours), processor_time(theirs)) for _ in range(REPEATS)]
+        pairs = [
+            (once(ours, time.process_time), once(theirs, time.process_time)) for _ in range(repeats)
+        ]
         seconds, least = map(min, zip(*pairs, strict=True))
         rows.append(
             {
@@ -113,6 +120,8 @@ def layer_row(activation: str, size: dict[str, int]) -> list[dict[str, Any]]:
                 "bare_loop": least,
                 "ratio": seconds / least,
                 "steps": list(bare.steps),
+                "error": error,
+                "mebibytes": peak_growth(ours),
             }
         )
     return rows
@@ -132,7 +141,7 @@ def choice_rows(size: dict[str, int]) -> list[dict[str, Any]]:
                 module(X).sum().backward()
 
             training()
-            seconds = min(processor_time(training) for _ in range(5))
+            seconds = min(once(training, time.process_time) for _ in range(5))
             record = module.last_record
             assert record is not None
             assert record.forward is not None
@@ -142,11 +151,16 @@ def choice_rows(size: dict[str, int]) -> list[dict[str, Any]]:
     return rows
 
 
-def peer_rows(python: str, size: dict[str, int]) -> list[dict[str, Any]]:
-    """Run the same network in another library, in an interpreter that has it."""
+def peer_rows(folder: Path, size: dict[str, int], repeats: int) -> list[dict[str, Any]]:
+    """Run the same network in another library, in an environment that has it."""
     script = Path(__file__).parent / "peers" / "torchdeq_times.py"
-    request = json.dumps({**size, "sigma_a2": SIGMA_A2, "tolerance": 1e-6, "repeats": REPEATS})
-    answer = subprocess.run([python, script, request], capture_output=True, text=True, check=False)
+    request = {**size, "sigma_a2": SIGMA_A2, "tolerance": 1e-6, "repeats": repeats}
+    python = interpreter(folder)
+    if not python.exists():
+        reason = "no environment; peers/make_environment.py torchdeq makes it"
+        return [{"case": "torchdeq", "not_measured": reason}]
+    command = [str(python), str(script), json.dumps(request)]
+    answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode:
         return [{"case": "torchdeq", "not_measured": answer.stderr.strip().splitlines()[-1]}]
     rows: list[dict[str, Any]] = json.loads(answer.stdout)
@@ -155,17 +169,21 @@ def peer_rows(python: str, size: dict[str, int]) -> list[dict[str, Any]]:
 
 def main() -> None:
     """Measure every case and store the rows."""
+    parser = benchmark_parser(__doc__)
+    parser.add_argument("--peer", type=Path, default=default_directory("torchdeq"))
+    options = parser.parse_args()
     size = {"width": 1024, "samples": 256, "features": 784, "outputs": 10}
-    if "--quick" in sys.argv:
+    if options.quick:
         size = {"width": 128, "samples": 64, "features": 100, "outputs": 10}
+    repeats = 3 if options.quick else REPEATS
     torch.set_num_threads(1)
-    rows: list[dict[str, Any]] = [{"case": "size", "torch": torch.__version__, **size}]
+    results = Results("implicit_layer", options.results)
     for activation in ("tanh", "relu"):
-        rows += layer_row(activation, size)
-    rows += choice_rows(size)
-    if "--peer" in sys.argv:
-        rows += peer_rows(sys.argv[sys.argv.index("--peer") + 1], size)
-    store("implicit_layer", rows)
+        for row in layer_row(activation, size, repeats):
+            results.add(**row)
+    for row in [*choice_rows(size), *peer_rows(options.peer, size, repeats)]:
+        results.add(**row)
+    results.write(**size, threads=1)
 
 
 if __name__ == "__main__":

@@ -1,18 +1,20 @@
 """Both kernels of a model, CK and NTK together, against the Gram product X @ X.T in the same run.
 
 n = 2000 rows of 784 features, float64, all threads; compilation is excluded and shown by itself.
-Arguments: --quick for a small size, --large for the 20,000-row float32 run as well.
+Beside each time: the error against quadrature on a few rows, memory, and how near the machine's
+limits in flops and bandwidth it comes.  Arguments: --large for the 20,000-row float32 run as well.
 """
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 from typing import Any
 
 import numpy as np
-from measure import best_time, store
+from bounds import BYTES_PER_PAIR, LIMITS, counted_flops, machine_limits
+from clocks import best_times, once, peak_growth
+from measure import Results, benchmark_parser
+from reference_kernels import SAMPLE, reference_pair, relative_errors
 
 import notsodeep as nsd
 from notsodeep.activations import leaky_relu, piecewise_linear
@@ -64,53 +66,76 @@ def cases(n: int) -> list[tuple[str, Any, np.ndarray]]:
     return rows
 
 
-def main() -> None:
-    """Measure every case and store the rows."""
-    n = 500 if "--quick" in sys.argv else 2000
-    rows: list[dict[str, Any]] = []
-    start = time.perf_counter()
-    nsd.kernel_pair(nsd.DeepEquilibrium("tanh", 0.2), np.eye(3))
-    first_call = time.perf_counter() - start
-    for name, model, X in cases(n):
-        nsd.kernel_pair(model, X)
-        # The product is measured beside each case, so that a busy moment hits both.
-        product = best_time(lambda X=X: X @ X.T, repeats=9)
-        seconds = best_time(lambda m=model, X=X: nsd.kernel_pair(m, X), repeats=9)
-        product = min(product, best_time(lambda X=X: X @ X.T, repeats=9))
-        pair = nsd.kernel_pair(model, X)
-        rows.append(
-            {
-                "case": name,
-                "seconds": seconds,
-                "gram": product,
-                "ratio": seconds / product,
-                "route": pair.explanation.route,
-                "terms": list(pair.explanation.terms),
-                "careful_pairs": pair.explanation.careful_pairs,
-            }
-        )
-    rows.append({"case": "first call in this process", "seconds": first_call})
-    if "--large" in sys.argv:
-        rows.append(large_run())
-    store("kernels", rows)
+def kernel_row(name: str, model: Any, X: np.ndarray, flops: float) -> dict[str, Any]:
+    """Measure one case, and the limits of the machine beside it."""
+    seconds, gram = best_times(lambda: nsd.kernel_pair(model, X), lambda: X @ X.T, repeats=9)
+    limits = machine_limits()
+    pair = nsd.kernel_pair(model, X)
+    few = slice(0, SAMPLE)
+    found = (pair.conjugate[few, few], pair.tangent[few, few])
+    pairs = len(X) * (len(X) + 1) / 2
+    rate = 1e-9 * pairs / seconds
+    own = max(seconds - gram, 1e-9)
+    return {
+        "case": name,
+        "seconds": seconds,
+        "gram": gram,
+        "ratio": seconds / gram,
+        **relative_errors(found, reference_pair(model, X[few])),
+        "mebibytes": peak_growth(lambda: nsd.kernel_pair(model, X)),
+        "mebibytes_of_the_results": 2 * pair.conjugate.nbytes / 2**20,
+        "route": pair.explanation.route,
+        "terms": list(pair.explanation.terms),
+        "careful_pairs": pair.explanation.careful_pairs,
+        "flops_per_pair": 2 * X.shape[1] + flops,
+        "flops_per_pair_beyond_gram": flops,
+        "bytes_per_pair": BYTES_PER_PAIR,
+        "share_of_peak_flops": rate * (2 * X.shape[1] + flops) / limits["gigaflops"],
+        "share_of_peak_beyond_gram": 1e-9 * pairs * flops / own / limits["gigaflops"],
+        "share_of_bandwidth": rate * BYTES_PER_PAIR / limits["gigabytes_per_second"],
+        **limits,
+    }
 
 
-def large_run() -> dict[str, Any]:
+def large_row() -> dict[str, Any]:
     """20,000 rows, CK and NTK in float32: time, and memory above the results."""
     X = near_orthogonal(20_000, False)
     # Filled, so that the memory of the results is there before the measurement begins.
     room = [np.full((20_000, 20_000), 0.5, dtype=np.float32) for _ in range(2)]
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.perf_counter()
     model = nsd.DeepEquilibrium("tanh", 0.2)
-    nsd.kernel_pair(model, X, dtype=np.float32, out=(room[0], room[1]))
-    seconds = time.perf_counter() - start
-    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    times: list[float] = []
+
+    def work() -> None:
+        out = (room[0], room[1])
+        times.append(once(lambda: nsd.kernel_pair(model, X, dtype=np.float32, out=out)))
+
+    above = peak_growth(work)
     return {
         "case": "tanh, 20,000 rows, float32",
-        "seconds": seconds,
-        "gibibytes_above_result": (after - before) / 2**20,
+        "seconds": times[0],
+        "mebibytes_above_the_results": above,
     }
+
+
+def main() -> None:
+    """Measure every case and store the rows."""
+    parser = benchmark_parser(__doc__)
+    parser.add_argument("--large", action="store_true", help="20,000 rows in float32 as well")
+    options = parser.parse_args()
+    n = 300 if options.quick else 2000
+    start = time.perf_counter()
+    nsd.kernel_pair(nsd.DeepEquilibrium("tanh", 0.2), np.eye(3))
+    first_call = time.perf_counter() - start
+    results = Results("kernels", options.results)
+    chosen = cases(n)[:: 6 if options.quick else 1]
+    flops = counted_flops(n, [name for name, _, _ in chosen])
+    for name, model, X in chosen:
+        results.add(**kernel_row(name, model, X, flops[name]))
+    best = {key: max(row[key] for row in results.rows) for key in LIMITS}
+    results.add(case="first call in this process", seconds=first_call)
+    if options.large:
+        results.add(**large_row())
+    results.write(rows=n, features=P, machine_limits=best)
 
 
 if __name__ == "__main__":

@@ -2,22 +2,21 @@
 
 Processor seconds on one thread, which other work on the machine hardly changes; whole stores also
 by the clock.  Images of MNIST if they are on this machine, a stand-in otherwise; tanh DEQ, NTK.
-Arguments: --quick for small sizes, --large for a store of 20,000 rows as well.
+Errors: of a stored block against the same pairs in double precision, of a product against one with
+the matrix.  Arguments: --large for a store of 20,000 rows as well.
 """
 
 from __future__ import annotations
 
-import os
-import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from bench_kernels import P, correlated
-from measure import store
+from clocks import best_time, peak_growth
+from measure import Results, benchmark_parser
 
 import notsodeep as nsd
 from notsodeep.execution.threads import single_thread
@@ -29,17 +28,7 @@ from notsodeep.kernels.tile_products import tile_parts
 
 MODEL = nsd.DeepEquilibrium("tanh", 0.2)
 COLUMNS = 10
-
-
-def processor_seconds(function: Callable[[], Any], repeats: int = 3) -> float:
-    """Processor seconds of the fastest of several calls, after one that is not counted."""
-    function()
-    times = []
-    for _ in range(repeats):
-        start = time.process_time()
-        function()
-        times.append(time.process_time() - start)
-    return min(times)
+DENSE = 5_000  # rows up to which the matrix is made, for the error
 
 
 def block_row(n: int) -> dict[str, Any]:
@@ -60,11 +49,19 @@ def block_row(n: int) -> dict[str, Any]:
             full = block.astype(np.float64)
             tile_parts(tile, full, V, symmetric=True, transposed=False)
 
-        compute = processor_seconds(lambda: source.block(tile, "float32"))
-        gram = processor_seconds(lambda: X[tile.rows] @ X[tile.columns].T)
-        write = processor_seconds(lambda: blocks.write((0, 1), block))
-        read = processor_seconds(lambda: blocks.read((0, 1)))
-        product = processor_seconds(multiply)
+        compute, gram, write, read, product = (
+            best_time(work, repeats=3, clock=time.process_time)
+            for work in (
+                lambda: source.block(tile, "float32"),
+                lambda: X[tile.rows] @ X[tile.columns].T,
+                lambda: blocks.write((0, 1), block),
+                lambda: blocks.read((0, 1)),
+                multiply,
+            )
+        )
+        exact = source.block(tile)
+        error = float(np.abs(blocks.read((0, 1)) - exact).max() / np.abs(exact).max())
+        memory = peak_growth(lambda: source.block(tile, "float32"))
     return {
         "case": "one block",
         "samples": len(X),
@@ -73,6 +70,9 @@ def block_row(n: int) -> dict[str, Any]:
         "gram_flops": 2 * P * block.size,
         "gram": gram,
         "compute": compute,
+        "ratio": compute / gram,
+        "error": error,
+        "mebibytes": memory,
         "write": write,
         "read": read,
         f"product_with_{COLUMNS}": product,
@@ -89,8 +89,12 @@ def store_row(n: int) -> dict[str, Any]:
             Path(directory) / "k.zarr", MODEL, X, kernel="tangent", dtype="float32"
         )
         seconds, processor = time.perf_counter() - start, time.process_time() - busy
-        A, V = stored.operator(), np.ones((n, COLUMNS))
-        product = processor_seconds(lambda: A @ V, repeats=1)
+        A, V = stored.operator(), np.random.default_rng(0).normal(size=(n, COLUMNS))
+        product = best_time(lambda: A @ V, repeats=1, clock=time.process_time)
+        error = None
+        if n <= DENSE:
+            exact = nsd.tangent_kernel(MODEL, X) @ V
+            error = float(np.linalg.norm(A @ V - exact) / np.linalg.norm(exact))
         size = sum(path.stat().st_size for path in stored.path.rglob("*") if path.is_file())
     return {
         "case": "whole store",
@@ -100,19 +104,21 @@ def store_row(n: int) -> dict[str, Any]:
         "seconds": seconds,
         "processor": processor,
         f"product_with_{COLUMNS}": product,
-        "load": os.getloadavg()[0],
+        "error": error,
     }
 
 
 def main() -> None:
     """Measure and store the rows."""
-    quick = "--quick" in sys.argv
-    rows = [block_row(4_000 if quick else 50_000)]
-    sizes = [500, 1_000] if quick else [1_000, 4_000, 10_000]
-    if "--large" in sys.argv:
-        sizes.append(20_000)
-    rows += [store_row(n) for n in sizes]
-    store("scale", rows)
+    parser = benchmark_parser(__doc__)
+    parser.add_argument("--large", action="store_true", help="a store of 20,000 rows as well")
+    options = parser.parse_args()
+    results = Results("scale", options.results)
+    results.add(**block_row(1_000 if options.quick else 50_000))
+    sizes = [200, 400] if options.quick else [1_000, 4_000, 10_000]
+    for n in [*sizes, 20_000] if options.large else sizes:
+        results.add(**store_row(n))
+    results.write(features=P)
 
 
 if __name__ == "__main__":

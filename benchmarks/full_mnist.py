@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from measure import store
+from measure import RESULTS, Results
 from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator
 
@@ -154,7 +154,10 @@ def main() -> None:
             ((scores + offset).argmax(axis=1) != (others + offset).argmax(axis=1)).sum()
         )
         rows[1]["largest_difference_of_scores"] = float(np.abs(scores - others).max())
-    store("full_mnist" if n == _SIZE else f"mnist_{n}", rows)
+    results = Results("full_mnist" if n == _SIZE else f"mnist_{n}", RESULTS)
+    for each in rows:
+        results.add(**each)
+    results.write()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from notsodeep import checks
 from notsodeep.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -46,6 +45,8 @@ def _use_config(context: typer.Context, path: Path | None) -> Path | None:
     """Take the options in a TOML file as defaults: what is typed wins; unknown keys are errors."""
     if path is None:
         return None
+    from notsodeep import checks
+
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:

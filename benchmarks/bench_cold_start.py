@@ -1,0 +1,57 @@
+"""How long a user waits before anything happens: fresh processes, median of nine.
+
+Ratios are to an interpreter that does nothing, which takes turns with the others.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import time
+
+from measure import Results, benchmark_parser
+
+COMMANDS = {
+    "python -c pass": ["-c", "pass"],
+    "import numpy": ["-c", "import numpy"],
+    "import notsodeep": ["-c", "import notsodeep"],
+    "notsodeep --version": ["-m", "notsodeep", "--version"],
+    "notsodeep --help": ["-m", "notsodeep", "--help"],
+    "notsodeep compile --help": ["-m", "notsodeep", "compile", "--help"],
+}
+
+
+def seconds(arguments: list[str]) -> float:
+    """Seconds from the start of a process to its end."""
+    start = time.perf_counter()
+    subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    """Measure in turns and store the rows."""
+    options = benchmark_parser(__doc__).parse_args()
+    repeats = 1 if options.quick else 9
+    for arguments in COMMANDS.values():
+        seconds(arguments)  # files come from the disk once
+    rounds = [
+        {name: seconds(arguments) for name, arguments in COMMANDS.items()} for _ in range(repeats)
+    ]
+    empty = statistics.median(each["python -c pass"] for each in rounds)
+    results = Results("cold_start", options.results)
+    for name in COMMANDS:
+        times = [each[name] for each in rounds]
+        median = statistics.median(times)
+        results.add(
+            case=name,
+            seconds=median,
+            fastest=min(times),
+            slowest=max(times),
+            ratio=median / empty,
+        )
+    results.write(processes=repeats)
+
+
+if __name__ == "__main__":
+    main()
