@@ -7,6 +7,7 @@ So every worker gets a copy, and if all copies are gone the value is brought aga
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
@@ -67,6 +68,9 @@ class DaskExecutor(Executor):
 
     def close(self) -> None:
         """Disconnect, and end the workers that were started here; a given client stays open."""
+        if self._cluster is not None:
+            # A worker may notice that the scheduler has gone before it is told to go itself.
+            self.client.run(_hush, on_error="ignore")
         if self._own:
             self.client.close()
         if self._cluster is not None:
@@ -226,6 +230,10 @@ def _submit(
 def _on_worker(item: Any, *values: Any, function: Callable[..., Result]) -> Result:
     with single_thread():
         return function(item, *values)
+
+
+def _hush() -> None:
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
 
 
 def _raise(error: BaseException) -> None:

@@ -118,5 +118,4 @@ def _block_parts(
 ) -> list[Part]:
     """Multiply one block, computed here and now or kept from before."""
     block = blocks.block(tile) if isinstance(blocks, BlockSource) else blocks
-    block = block.astype(np.float64, copy=False)
     return tile_parts(tile, block, V, symmetric=symmetric, transposed=transposed)

@@ -216,7 +216,7 @@ class StoredKernelOperator(TiledOperator):
         places = blocks.places()
 
         def work(index: int) -> list[Part]:
-            block = blocks.read(places[index]).astype(np.float64, copy=False)
+            block = blocks.read(places[index])
             tile = blocks.tile(places[index])
             return tile_parts(tile, block, V, symmetric=True, transposed=transposed)
 

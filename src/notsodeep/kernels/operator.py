@@ -22,7 +22,6 @@ from notsodeep.execution.threads import thread_count
 from notsodeep.kernels.compiled import PADDING
 from notsodeep.kernels.evaluation import SIDE, Explanation
 from notsodeep.kernels.exact import checked_evaluation
-from notsodeep.kernels.mirrored_product import MOST_COLUMNS, mirrored_product
 from notsodeep.kernels.tile_cache import TileCache, cached_bytes
 from notsodeep.kernels.tile_products import (
     Part,
@@ -152,15 +151,8 @@ class KernelOperator(TiledOperator):
         return block if self._kept is None else self._kept.put(index, block)
 
     def _parts(self, V: Vectors, *, transposed: bool) -> Iterator[list[Part]]:
-        few = V.shape[1] <= MOST_COLUMNS and V.dtype == np.float64
-
         def work(index: int) -> list[Part]:
             tile, block = self._tiles[index], self._block(index)
-            mirrored = self._symmetric and tile.rows != tile.columns
-            if block.dtype == np.float32 and mirrored and few:
-                products = mirrored_product(block, V[tile.columns], V[tile.rows])
-                return [(tile.rows, products[0]), (tile.columns, products[1])]
-            block = block.astype(np.float64, copy=False)
             return tile_parts(tile, block, V, symmetric=self._symmetric, transposed=transposed)
 
         # Half of the memory is for tiles in work, half for products that wait for their turn.

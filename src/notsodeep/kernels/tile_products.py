@@ -12,6 +12,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from notsodeep.execution.threads import map_threads
 from notsodeep.kernels.evaluation import Tile
+from notsodeep.kernels.mirrored_product import MOST_COLUMNS, mirrored_product
 
 Vectors = NDArray[Any]
 Part = tuple[slice, Vectors]
@@ -19,14 +20,14 @@ Part = tuple[slice, Vectors]
 
 
 def tile_parts(
-    tile: Tile, block: NDArray[np.float64], V: Vectors, *, symmetric: bool, transposed: bool
+    tile: Tile, block: NDArray[Any], V: Vectors, *, symmetric: bool, transposed: bool
 ) -> list[Part]:
     """Return what a tile adds to A V, or to Aᵀ V.
 
     Parameters
     ----------
     tile : Tile
-    block : ndarray of shape (rows, columns)
+    block : ndarray of shape (rows, columns), float32 or float64
         The kernel there.
     V : ndarray of shape (n, k) or (m, k)
     symmetric : bool
@@ -34,10 +35,16 @@ def tile_parts(
     transposed : bool
         Makes no difference if `symmetric`.
     """
+    mirrored = symmetric and tile.rows != tile.columns
+    few = V.shape[1] <= MOST_COLUMNS and V.dtype == np.float64
+    if block.dtype == np.float32 and mirrored and few:
+        forward, backward = mirrored_product(block, V[tile.columns], V[tile.rows])
+        return [(tile.rows, forward), (tile.columns, backward)]
+    block = block.astype(np.float64, copy=False)
     parts = []
     if symmetric or not transposed:
         parts.append((tile.rows, block @ V[tile.columns]))
-    if (transposed and not symmetric) or (symmetric and tile.rows != tile.columns):
+    if mirrored or (transposed and not symmetric):
         parts.append((tile.columns, block.T @ V[tile.rows]))
     return parts
 
