@@ -10,6 +10,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import TypeVar
 
@@ -51,6 +52,12 @@ def single_thread() -> Iterator[None]:
         _one_of_several.reset(token)
 
 
+def single_blas_thread() -> AbstractContextManager[object]:
+    """Use one thread for linear algebra, around loops whose parts share threads themselves."""
+    limits: AbstractContextManager[object] = threadpool_limits(limits=1, user_api="blas")
+    return limits
+
+
 def map_threads(
     function: Callable[[Item], Result], items: Iterable[Item], threads: int | None = None
 ) -> Iterator[Result]:
@@ -61,7 +68,7 @@ def map_threads(
     """
     work = list(items)
     count = min(threads or thread_count(), len(work))
-    with threadpool_limits(limits=1, user_api="blas"):
+    with single_blas_thread():
         if count <= 1:
             yield from map(function, work)
             return

@@ -10,10 +10,12 @@ from scipy import linalg
 from scipy.sparse.linalg import LinearOperator
 
 from notsodeep.checks import FloatArray
+from notsodeep.execution.threads import map_threads, single_blas_thread
 
 Columns = Callable[[NDArray[np.int64]], FloatArray]
 
 _ROUNDS = 8  # the pivots of a round are drawn together
+_ROWS = 2048  # of the factors, for one thread
 _NEGLIGIBLE = 1e-10  # eigenvalues below this share of a round's largest are rounding
 
 
@@ -46,12 +48,25 @@ class LowRankInverse(LinearOperator):  # type: ignore[misc]  # scipy has no type
     def _matmat(self, V: FloatArray) -> FloatArray:
         if not self._factors:
             return np.asarray(V / self._ridge)
-        projected = np.concatenate([F.T @ V for F in self._factors])
-        inner = linalg.cho_solve((self._cholesky, True), projected, overwrite_b=True)
-        result = V.astype(np.float64)
-        for factor, part in zip(self._factors, np.split(inner, self._ends), strict=True):
-            result -= factor @ part
-        return result / self._ridge
+        # Both passes over the factors are bound by memory: rows are shared among threads.
+        chunks = [slice(start, start + _ROWS) for start in range(0, len(V), _ROWS)]
+
+        def projection(rows: slice) -> FloatArray:
+            return np.concatenate([F[rows].T @ V[rows] for F in self._factors])
+
+        projected = sum(map_threads(projection, chunks), np.zeros((self.rank, V.shape[1])))
+        with single_blas_thread():
+            inner = linalg.cho_solve((self._cholesky, True), projected, overwrite_b=True)
+        parts = np.split(inner, self._ends)
+        result = np.empty(V.shape)
+
+        def remainder(rows: slice) -> None:
+            lifted = sum(F[rows] @ part for F, part in zip(self._factors, parts, strict=True))
+            result[rows] = (V[rows] - lifted) / self._ridge
+
+        for _ in map_threads(remainder, chunks):
+            pass
+        return result
 
     def _matvec(self, v: FloatArray) -> FloatArray:
         return self._matmat(v.reshape(-1, 1))

@@ -17,6 +17,7 @@ from notsodeep import checks
 from notsodeep.checks import FloatArray, solvers
 from notsodeep.errors import NotConverged
 from notsodeep.execution import exclusive_lock, progress_bar
+from notsodeep.execution.threads import single_blas_thread
 from notsodeep.solvers.block_cg import NotPositive, advance, begin
 from notsodeep.solvers.checkpoints import Problem, Progress, SolveCheckpoints
 
@@ -159,6 +160,9 @@ def solve(
         solvers.same_shape(first.shape, columns.shape, "start", "B", owner)
     system = _System(matrix, level, near, columns)
     with contextlib.ExitStack() as stack:
+        if not isinstance(operator, np.ndarray):
+            # Idle threads of a BLAS library spin, and would slow down those that make the tiles.
+            stack.enter_context(single_blas_thread())
         store = None
         if checkpoint is not None:
             directory = Path(checkpoint)
