@@ -13,5 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # so that test modules can impor
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=60)
 hypothesis.settings.load_profile("fixed")
 
-# Jobs in the background of a shell ignore Ctrl-C, and so would every process that a test starts.
+# Jobs in the background of a shell ignore Ctrl-C, and those of `nohup` the end of the terminal; and
+# so would every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
