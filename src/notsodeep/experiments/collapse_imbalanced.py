@@ -21,7 +21,7 @@ _SMOKE: dict[str, Any] = {
 _QUICK: dict[str, Any] = {
     "data": "digits",
     "samples": 1000,
-    "test_samples": 350,
+    "test_samples": 330,
     "width": 64,
     "epochs": 30,
     "measure_every": 3,
