@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import signal
 import subprocess
@@ -124,7 +123,7 @@ def test_a_full_disk_leaves_pieces_whole_or_absent(tmp_path: Path, small_files: 
     assert [p.name for p in (tmp_path / "run" / "pieces").iterdir()] == ["small.json"]
 
 
-@pytest.mark.skipif(os.name != "posix", reason="/proc is of Linux")
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="/proc is of Linux")
 def test_read_only_places_are_named() -> None:
     with (
         pytest.raises(NotWritable, match="Cannot write /proc/run"),

@@ -174,4 +174,6 @@ def test_changed_files_are_read_or_refused(
 @pytest.mark.parametrize("name", READERS)
 def test_many_changed_files(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    fuzz(name, tmp_path / "fuzz", 4000)
+    refused, interesting = fuzz(name, tmp_path / "fuzz", 4000)
+    assert refused > 1000
+    assert interesting >= 2
