@@ -18,11 +18,7 @@ from notsodeep.checks import FloatArray, IntArray
 from notsodeep.checks import estimators as estimator_checks
 from notsodeep.data.preprocessing import Preprocessing, PreprocessingKind
 from notsodeep.estimators.calibration import probabilities
-from notsodeep.estimators.finite_models import (
-    NetworkInState,
-    generator_from,
-    match_on_data,
-)
+from notsodeep.estimators.finite_models import generator_from, match_on_data
 from notsodeep.estimators.kernel_classifier import encode_classes
 from notsodeep.estimators.theory_scaler import preprocessed_rows, validated_training_data
 
@@ -37,7 +33,7 @@ def _learns_probabilities(estimator: Any) -> bool:
     return estimator.train == "all" and (settings is None or settings.loss == "cross_entropy")
 
 
-class CompiledClassifier(NetworkInState, ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class CompiledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """The shallow explicit network that is matched with a DEQ, trained on labelled data.
 
     ``fit`` finds the network on the training rows (see `notsodeep.match`), draws it at a finite

@@ -14,11 +14,7 @@ from notsodeep.activations import Activation
 from notsodeep.architectures import DeepEquilibrium
 from notsodeep.checks import FloatArray
 from notsodeep.data.preprocessing import Preprocessing, PreprocessingKind
-from notsodeep.estimators.finite_models import (
-    NetworkInState,
-    generator_from,
-    match_on_data,
-)
+from notsodeep.estimators.finite_models import generator_from, match_on_data
 from notsodeep.estimators.kernel_matrices import root_mean_square_norm
 from notsodeep.estimators.theory_scaler import preprocessed_rows, validated_training_data
 
@@ -26,7 +22,6 @@ NetworkName = Literal["equilibrium", "matched"]
 
 
 class RandomEquilibriumFeatures(
-    NetworkInState,
     ClassNamePrefixFeaturesOutMixin,  # type: ignore[misc]  # scikit-learn has no types
     TransformerMixin,  # type: ignore[misc]
     BaseEstimator,  # type: ignore[misc]

@@ -1,9 +1,15 @@
-"""Torch twins of the activations: the same functions on tensors, differentiable by autograd."""
+"""Torch twins of the activations: the same functions on tensors, differentiable by autograd.
+
+A twin is a function of a module, or a `functools.partial` of one, never a closure: networks hold
+twins, and with closures in them could be neither copied to another process nor pickled.
+"""
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -22,10 +28,16 @@ from notsodeep.activations import (
     Polynomial,
     Wave,
 )
-from notsodeep.activations.expressions import evaluate
+from notsodeep.activations.expressions import Expression, evaluate
 from notsodeep.errors import NoTorchTwin
 
 TensorFunction = Callable[[Tensor], Tensor]
+
+
+def _softplus(x: Tensor) -> Tensor:
+    """Return log(1 + eˣ); torch's own softplus turns linear above a threshold."""
+    return torch.logaddexp(x, torch.zeros_like(x))
+
 
 _ELEMENTARY: dict[str, TensorFunction] = {
     "tanh": torch.tanh,
@@ -35,8 +47,7 @@ _ELEMENTARY: dict[str, TensorFunction] = {
     "cos": torch.cos,
     "swish": torch.nn.functional.silu,
     "gelu": torch.nn.functional.gelu,
-    # torch's softplus turns linear above a threshold; logaddexp does not.
-    "softplus": lambda x: torch.logaddexp(x, torch.zeros_like(x)),
+    "softplus": _softplus,
 }
 
 
@@ -52,12 +63,12 @@ def _with_tensors(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any
 
 
 _OPERATIONS: dict[str, Callable[..., Any]] = {
-    "add": lambda a, b: a + b,
-    "subtract": lambda a, b: a - b,
-    "multiply": lambda a, b: a * b,
-    "divide": lambda a, b: a / b,
-    "power": lambda a, b: a**b,
-    "negative": lambda a: -a,
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "divide": operator.truediv,
+    "power": operator.pow,
+    "negative": operator.neg,
     "abs": torch.abs,
     "arctan": torch.arctan,
     "cos": torch.cos,
@@ -69,14 +80,14 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "relu": torch.relu,
     "sigmoid": torch.sigmoid,
     "sin": torch.sin,
-    "softplus": _ELEMENTARY["softplus"],
+    "softplus": _softplus,
     "sqrt": torch.sqrt,
     "tanh": torch.tanh,
 }
 
 
 def torch_twin(activation: Activation) -> TensorFunction:
-    """Return φ as a function of tensors, of any dtype and device.
+    """Return φ as a function of tensors, of any dtype and device; it can be pickled.
 
     Raises
     ------
@@ -92,19 +103,19 @@ def torch_twin(activation: Activation) -> TensorFunction:
     match activation:
         case Centred(base=base, constant=constant):
             twin = torch_twin(base)
-            return twin if constant == 0.0 else lambda x: twin(x) - constant
+            return twin if constant == 0.0 else partial(_shifted, twin=twin, constant=constant)
         case PiecewiseLinear():
             return _piecewise_linear(activation)
         case Elementary(name=name) | Wave(name=name):
             return _ELEMENTARY[name]
         case Elu(alpha=alpha):
-            return lambda x: torch.nn.functional.elu(x, alpha=alpha)
+            return partial(torch.nn.functional.elu, alpha=alpha)
         case Polynomial(coefficients=coefficients):
-            return lambda x: _horner(x, coefficients)
+            return partial(_horner, coefficients=coefficients)
         case HermiteSeries(coefficients=coefficients, scale=scale):
-            return lambda x: _hermite_series(x / scale, coefficients)
+            return partial(_hermite_series, coefficients=coefficients, scale=scale)
         case Formula(expression=expression):
-            return lambda x: evaluate(expression, x, _OPERATIONS)
+            return partial(_formula, expression=expression)
         case Function(torch=twin_function) if twin_function is not None:
             return twin_function
         case _:
@@ -119,33 +130,54 @@ def _piecewise_linear(activation: PiecewiseLinear) -> TensorFunction:
     if activation.homogeneous:
         left, right = slopes[0], slopes[-1]
         if left == 0.0:
-            return torch.relu if right == 1.0 else lambda x: right * torch.relu(x)
-        return lambda x: torch.where(x > 0, right * x, left * x)
+            return torch.relu if right == 1.0 else partial(_scaled_relu, slope=right)
+        return partial(_two_slopes, left=left, right=right)
     if len(knots) == 2 and slopes[0] == slopes[2] == 0.0 and activation.value_at_zero == 0.0:
-        low, high = knots
-        return lambda x: slopes[1] * torch.clamp(x, low, high)
-    changes = [b - a for a, b in pairwise(slopes)]
-    intercept = activation.value_at_zero - sum(
-        change * max(-knot, 0.0) for knot, change in zip(knots, changes, strict=True)
-    )
-
-    def hinges(x: Tensor) -> Tensor:
-        total = intercept + slopes[0] * x
-        for knot, change in zip(knots, changes, strict=True):
-            total = total + change * torch.relu(x - knot)
-        return total
-
-    return hinges
+        return partial(_clipped, slope=slopes[1], low=knots[0], high=knots[1])
+    hinges = tuple(zip(knots, (b - a for a, b in pairwise(slopes)), strict=True))
+    intercept = activation.value_at_zero - sum(change * max(-knot, 0.0) for knot, change in hinges)
+    return partial(_hinges, intercept=intercept, slope=slopes[0], hinges=hinges)
 
 
-def _horner(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
+def _scaled_relu(x: Tensor, *, slope: float) -> Tensor:
+    return slope * torch.relu(x)
+
+
+def _two_slopes(x: Tensor, *, left: float, right: float) -> Tensor:
+    return torch.where(x > 0, right * x, left * x)
+
+
+def _clipped(x: Tensor, *, slope: float, low: float, high: float) -> Tensor:
+    return slope * torch.clamp(x, low, high)
+
+
+def _hinges(
+    x: Tensor, *, intercept: float, slope: float, hinges: tuple[tuple[float, float], ...]
+) -> Tensor:
+    total = intercept + slope * x
+    for knot, change in hinges:
+        total = total + change * torch.relu(x - knot)
+    return total
+
+
+def _shifted(x: Tensor, *, twin: TensorFunction, constant: float) -> Tensor:
+    return twin(x) - constant
+
+
+def _formula(x: Tensor, *, expression: Expression) -> Tensor:
+    value: Tensor = evaluate(expression, x, _OPERATIONS)
+    return value
+
+
+def _horner(x: Tensor, *, coefficients: tuple[float, ...]) -> Tensor:
     total = torch.full_like(x, coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         total = total * x + coefficient
     return total
 
 
-def _hermite_series(x: Tensor, coefficients: tuple[float, ...]) -> Tensor:
+def _hermite_series(x: Tensor, *, coefficients: tuple[float, ...], scale: float) -> Tensor:
+    x = x / scale
     previous, current = torch.zeros_like(x), torch.ones_like(x)
     total = torch.zeros_like(x)
     for k, coefficient in enumerate(coefficients):
