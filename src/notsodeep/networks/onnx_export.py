@@ -24,9 +24,11 @@ from notsodeep.networks.onnx_graph import GraphBuilder, apply_activation
 from notsodeep.networks.persistence import attached
 from notsodeep.networks.torch_activations import torch_twin
 
-_LEAST_OPSET = 13  # reductions take their axes as an input since then
+_LEAST_OPSET = 13  # sums take their axes as an input since then
 _FORMAT_VERSION = 8  # of the file; the oldest that fits these operator sets
 _PROBES = 16
+_LARGEST = float(np.finfo(np.float32).max)
+_DENORMAL = float(np.finfo(np.float32).smallest_subnormal)
 
 Output = tuple[str, int, Sequence[str | int]]
 """The name that an output has inside the graph, its element type and its shape."""
@@ -51,7 +53,8 @@ def export_onnx(
     A DEQ becomes a loop h ← √σb² B x + √(σa²/m) A φ(h), from h = √σb² B x, which ends by the
     module's own rule: ‖change of h‖ ≤ tolerance·‖h‖ for every row, with the tolerance of its
     solver but not below 1e-6, or after the most steps of its solver.  Two more outputs tell how it
-    went: ``residual``, the largest relative change in the last step, and ``steps``.
+    went: ``residual``, the largest relative change in the last step (infinite if a row is not
+    finite), and ``steps``.
 
     Parameters
     ----------
@@ -96,7 +99,7 @@ def export_onnx(
     import onnx
 
     version = saved_networks.opset(opset, _LEAST_OPSET, onnx.defs.onnx_opset_version(), owner)
-    graph = GraphBuilder()
+    graph = GraphBuilder(version)
     rows = "x" if preprocessing is None else _preprocess(graph, preprocessing)
     diagnostics: dict[str, Output] = {}
     if isinstance(module, EquilibriumNetwork):
@@ -136,9 +139,7 @@ def _preprocess(graph: GraphBuilder, preprocessing: Preprocessing) -> str:
         x = graph.apply("Sub", x, graph.constant(preprocessing.mean, "mean"))
         divisor = graph.constant(np.array(preprocessing.scale), "scale")
     else:
-        axis = graph.constant(np.array([1]), "axis")
-        squares = graph.apply("ReduceSum", graph.apply("Mul", x, x), axis, keepdims=1)
-        divisor = graph.apply("Sqrt", squares)
+        divisor = _norms(graph, x)
     return graph.apply("Cast", graph.apply("Div", x, divisor), to=TensorProto.FLOAT)
 
 
@@ -164,13 +165,10 @@ def _equilibrium(
     if steps is None:
         _require_convergence(module, tolerance)
 
-    body = GraphBuilder(outer=graph)
+    body = graph.loop_body()
     activated = apply_activation(body, deq.activation, "h")
     following = body.apply("Add", drive, _linear(body, activated, recurrent, "recurrent"))
-    change = _norms(body, body.apply("Sub", following, "h"))
-    # A row that is zero and stays zero is solved.
-    size = body.apply("Where", body.apply("Equal", change, 0.0), 1.0, _norms(body, following))
-    residual = body.apply("ReduceMax", body.apply("Div", change, size), keepdims=0)
+    residual = _relative_residual(body, following)
     goes_on = body.apply("Identity", "goes_on")
     if steps is None:
         goes_on = body.apply("Not", body.apply("LessOrEqual", residual, tolerance))
@@ -238,10 +236,34 @@ def _linear(graph: GraphBuilder, x: str, weight: NDArray[Any], name: str) -> str
     return graph.apply("MatMul", x, graph.constant(transposed, name))
 
 
+def _relative_residual(graph: GraphBuilder, following: str) -> str:
+    """Append the largest ‖f(h) − h‖/‖f(h)‖ of all rows, infinite where a row is not finite.
+
+    As in `equilibrium_solvers.relative_residuals` every row is measured in units of its own:
+    squares are zero in float32 for rows of 1e-23, which would look solved, and infinite for 1e20.
+    """
+    change = graph.apply("Sub", following, "h")
+    sizes = (graph.reduce_rows("ReduceMax", graph.apply("Abs", x)) for x in (change, following))
+    largest = graph.apply("Max", *sizes)
+    unit = _one_for_zero(graph, largest)
+    gap, size = (_norms(graph, graph.apply("Div", x, unit)) for x in (change, following))
+    # A row that is zero and stays zero is solved; denormal rows are known to their grid only, and
+    # the functions of some runtimes take them for zero.
+    grid = graph.apply("Div", graph.apply("Min", largest, _DENORMAL), unit)
+    residuals = graph.apply("Max", graph.apply("Div", gap, _one_for_zero(graph, size)), grid)
+    # Runtimes differ in what the maximum of NaN and a number is.
+    finite = graph.apply("LessOrEqual", residuals, _LARGEST)
+    residuals = graph.apply("Where", finite, residuals, math.inf)
+    return graph.apply("ReduceMax", residuals, keepdims=0)
+
+
+def _one_for_zero(graph: GraphBuilder, x: str) -> str:
+    return graph.apply("Where", graph.apply("Equal", x, 0.0), 1.0, x)
+
+
 def _norms(graph: GraphBuilder, rows: str) -> str:
-    """Append the Euclidean norms of rows, shape (batch,)."""
-    axis = graph.constant(np.array([1]), "axis")
-    squares = graph.apply("ReduceSum", graph.apply("Mul", rows, rows), axis, keepdims=0)
+    """Append the Euclidean norms of rows, shape (batch, 1)."""
+    squares = graph.reduce_rows("ReduceSum", graph.apply("Mul", rows, rows))
     return graph.apply("Sqrt", squares)
 
 

@@ -34,9 +34,8 @@ class GraphBuilder:
 
     Parameters
     ----------
-    outer : GraphBuilder, optional
-        The graph around a loop's body.  A body sees the names outside it, and its constants are
-        kept there.
+    opset : int
+        Version of the operators.
 
     Attributes
     ----------
@@ -44,10 +43,17 @@ class GraphBuilder:
     constants : dict of str to ndarray
     """
 
-    def __init__(self, outer: GraphBuilder | None = None) -> None:
+    def __init__(self, opset: int) -> None:
+        self.opset = opset
         self.nodes: list[Any] = []
-        self.constants: dict[str, NDArray[Any]] = {} if outer is None else outer.constants
-        self._numbers: Iterator[int] = itertools.count() if outer is None else outer._numbers
+        self.constants: dict[str, NDArray[Any]] = {}
+        self._numbers: Iterator[int] = itertools.count()
+
+    def loop_body(self) -> GraphBuilder:
+        """Return the graph inside a loop: it sees all names here, and keeps its constants here."""
+        body = GraphBuilder(self.opset)
+        body.constants, body._numbers = self.constants, self._numbers
+        return body
 
     def constant(self, value: float | NDArray[Any], name: str = "constant") -> str:
         """Return the name of a constant: a float32 scalar, or an array in its own dtype."""
@@ -70,6 +76,14 @@ class GraphBuilder:
         results = [self._name(operator.lower()) for _ in range(outputs)]
         self.nodes.append(helper.make_node(operator, names, results, **attributes))
         return results
+
+    def reduce_rows(self, operator: str, x: str) -> str:
+        """Append a reduction of (batch, m) along its rows, to shape (batch, 1)."""
+        # Axes are an input since version 13 for sums, and since 18 for the rest.
+        if operator == "ReduceSum" or self.opset >= 18:
+            axis = self.constant(np.array([1]), "axis")
+            return self.apply(operator, x, axis, keepdims=1)
+        return self.apply(operator, x, axes=[1], keepdims=1)
 
     def _name(self, kind: str) -> str:
         return f"{kind}_{next(self._numbers)}"
