@@ -41,7 +41,7 @@ def in_torch(loop: Loop, rows: NDArray[Any]) -> tuple[NDArray[Any], int]:
 
 def errors_of_rows(found: NDArray[Any], expected: NDArray[Any]) -> NDArray[Any]:
     gap, size = (np.abs(x.astype(np.float64)).max(axis=1) for x in (found - expected, expected))
-    return np.divide(gap, size, where=size > 0.0, out=gap)
+    return np.asarray(np.divide(gap, size, where=size > 0.0, out=gap))
 
 
 @pytest.mark.parametrize("scale", SCALES)

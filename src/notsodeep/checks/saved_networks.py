@@ -102,7 +102,7 @@ def same_names(found: Collection[str], expected: Collection[str], path: Path, wh
 def invertible_gram(reciprocal: float, ridge: float, norm: float, owner: str) -> None:
     """Require a Gram matrix whose reciprocal condition number is above the rounding error."""
     if not reciprocal > 2.2e-16:
-        remedy = f"Features are dependent or nearly so; a ridge of {1e-10 * norm:.1e} would do."
+        remedy = f"Features are dependent or nearly so; a ridge of {1e-9 * norm:.1e} would do."
         requirement = "make the Gram matrix of the features invertible in double precision"
         raise refusal("ridge", owner, requirement, f"ridge = {ridge:g}", remedy)
 

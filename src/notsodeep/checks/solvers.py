@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
-from notsodeep.checks.arrays import FloatArray, real_array
+from notsodeep.checks.arrays import FloatArray, powers_finite, powers_nonzero, real_array
 from notsodeep.checks.scalars import finite_number
 from notsodeep.checks.wording import refusal
-from notsodeep.errors import InvalidInput
+from notsodeep.errors import InvalidInput, NotConverged
+
+RESOLVED = 1e-6
+"""Relative residual above which a dense solution is called one of rounding errors."""
 
 
 def symmetric_matrix(operator: object, owner: str) -> LinearOperator:
@@ -62,6 +65,14 @@ def right_hand_sides(B: object, n: int, parameter: str, owner: str) -> FloatArra
     return array
 
 
+def regression_targets(Y: object, n: int, owner: str) -> FloatArray:
+    """Require right-hand sides whose squares, the errors of a fit, neither vanish nor overflow."""
+    array = right_hand_sides(Y, n, "Y", owner)
+    powers_finite(array, "Y", owner)
+    powers_nonzero(array, "Y", owner)
+    return array
+
+
 def same_shape(
     shape: tuple[int, ...], wanted: tuple[int, ...], parameter: str, other: str, owner: str
 ) -> None:
@@ -93,6 +104,58 @@ def positive_spectrum(least: float, ridge: float, owner: str) -> None:
     if not least + ridge > 0.0:
         requirement = f"exceed {-least:.3g}, so that K + λI is positive definite"
         raise refusal("ridges", owner, requirement, ridge)
+
+
+def sufficient_ridge(norm: float, tolerance: float) -> float:
+    """Return a λ at which rounding errors of K, 2.2e-16·‖K‖, cannot spoil any right-hand side."""
+    return 2.0 * float(np.finfo(np.float64).eps) * norm / tolerance
+
+
+def resolved(
+    system: FloatArray, x: FloatArray, B: FloatArray, ridge: float, owner: str, remedy: str = ""
+) -> None:
+    """Require that x, of shape (n, k), solves the `system` K + λI to a relative 1e-6.
+
+    A factorisation is exact for a matrix that differs from K + λI by rounding errors.  Where they
+    are not small beside λ, as with equal rows, they decide x, and the residual shows it.
+    """
+    largest = np.abs(B).max(axis=0)
+    units = np.where(largest > 0.0, largest, 1.0)  # squares of tiny targets would vanish
+    norms = np.linalg.norm(B / units, axis=0)
+    gaps = np.linalg.norm((B - system @ x) / units, axis=0) / np.where(norms > 0.0, norms, 1.0)
+    if not gaps.max() <= RESOLVED:
+        enough = sufficient_ridge(float(np.linalg.norm(system, 1)), RESOLVED)
+        raise NotConverged(
+            f"(K + λI) x = y of {owner} was not solved at λ = {ridge:g}: rounding errors leave a "
+            f"relative residual of {gaps.max():.2g}, above {RESOLVED:g}. Rows that are equal, or "
+            "nearly so, and have different targets want a larger ridge: "
+            f"{enough:.1g} is enough{remedy}."
+        )
+
+
+def ridges_solved(
+    ridges: FloatArray,
+    residuals: FloatArray,
+    tolerance: float,
+    rounding: bool,
+    norm: float,
+    record: object,
+) -> None:
+    """Require residuals within the tolerance; `rounding` tells what keeps the worst of them up."""
+    missed = ~(residuals <= tolerance)
+    if not missed.any():
+        return
+    cause = "in the steps allowed"
+    remedy = "Allow more steps, leave the small ridges out, or use solve() with a preconditioner."
+    if rounding:
+        cause = "because of rounding errors"
+        enough = sufficient_ridge(norm, tolerance)
+        remedy = f"Leave the small ridges out: from {enough:.1g} on they are sure to be solved."
+    raise NotConverged(
+        f"{missed.sum()} of {len(ridges)} ridges, up to {ridges[missed].max():.3g}, were not "
+        f"solved to a relative {tolerance:g} {cause} (residual {residuals.max():.3g}). {remedy}",
+        record,
+    )
 
 
 def whole_spectrum(known: bool, wanted: str) -> None:

@@ -12,6 +12,7 @@ from scipy.linalg import cho_factor, cho_solve
 from notsodeep.architectures import Model
 from notsodeep.checks import FloatArray
 from notsodeep.checks import estimators as estimator_checks
+from notsodeep.checks import solvers as solver_checks
 from notsodeep.errors import NotEnoughMemory
 from notsodeep.kernels import KernelOperator
 from notsodeep.solvers.preconditioners import nystrom_preconditioner
@@ -61,14 +62,23 @@ def dense_bytes(samples: int, *, spectral: bool) -> int:
 def dense_weights(
     K: FloatArray, Y: FloatArray, ridge: float | str, *, leave_out: bool, owner: str
 ) -> DualWeights:
-    """Factorise K + λI; K is overwritten.  A rule, and `leave_out`, take its eigenvectors."""
+    """Factorise K + λI; K is changed.  A rule, and `leave_out`, take its eigenvectors.
+
+    Raises
+    ------
+    NotConverged
+        Rounding errors decide the solution: λ is too small for this kernel and these targets.  A
+        rule chooses among the ridges where they do not.
+    """
     if isinstance(ridge, float) and not leave_out:
         return DualWeights(_cholesky_solution(K, Y, ridge, owner), ridge)
-    path = ridge_path(K, Y, [ridge] if isinstance(ridge, float) else _candidates(K))
     ridges = scores = left_out = None
     if isinstance(ridge, str):
+        path = ridge_path(K, Y, _candidates(K), raises=False)
         ridges, scores = path.ridges, np.asarray(getattr(path, RULES[ridge]))
         ridge = path.best(RULES[ridge])
+    else:
+        path = ridge_path(K, Y, [ridge])
     if leave_out:
         left_out = Y - path.leave_one_out_residuals(ridge)
     return DualWeights(path.coefficients(ridge), ridge, ridges, scores, left_out)
@@ -123,10 +133,12 @@ def _candidates(K: FloatArray) -> FloatArray:
 def _cholesky_solution(K: FloatArray, Y: FloatArray, ridge: float, owner: str) -> FloatArray:
     K[np.diag_indices_from(K)] += ridge
     try:
-        factor = cho_factor(K, lower=True, overwrite_a=True, check_finite=False)
+        factor = cho_factor(K, lower=True, check_finite=False)
     except np.linalg.LinAlgError:
         raise estimator_checks.ridge_too_small(ridge, owner) from None
-    return np.asarray(cho_solve(factor, Y, check_finite=False))
+    weights = np.asarray(cho_solve(factor, Y, check_finite=False))
+    solver_checks.resolved(K, weights, Y, ridge, owner, ", and ridge='gcv' finds one")
+    return weights
 
 
 def _kept_kernel(

@@ -13,6 +13,7 @@ from scipy.linalg.lapack import dpocon
 from torch import Tensor
 
 from notsodeep.checks import saved_networks
+from notsodeep.checks import solvers as solver_checks
 from notsodeep.networks.feature_rows import (
     CHUNK,
     features_of,
@@ -92,7 +93,8 @@ def fit_readout(module: FeatureNetwork, X: Any, y: Any, ridge: float) -> Readout
     InvalidInput
         The Gram matrix is singular to double precision: the ridge is too small.
     NotConverged
-        A DEQ's features were not found.
+        A DEQ's features were not found, or rounding errors decide the solution: the ridge is too
+        small for these targets.
 
     Examples
     --------
@@ -160,6 +162,7 @@ def _solve(gram: FloatArray, right: FloatArray, ridge: float) -> tuple[Tensor, f
         reciprocal = 0.0
     saved_networks.invertible_gram(reciprocal, ridge, float(norm), "fit_readout")
     solution = cho_solve(factor, right)
+    solver_checks.resolved(gram, solution, right, ridge, "fit_readout")
     size = np.linalg.norm(right)
     residual = np.linalg.norm(gram @ solution - right) / size if size else 0.0
     return torch.from_numpy(solution), 1.0 / reciprocal, float(residual)

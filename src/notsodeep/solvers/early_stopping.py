@@ -31,7 +31,9 @@ class EarlyStoppingPath:
     generalised_cross_validation : ndarray of shape (m,)
         training_error/(1 − effective_dimension/n)².
     residual : ndarray of shape (m,)
-        How far Kα leaves the Krylov space, over ‖Y‖, worst column; 0 for a matrix.
+        How far Kα leaves the Krylov space, over ‖Y‖, worst column, and rounding errors of K.
+    tolerance : float
+        Above which residual an α is not called a solution.
 
     Examples
     --------
@@ -46,25 +48,53 @@ class EarlyStoppingPath:
     effective_dimension_error: FloatArray
     generalised_cross_validation: FloatArray
     residual: FloatArray
+    tolerance: float
     _basis: SpectralBasis
     _shape: tuple[int, ...]
 
     def best(self) -> float:
-        """Return the time with the lowest generalised cross-validation score."""
-        return float(self.times[np.argmin(self.generalised_cross_validation)])
+        """Return the time with the lowest score (GCV), of those followed to the tolerance."""
+        followed = self.residual <= self.tolerance
+        if not followed.any():
+            self._require(self.times)
+        return float(self.times[followed][np.argmin(self.generalised_cross_validation[followed])])
 
-    def coefficients(self, time: float) -> FloatArray:
-        """Return α(t) = K⁻¹(I − exp(−tK)) Y, shaped as Y."""
+    def coefficients(self, time: float, *, raises: bool = True) -> FloatArray:
+        """Return α(t) = K⁻¹(I − exp(−tK)) Y, shaped as Y.
+
+        Raises
+        ------
+        NotConverged
+            Its residual is above the tolerance of the path; not with ``raises=False``.
+        """
         t = checks.positive_number(time, "time", "EarlyStoppingPath.coefficients")
+        if raises:
+            self._require(np.array([t]))
         return self._basis.combine(_flow(self._basis.values, t)).reshape(self._shape)
+
+    def _require(self, times: FloatArray) -> None:
+        """Raise `NotConverged` unless the flow is known at these times, shape (m,)."""
+        residual = max(self._basis.residual(_flow(self._basis.values, t)) for t in times)
+        if not residual <= self.tolerance:
+            raise NotConverged(
+                f"The flow up to time {times.max():g} was not followed to a relative "
+                f"{self.tolerance:g} (residual {residual:.3g}, of the Krylov space and of rounding "
+                "errors). Stop earlier, or allow more steps if K is an operator.",
+                self,
+            )
+
+
+def _exponent(values: FloatArray, time: float) -> FloatArray:
+    """−tw, cut off at 100: eigenvalues that are rounding errors below zero grow without bound."""
+    return np.asarray(np.minimum(-time * values, 100.0))
 
 
 def _flow(values: FloatArray, time: float) -> FloatArray:
     """(1 − exp(−tw))/w, and its limit t at w = 0."""
-    exponent = time * values
+    exponent = _exponent(values, time)
     small = np.abs(exponent) < 1e-8
     safe = np.where(small, 1.0, values)
-    return np.where(small, time, -np.expm1(-exponent) / safe)
+    return np.where(small, time, -np.expm1(exponent) / safe)
 
 
 def early_stopping_path(
@@ -97,25 +127,25 @@ def early_stopping_path(
     array([1. , 0.5])
     """
     owner = "early_stopping_path"
-    given = solvers.right_hand_sides(Y, solvers.symmetric_matrix(K, owner).shape[0], "Y", owner)
+    given = solvers.regression_targets(Y, solvers.symmetric_matrix(K, owner).shape[0], owner)
     moments = solvers.ridges(times, owner, "times")
     rtol = checks.positive_number(tolerance, "tolerance", owner)
     basis, residual = spectral_basis(
         K, given.reshape(len(given), -1), lambda w: np.array([_flow(w, t) for t in moments]),
         tolerance=rtol, max_steps=max_steps, probes=probes, rng=rng, owner=owner,
     )  # fmt: skip
-    if raises and residual.max() > rtol:
-        raise NotConverged(
-            f"The flow up to time {moments.max():g} was not followed to a relative {rtol:g} in "
-            f"{max_steps} steps (residual {residual.max():.3g}). Allow more steps, or stop earlier."
-        )
     entries, lowest = given.size, basis.lowest()
-    training = np.array([basis.squared(np.exp(-t * basis.values)) for t in moments]) / entries
-    traces = [basis.trace(lambda w, t=t: -np.expm1(-t * w)) for t in moments]  # type: ignore[misc]
+    training = (
+        np.array([basis.squared(np.exp(_exponent(basis.values, t))) for t in moments]) / entries
+    )
+    traces = [basis.trace(lambda w, t=t: -np.expm1(_exponent(w, t))) for t in moments]  # type: ignore[misc]
     dimension, error = np.array(traces).T
     # The score does not feel a factor common to all of the filter, and this one keeps late times
     # from underflow.
     scores = [basis.score(lambda w, t=t: np.exp(-t * (w - lowest)), entries) for t in moments]  # type: ignore[misc]
-    return EarlyStoppingPath(
-        moments, training, dimension, error, np.array(scores), residual, basis, given.shape
+    path = EarlyStoppingPath(
+        moments, training, dimension, error, np.array(scores), residual, rtol, basis, given.shape
     )
+    if raises:
+        path._require(moments)
+    return path

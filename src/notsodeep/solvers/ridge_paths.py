@@ -12,7 +12,6 @@ from scipy.sparse.linalg import LinearOperator
 from notsodeep import checks
 from notsodeep.checks import FloatArray, solvers
 from notsodeep.equivalents import LimitingSpectrum
-from notsodeep.errors import NotConverged
 from notsodeep.solvers.limiting_averages import predicted_effective_dimension
 from notsodeep.solvers.spectral_basis import SpectralBasis, spectral_basis
 
@@ -39,7 +38,9 @@ class RidgePath:
         Mean squared error of each sample's prediction from all the others, in closed form: the
         residual α_i/[(K + λI)⁻¹]_ii.  None for an operator, whose inverse has no known diagonal.
     residual : ndarray of shape (m,)
-        ‖Y − (K + λI) α‖/‖Y‖ of the worst column; 0 for a matrix.
+        ‖Y − (K + λI) α‖/‖Y‖ of the worst column, rounding errors of K included.
+    tolerance : float
+        Above which residual an α is not called a solution.
 
     Examples
     --------
@@ -58,28 +59,57 @@ class RidgePath:
     generalised_cross_validation: FloatArray
     leave_one_out: FloatArray | None
     residual: FloatArray
+    tolerance: float
     _basis: SpectralBasis
     _shape: tuple[int, ...]
 
     def best(self, score: Score = "generalised_cross_validation") -> float:
-        """Return the λ of the path with the lowest score."""
+        """Return the λ of the path with the lowest score, of those solved to the tolerance."""
         known = ["generalised_cross_validation"]
         known += ["leave_one_out"] if self.leave_one_out is not None else []
         checks.known_name(score, known, "score of RidgePath.best")
-        return float(self.ridges[np.argmin(getattr(self, score))])
+        solved = self.residual <= self.tolerance
+        if not solved.any():
+            self._require(self.ridges)
+        return float(self.ridges[solved][np.argmin(getattr(self, score)[solved])])
 
-    def coefficients(self, ridge: float) -> FloatArray:
-        """Return α = (K + λI)⁻¹ Y, shaped as Y, for any λ within the path's accuracy."""
+    def coefficients(self, ridge: float, *, raises: bool = True) -> FloatArray:
+        """Return α = (K + λI)⁻¹ Y, shaped as Y, for any λ.
+
+        Raises
+        ------
+        NotConverged
+            Its residual is above the tolerance of the path; not with ``raises=False``.
+        """
         level = checks.positive_number(ridge, "ridge", "RidgePath.coefficients")
-        return self._basis.combine(1.0 / (self._basis.values + level)).reshape(self._shape)
+        weights = self._weights(level, raises=raises)
+        return self._basis.combine(weights).reshape(self._shape)
 
-    def leave_one_out_residuals(self, ridge: float) -> FloatArray:
-        """Return y_i minus its prediction from all other samples, shaped as Y; of a matrix only."""
+    def leave_one_out_residuals(self, ridge: float, *, raises: bool = True) -> FloatArray:
+        """Return y_i minus its prediction from all other samples, shaped as Y; of a matrix only.
+
+        Raises as `coefficients` does.
+        """
         level = checks.positive_number(ridge, "ridge", "RidgePath.leave_one_out_residuals")
         solvers.whole_spectrum(self.leave_one_out is not None, "leave_one_out_residuals")
-        inverse = self._basis.diagonal((1.0 / (self._basis.values + level))[:, None])
-        alpha = self._basis.combine(1.0 / (self._basis.values + level))
-        return np.asarray((alpha / inverse).reshape(self._shape))
+        weights = self._weights(level, raises=raises)
+        inverse = self._basis.diagonal(weights[:, None])
+        return np.asarray((self._basis.combine(weights) / inverse).reshape(self._shape))
+
+    def _weights(self, ridge: float, *, raises: bool) -> FloatArray:
+        if raises:
+            self._require(np.array([ridge]))
+        return np.asarray(1.0 / (self._basis.values + ridge))
+
+    def _require(self, ridges: FloatArray) -> None:
+        """Raise `NotConverged` unless every α for these λ, shape (m,), is a solution."""
+        values = self._basis.values
+        weights = 1.0 / (values + ridges[:, None])
+        residuals = np.array([self._basis.residual(row) for row in weights])
+        # The smallest ridge is the hardest.
+        rounding = self._basis.outside(weights[ridges.argmin()]) <= self.tolerance
+        norm = float(np.abs(values).max())
+        solvers.ridges_solved(ridges, residuals, self.tolerance, rounding, norm, self)
 
     def predicted_risk(self, law: LimitingSpectrum) -> FloatArray:
         """Return generalised cross-validation with the effective dimension that a law predicts.
@@ -117,10 +147,17 @@ def ridge_path(
         Targets; centre them if the fit is to have a mean.
     ridges : array_like of shape (m,)
         λ > 0, added to the diagonal of K as it is.
-    tolerance, max_steps, probes, rng
-        Concern operators only: relative residual, most block products, random vectors for traces.
+    tolerance : float
+        Relative residual.  Rounding errors of a matrix leave one of 2.2e-16·‖K‖·‖α‖/‖Y‖.
+    max_steps, probes, rng
+        Concern operators only: most block products, random vectors for traces.
     raises : bool, default True
         Raise `NotConverged` if the residual of some λ stays above the tolerance.
+
+    Raises
+    ------
+    NotConverged
+        Its `record` is the path.
 
     Examples
     --------
@@ -132,7 +169,7 @@ def ridge_path(
     (0.001, (60,))
     """
     owner = "ridge_path"
-    given = solvers.right_hand_sides(Y, solvers.symmetric_matrix(K, owner).shape[0], "Y", owner)
+    given = solvers.regression_targets(Y, solvers.symmetric_matrix(K, owner).shape[0], owner)
     levels = solvers.ridges(ridges, owner)
     rtol = checks.positive_number(tolerance, "tolerance", owner)
     basis, residuals = spectral_basis(
@@ -140,20 +177,18 @@ def ridge_path(
         tolerance=rtol, max_steps=max_steps, probes=probes, rng=rng, owner=owner,
     )  # fmt: skip
     solvers.positive_spectrum(float(basis.values.min()), float(levels.min()), owner)
-    path = _scored(basis, levels, residuals, given.shape)
-    if raises and path.residual.max() > rtol:
-        missed = levels[path.residual > rtol]
-        raise NotConverged(
-            f"{len(missed)} of {len(levels)} ridges, up to {missed.max():.3g}, were not solved to a"
-            f" relative {rtol:g} in {max_steps} steps (residual {path.residual.max():.3g}). Allow "
-            "more steps, leave the small ridges out, or use solve() with a preconditioner.",
-            path,
-        )
+    path = _scored(basis, levels, residuals, rtol, given.shape)
+    if raises:
+        path._require(levels)
     return path
 
 
 def _scored(
-    basis: SpectralBasis, levels: FloatArray, residual: FloatArray, shape: tuple[int, ...]
+    basis: SpectralBasis,
+    levels: FloatArray,
+    residual: FloatArray,
+    tolerance: float,
+    shape: tuple[int, ...],
 ) -> RidgePath:
     entries = int(np.prod(shape))
     values = basis.values
@@ -173,5 +208,14 @@ def _scored(
             ]
         )
     return RidgePath(
-        levels, training, dimension, error, np.array(scores), leave_one_out, residual, basis, shape
+        levels,
+        training,
+        dimension,
+        error,
+        np.array(scores),
+        leave_one_out,
+        residual,
+        tolerance,
+        basis,
+        shape,
     )

@@ -73,9 +73,22 @@ class SpectralBasis:
 
     def outside(self, weights: FloatArray) -> float:
         """‖Q·tail·diag(weights) UᵀY‖, what K does beyond the space; the worst column over ‖y‖."""
-        beyond = np.linalg.norm(self.tail @ (weights[:, None] * self.targets), axis=0)
+        return self._worst_share(self.tail @ (weights[:, None] * self.targets))
+
+    def rounding(self, weights: FloatArray) -> float:
+        """2.2e-16·‖K‖·‖α‖, α = U diag(weights) UᵀY: what rounding errors leave, over ‖y‖."""
+        unit = float(np.finfo(np.float64).eps) * float(np.abs(self.values).max())
+        return unit * self._worst_share(weights[:, None] * self.targets)
+
+    def residual(self, weights: FloatArray) -> float:
+        """Return the relative residual of α = U diag(weights) UᵀY, with its rounding errors."""
+        return self.outside(weights) + self.rounding(weights)
+
+    def _worst_share(self, columns: FloatArray) -> float:
+        """Return the largest ‖column‖/‖y‖, of the columns y that are not zero."""
         sizes = np.linalg.norm(self.targets, axis=0)
-        return float((beyond / np.where(sizes > 0.0, sizes, 1.0)).max())
+        shares = np.linalg.norm(columns, axis=0) / np.where(sizes > 0.0, sizes, 1.0)
+        return float(shares.max())
 
     def diagonal(self, weights: FloatArray) -> FloatArray:
         """Return the diagonal of U diag(w) Uᵀ for each column w of the weights (m, j): (n, j)."""
@@ -115,17 +128,14 @@ def spectral_basis(
     number = checks.integer_at_least(probes, 2, "probes", owner)
     generator = checks.random_generator(rng, owner)
 
-    def residuals(space: SpectralBasis) -> FloatArray:
-        return np.array([space.outside(row) for row in weights(space.values)])
-
     def good(space: SpectralBasis) -> bool:
-        return bool(residuals(space).max() <= tolerance)
+        return all(space.outside(row) <= tolerance for row in weights(space.values))
 
     if isinstance(K, np.ndarray):
         basis = _dense_basis(np.asarray(K, dtype=np.float64), Y, owner)
     else:
         basis = _krylov_basis(matrix, Y, good, steps, number, generator)
-    return basis, residuals(basis)
+    return basis, np.array([basis.residual(row) for row in weights(basis.values)])
 
 
 def _dense_basis(K: FloatArray, Y: FloatArray, owner: str) -> SpectralBasis:
