@@ -20,7 +20,7 @@ from torch import nn
 
 import notsodeep as nsd
 from notsodeep.errors import DataCorrupted, InvalidInput, LockTimeout
-from notsodeep.execution import Manifest
+from notsodeep.execution import Manifest, sha256_of_bytes
 from notsodeep.networks.build import build
 from notsodeep.networks.checkpoints import (
     Checkpoint,
@@ -100,8 +100,10 @@ def test_nothing_is_found_where_nothing_was_finished(tmp_path: Path) -> None:
 
 def test_the_old_state_is_there_until_the_manifest_names_the_new_one(tmp_path: Path) -> None:
     write_checkpoint(tmp_path, Checkpoint({"a": torch.ones(2)}, {"epoch": 1}))
-    (tmp_path / "state-2.safetensors").write_bytes(b"killed before the manifest was written")
-    (tmp_path / ".state-3.safetensors.99.tmp").write_bytes(b"killed while writing")
+    content = b"killed before the manifest was written"
+    name = f"state-{sha256_of_bytes(content)[:16]}.safetensors"
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / f".{name}.99.0badcafe.tmp").write_bytes(b"killed while writing")
     found = read_checkpoint(tmp_path)
     assert found is not None
     assert found.facts["epoch"] == 1

@@ -120,5 +120,5 @@ def intact_checkpoint(problems: tuple[str, ...], directory: Path) -> None:
     if problems:
         raise DataCorrupted(
             f"The checkpoint in {directory} is damaged: {'; '.join(problems)}. "
-            "Remove the directory and start again."
+            "Remove its manifest.json and start again."
         )

@@ -10,6 +10,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -115,19 +116,94 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     False
     '1 2 3'
     """
+    with _replacement(path) as temporary, temporary.open("xb") as stream:
+        yield stream
+        stream.flush()
+        os.fsync(stream.fileno())
+
+
+@contextlib.contextmanager
+def atomic_memmap(path: Path, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Iterator[Any]:
+    """Map a new ``.npy`` file that appears only when the block ends without an error.
+
+    Parameters
+    ----------
+    path : Path
+        The final name; its directory is created.  An existing file is replaced at the end.
+    dtype : numpy.dtype
+    shape : tuple of int
+
+    Yields
+    ------
+    numpy.memmap
+        To be filled.  Room for all of it is taken on disk before.
+
+    Raises
+    ------
+    NotWritable
+        The directory or the file cannot be written, or there is not enough room.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     with atomic_memmap(Path(place, "a.npy"), np.dtype(float), (2, 2)) as matrix:
+    ...         matrix[:] = np.eye(2)
+    ...     np.load(Path(place, "a.npy"))
+    array([[1., 0.],
+           [0., 1.]])
+    """
+    with _replacement(path) as temporary:
+        matrix = np.lib.format.open_memmap(temporary, "w+", dtype, shape)
+        with temporary.open("r+b") as stream:
+            reserve_space(stream.fileno(), temporary.stat().st_size)
+            yield matrix
+            matrix.flush()
+            os.fsync(stream.fileno())
+
+
+@contextlib.contextmanager
+def _replacement(path: Path) -> Iterator[Path]:
+    """Yield a name beside `path`, of a file that takes its place when the block ends well."""
     make_directory(path.parent)
+    # A name of its own: two writers never share a temporary file.  The umask decides on the
+    # permissions.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}.tmp")
     with named_write_failures(path):
         try:
-            # "x": never share a temporary file; the umask decides on the permissions.
-            with temporary.open("xb") as stream:
-                yield stream
-                stream.flush()
-                os.fsync(stream.fileno())
+            yield temporary
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
         synchronise_directory(path.parent)
+
+
+def remove_abandoned(directory: Path, names: str) -> None:
+    """Remove the temporary files that killed writers left in `directory`.
+
+    They are known by their names, which nobody else gives to a file.  The caller holds a lock that
+    every writer of these files holds: nothing is taken from one that is alive.
+
+    Parameters
+    ----------
+    directory : Path
+    names : str
+        Regular expression of the names that were to be written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as place:
+    ...     for name in (".a.txt.7.0badcafe.tmp", ".a.txt.tmp", ".b.txt.7.0badcafe.tmp"):
+    ...         Path(place, name).touch()
+    ...     remove_abandoned(Path(place), "a[.]txt")
+    ...     sorted(path.name for path in Path(place).iterdir())
+    ['.a.txt.tmp', '.b.txt.7.0badcafe.tmp']
+    """
+    temporary = re.compile(rf"\.(?:{names})\.\d+\.[0-9a-f]{{8}}\.tmp")
+    for file in directory.glob(".*.tmp"):
+        if temporary.fullmatch(file.name):
+            file.unlink(missing_ok=True)
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -1,7 +1,8 @@
 """A lock between processes: one of them works, the others wait and then find the work done.
 
 The operating system holds the lock (flock, or byte locking on Windows) and drops it when the
-process ends, however it ends: there are no stale locks to remove.  The file stays.
+process ends, however it ends: there are no stale locks to remove.  The file stays, unless the lock
+is a passing one.
 """
 
 from __future__ import annotations
@@ -54,20 +55,40 @@ def _holder_file(path: Path) -> Path:
     return path.with_name(path.name + ".holder")
 
 
+def _open(path: Path) -> int:
+    with named_write_failures(path):
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+
+
+def _still_there(descriptor: int, path: Path) -> bool:
+    """Whether `path` is the open file; the holder of a passing lock removes it at the end."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 @contextlib.contextmanager
 def exclusive_lock(
-    path: Path, timeout: float = 3600.0, on_wait: Callable[[str], None] | None = None
+    path: Path,
+    timeout: float = 3600.0,
+    on_wait: Callable[[str], None] | None = None,
+    *,
+    passing: bool = False,
 ) -> Iterator[None]:
     """Hold the lock `path` during the block; at most one process or thread does at a time.
 
     Parameters
     ----------
     path : Path
-        The lock file; it and its directory are created and stay.
+        The lock file; it and its directory are created.
     timeout : float
         Seconds to wait for another holder.
     on_wait : callable, optional
         Called once with the other holder's name if there is one to wait for.
+    passing : bool
+        Remove the file at the end, where the platform can do so.  All holders must agree on it,
+        and the name must be one that nobody else gives to a file.
 
     Raises
     ------
@@ -87,13 +108,18 @@ def exclusive_lock(
     held
     """
     make_directory(path.parent)
-    with named_write_failures(path):
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    descriptor = _open(path)
     holder = _holder_file(path)
     try:
         deadline = time.monotonic() + timeout
         announced = False
-        while not _try_lock(descriptor):
+        while True:
+            if _try_lock(descriptor):
+                if not passing or _still_there(descriptor, path):
+                    break
+                previous, descriptor = descriptor, _open(path)
+                os.close(previous)
+                continue
             if time.monotonic() >= deadline:
                 raise LockTimeout(
                     f"{path} is still held by {_read(holder)} after {timeout:g} s. "
@@ -109,6 +135,8 @@ def exclusive_lock(
             yield
         finally:
             holder.unlink(missing_ok=True)
+            if passing and os.name != "nt":
+                path.unlink(missing_ok=True)
             _unlock(descriptor)
     finally:
         os.close(descriptor)

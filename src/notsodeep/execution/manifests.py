@@ -90,8 +90,9 @@ class Manifest:
             return None
         except (ValueError, KeyError, TypeError) as error:
             raise DataCorrupted(
-                f"{path} is not a readable manifest ({error}). Remove {directory} and make its "
-                "content again."
+                f"{path} is not a readable manifest ({error}). If it is a damaged one of "
+                "notsodeep's, remove it and make what it describes again; if it is something "
+                "else, choose another directory."
             ) from error
 
     def problems(self, directory: Path) -> tuple[str, ...]:
@@ -106,10 +107,23 @@ class Manifest:
         return tuple(found)
 
 
+def is_inside(name: object) -> bool:
+    """Whether a name is that of a file in or below a directory, and of no other one.
+
+    Examples
+    --------
+    >>> [is_inside(name) for name in ("pieces/a.json", "../a.json", "/etc/passwd", "", 5)]
+    [True, False, False, False, False]
+    """
+    if not isinstance(name, str) or not name:
+        return False
+    place = PurePosixPath(name)
+    return not place.is_absolute() and ".." not in place.parts
+
+
 def _inside(digests: dict[str, str]) -> dict[str, str]:
     """Require names of files in or below the directory, and digests that are text."""
     for name, digest in digests.items():
-        place = PurePosixPath(name)
-        if place.is_absolute() or ".." in place.parts or not isinstance(digest, str):
+        if not is_inside(name) or not isinstance(digest, str):
             raise ValueError(f"the entry {name!r} is not a file of the directory with its SHA-256")
     return digests

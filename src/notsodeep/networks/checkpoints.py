@@ -14,11 +14,10 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
-from notsodeep.execution import exclusive_lock
-from notsodeep.execution.stored_states import read_state, write_state
+from notsodeep.execution.stored_states import read_state, state_lock, write_state
 
 _KIND = "training checkpoint"
-_LOCK = "lock"
+checkpoint_lock = state_lock
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,13 +64,6 @@ def read_checkpoint(directory: Path) -> Checkpoint | None:
     if stored is None:
         return None
     return Checkpoint(safetensors.torch.load_file(stored.path), stored.facts)
-
-
-@contextlib.contextmanager
-def checkpoint_lock(directory: Path) -> Iterator[None]:
-    """Keep a second run out of `directory`; it gets `LockTimeout`, which names the first."""
-    with exclusive_lock(directory / _LOCK, timeout=0.0):
-        yield
 
 
 @contextlib.contextmanager

@@ -16,7 +16,8 @@ from scipy.sparse.linalg import LinearOperator
 from notsodeep import checks
 from notsodeep.checks import FloatArray, solvers
 from notsodeep.errors import NotConverged
-from notsodeep.execution import exclusive_lock, progress_bar
+from notsodeep.execution import progress_bar
+from notsodeep.execution.stored_states import state_lock
 from notsodeep.execution.threads import single_blas_thread
 from notsodeep.solvers.block_cg import NotPositive, advance, begin
 from notsodeep.solvers.checkpoints import Problem, Progress, SolveCheckpoints
@@ -166,7 +167,7 @@ def solve(
         store = None
         if checkpoint is not None:
             directory = Path(checkpoint)
-            stack.enter_context(exclusive_lock(directory / "lock", timeout=0.0))
+            stack.enter_context(state_lock(directory))
             problem = Problem.of(matrix, columns, level, near)
             store = SolveCheckpoints(directory, problem, seconds)
         run = _Run(system, rtol, most, store)
