@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
@@ -16,7 +17,7 @@ from notsodeep.data.dataset import Dataset, Provenance
 from notsodeep.data.directories import data_directory, with_home
 from notsodeep.data.features import cached_features
 from notsodeep.data.imbalance import Imbalance
-from notsodeep.data.own_files import read_own_files
+from notsodeep.data.own_files import own_digests, read_own_files
 from notsodeep.data.preprocessing import FloatName, Preprocessing, PreprocessingKind
 from notsodeep.data.presets import SYNTHETIC_SETS, paper_mixture
 from notsodeep.data.raw_data import RawData
@@ -163,6 +164,19 @@ def load(
     )
 
 
+def file_digests(name: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the SHA-256 of the files that `load` would read, if they are the user's own.
+
+    Sets that are known by name are verified whenever they are loaded; for them it is {}.
+
+    Examples
+    --------
+    >>> file_digests("digits")
+    {}
+    """
+    return {} if os.fspath(name) in names() else own_digests(_own_path(name))
+
+
 def _whole(value: int | None, parameter: str) -> int | None:
     return None if value is None else checks.positive_integer(value, parameter, "load")
 
@@ -175,10 +189,14 @@ def _read(name: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None)
         entry = IMAGE_SETS[text]
         arrays, location = image_store.find_and_read(entry, data_directory(data_dir))
         return RawData.from_images(arrays, entry.class_names, image_store.source_of(location))
-    path = with_home(text)
+    return read_own_files(_own_path(name))
+
+
+def _own_path(name: str | os.PathLike[str]) -> Path:
+    path = with_home(text := os.fspath(name))
     if isinstance(name, str) and path.name == text and not path.suffix and not path.exists():
         checks.known_name(text, names(), "data set")  # a name, and not one of ours
-    return read_own_files(path)
+    return path
 
 
 def _draw(

@@ -7,17 +7,14 @@ Schema
 directory
     The same four arrays as ``X.npy``, ``y.npy``, ``X_test.npy``, ``y_test.npy``.
 ``.csv``
-    A header line with the column names.  The column ``label`` holds the labels; an optional column
-    ``split`` holds ``train`` or ``test``; every other column is a feature and holds numbers.
+    See `notsodeep.data.own_tables`.
 
 Labels are integers or strings; the classes are the values in the training part, in ascending
-order.  Arrays of Python objects are refused, since reading them means unpickling.
+order.  Arrays of Python objects are rejected, since reading them means unpickling.
 """
 
 from __future__ import annotations
 
-import csv
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,9 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep import checks
+from notsodeep.data.own_tables import read_table
 from notsodeep.data.raw_data import RawData
-from notsodeep.errors import DataCorrupted, DataNotFound
-from notsodeep.execution import sha256_of_array, sha256_of_file
+from notsodeep.errors import DataNotFound
+from notsodeep.execution import sha256_of_file
 from notsodeep.execution.stored_arrays import read_npy, read_npz
 
 _NAMES = ("X", "y", "X_test", "y_test")
@@ -46,20 +44,36 @@ def read_own_files(path: Path) -> RawData:
     InvalidInput
         It can be read, but does not follow the schema.
     """
-    owner = str(path)
+    digests = own_digests(path)
     if path.is_dir():
-        arrays = {p.stem: read_npy(p) for p in sorted(path.glob("*.npy"))}
-        digests = {name: sha256_of_array(array) for name, array in arrays.items()}
-    elif not path.is_file():
-        raise DataNotFound(f"There is no file or directory {path}.")
+        arrays = {file.stem: read_npy(file) for file in _arrays_of(path)}
     elif path.suffix == ".npz":
-        arrays, digests = read_npz(path), {path.name: sha256_of_file(path)}
+        arrays = read_npz(path)
     elif path.suffix == ".csv":
-        arrays, digests = _load_csv(path), {path.name: sha256_of_file(path)}
+        arrays = read_table(path)
     else:
         remedy = "See notsodeep.data.own_files for the schema of each."
         raise checks.refusal("name", "load", "end in .npz or .csv, or be a directory", path, remedy)
-    return _labelled(arrays, owner, digests)
+    return _labelled(arrays, str(path), digests)
+
+
+def own_digests(path: Path) -> dict[str, str]:
+    """Return the SHA-256 of a user's file, or of the arrays in a directory, by file name.
+
+    Raises
+    ------
+    DataNotFound
+        There is nothing at `path`.
+    """
+    if path.is_dir():
+        return {file.name: sha256_of_file(file) for file in _arrays_of(path)}
+    if not path.is_file():
+        raise DataNotFound(f"There is no file or directory {path}.")
+    return {path.name: sha256_of_file(path)}
+
+
+def _arrays_of(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.npy"))
 
 
 def _labelled(arrays: Mapping[str, NDArray[Any]], owner: str, sha256: Mapping[str, str]) -> RawData:
@@ -116,59 +130,3 @@ def _label_vector(array: NDArray[Any], name: str, owner: str) -> NDArray[Any]:
         got = f"shape {array.shape} and dtype {array.dtype}"
         raise checks.refusal(name, owner, requirement, got)
     return array
-
-
-def _load_csv(path: Path) -> dict[str, NDArray[Any]]:
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as stream:
-            lines = csv.reader(stream)
-            header = [name.strip() for name in next(lines, [])]
-            first = next(lines, None)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataCorrupted(f"{path} is not a table in UTF-8 ({error}).") from error
-    if first is None:
-        requirement = "have a header line and at least one row"
-        raise checks.refusal("table", str(path), requirement, "no row")
-    features = [k for k, name in enumerate(header) if name not in ("label", "split")]
-    if header.count("label") != 1 or header.count("split") > 1 or not features:
-        requirement = "name one column label, at most one split, and at least one feature"
-        raise checks.refusal("header", str(path), requirement, ", ".join(header) or "nothing")
-    X = _columns(path, features, np.dtype(np.float64))
-    labels = np.char.strip(_columns(path, [header.index("label")], np.dtype(str))[:, 0])
-    y = _as_integers(labels)
-    if "split" not in header:
-        return {"X": X, "y": y}
-    split = np.char.strip(_columns(path, [header.index("split")], np.dtype(str))[:, 0])
-    if not np.isin(split, ("train", "test")).all():
-        got = repr(str(split[~np.isin(split, ("train", "test"))][0]))
-        raise checks.refusal("split", str(path), "be train or test in every row", got)
-    test = split == "test"
-    return {"X": X[~test], "y": y[~test], "X_test": X[test], "y_test": y[test]}
-
-
-def _columns(path: Path, columns: list[int], dtype: np.dtype[Any]) -> NDArray[Any]:
-    try:
-        with warnings.catch_warnings():
-            # Blank lines are left out, as they should be; NumPy explains what it used to do.
-            warnings.filterwarnings("ignore", "Input line .* contained no data", UserWarning)
-            return np.loadtxt(
-                path,
-                dtype=dtype,
-                delimiter=",",
-                skiprows=1,
-                usecols=columns,
-                ndmin=2,
-                comments=None,
-                quotechar='"',
-                encoding="utf-8-sig",
-            )
-    except (ValueError, IndexError) as error:
-        raise DataCorrupted(f"{path} is not a table of numbers ({error}).") from error
-
-
-def _as_integers(labels: NDArray[Any]) -> NDArray[Any]:
-    """Labels as integers where all of them are, so that 10 sorts after 9."""
-    try:
-        return labels.astype(np.int64)
-    except (ValueError, OverflowError):
-        return labels
