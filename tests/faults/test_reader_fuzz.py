@@ -22,7 +22,8 @@ import notsodeep as nsd
 from notsodeep.data.own_files import read_own_files
 from notsodeep.errors import NotSoDeepError
 from notsodeep.execution import Manifest
-from notsodeep.experiments.run_directory import RunDirectory, stored_settings
+from notsodeep.experiments.run_directory import RunDirectory
+from notsodeep.experiments.run_record import stored_settings
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(6, 2)), np.arange(6) % 2
@@ -62,7 +63,8 @@ def manifest() -> bytes:
 
 
 def settings() -> bytes:
-    return json.dumps({"kind": "job", "settings": {"width": 3, "name": "é"}}).encode()
+    content = {"program": "notsodeep", "kind": "job", "settings": {"width": 3, "name": "é"}}
+    return json.dumps({**content, "inputs": {"x.npz": "0" * 64}, "files": ["pieces/a"]}).encode()
 
 
 def read_directory(path: Path) -> Any:

@@ -9,7 +9,7 @@ from typing import Any
 from notsodeep import checks
 from notsodeep.errors import DataCorrupted, InvalidInput, NotSoDeepError
 from notsodeep.experiments.reproduction import NAMES, cell_name, experiment
-from notsodeep.experiments.run_directory import RunDirectory, stored_settings
+from notsodeep.experiments.run_directory import RunDirectory
 
 _DEPTH = 3  # directories below the root that are looked into
 _KINDS = ("compile", "reproduce")
@@ -94,7 +94,7 @@ def compile_pieces(run: StoredRun) -> RunDirectory:
     InvalidInput
         It is not one.
     """
-    return RunDirectory(run.path, "compile", stored_settings(run.path, "compile"))
+    return RunDirectory.stored(run.path, "compile")
 
 
 def reproduced_records(run: StoredRun) -> tuple[list[dict[str, Any]], int]:

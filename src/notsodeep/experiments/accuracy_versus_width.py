@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from notsodeep.architectures import DeepEquilibrium, KernelName, Model
 from notsodeep.data import Dataset, VGG19Features, data_directory, load
+from notsodeep.execution import sha256_of_file
 from notsodeep.experiments.compilation import DESCENT, ROLES, Training
 from notsodeep.experiments.reproduction import Cell, Experiment, Finding, Profile, Record
 from notsodeep.experiments.width_summary import WidthSummary, by_width
@@ -211,6 +212,12 @@ def _vgg_weights() -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
+def _inputs(profile: Profile) -> dict[str, str]:
+    """Return the digest of the weights behind the features of CIFAR-10, if they are used."""
+    weights = _vgg_weights() if profile == "paper" else None
+    return {} if weights is None else {weights.name: sha256_of_file(weights)}
+
+
 def _findings(records: list[Record]) -> list[Finding]:
     """State the widest networks of every curve, and the largest distances from the DEQ."""
     findings = []
@@ -272,4 +279,5 @@ EXPERIMENT = Experiment(
     _compute,
     _findings,
     _cost,
+    _inputs,
 )

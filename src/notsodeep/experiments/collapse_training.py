@@ -71,6 +71,7 @@ from torch import nn
 from notsodeep import checks
 from notsodeep.collapse import simplex_etf
 from notsodeep.data import Dataset, load
+from notsodeep.data.loading import file_digests
 from notsodeep.experiments.collapse_measurements import HeadMeasurements
 from notsodeep.experiments.collapse_settings import CollapseSettings
 from notsodeep.experiments.reproduction import Record, cell_name
@@ -207,7 +208,7 @@ def compare_heads(
     seeds : int
         How many seeds, the settings' seed and those after it.
     force : bool
-        Replace results of other settings.
+        Replace results of other settings, or on other data.
     say : callable
         Told what is going on.
     """
@@ -218,13 +219,15 @@ def compare_heads(
         for head in heads
     ]
     shared = {key: value for key, value in settings.to_dict().items() if key != "head"}
-    run = RunDirectory(out, "collapse", shared)
+    inputs, pages = file_digests(settings.data), ("report.html",)
+    run = RunDirectory(out, "collapse", shared, inputs=inputs, pages=pages)
     records = []
     with run.opened(force=force):
         for plan in plans:
 
             def work(plan: CollapseSettings = plan) -> Record:
                 say(f"training the {plan.head} head, seed {plan.seed}")
+                run.require_same_inputs(file_digests(plan.data))
                 place = run.work_directory(cell_name(plan.to_dict()))
                 return train_head(plan, checkpoint=place, progress=True)
 

@@ -21,6 +21,7 @@ from notsodeep.architectures import (
     checked_choice,
 )
 from notsodeep.data import Dataset, MixtureStatistics, load
+from notsodeep.data.loading import file_digests
 from notsodeep.equivalents import LimitingSpectrum, conditions, equivalent, limiting_spectrum
 from notsodeep.errors import InvalidInput, MissingPackage, NotConverged
 from notsodeep.experiments.run_directory import RunDirectory
@@ -136,7 +137,7 @@ def compile_deq(
     """Match, certify, train, time and export; return the summary.
 
     Every piece is stored in `out` as soon as it is done; calling this again on the same directory
-    goes on where it stopped.
+    resumes where it stopped.
 
     Parameters
     ----------
@@ -144,14 +145,25 @@ def compile_deq(
     out : path
         Directory of the results.
     force : bool
-        Replace results of other settings.
+        Replace results of other settings, or on other data.
     say : callable
         Told what is being done.
+
+    Raises
+    ------
+    InvalidInput
+        `out` holds results of other settings, results on a data file that has changed since, or
+        something else altogether.
+    RunInUse
+        Another process works in `out`.
     """
-    run = RunDirectory(out, "compile", settings.to_dict())
+    inputs = file_digests(settings.data)
+    pages = ("report.html",)
+    run = RunDirectory(out, "compile", settings.to_dict(), inputs=inputs, pages=pages)
     with run.opened(force=force):
         say(f"loading {settings.data}")
         data = _load(settings)
+        run.require_same_inputs(data.provenance.sha256 if inputs else {})
         found, record = _matched(settings, data, run, say)
         say("certifying on held-out rows")
         run.piece("certificate", lambda: _certificate(found, data, run))
@@ -317,7 +329,7 @@ def _export(settings: CompileSettings, found: Match, data: Dataset, run: RunDire
     from notsodeep.networks.onnx_export import export_onnx
     from notsodeep.networks.persistence import save
 
-    target, onnx = run.path / "network.safetensors", run.path / "network.onnx"
+    target, onnx = run.file("network.safetensors"), run.file("network.onnx")
     if not (target.exists() and run.has("export")):
         work = run.work_directory("network-matched-0")
         module, _ = train_network(found.network, data, settings, 0, work)

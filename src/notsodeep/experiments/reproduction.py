@@ -57,6 +57,8 @@ class Experiment:
         Records of all cells ↦ our numbers beside the paper's.
     cost : callable
         Cell ↦ its work relative to that of other cells, for the estimate of the time left.
+    inputs : callable
+        Profile ↦ the SHA-256 of files of the user's that its cells depend on, by name.
     """
 
     name: str
@@ -66,6 +68,7 @@ class Experiment:
     compute: Callable[[Cell, int], Record]
     findings: Callable[[list[Record]], list[Finding]]
     cost: Callable[[Cell], int] = lambda cell: 1
+    inputs: Callable[[Profile], Mapping[str, str]] = lambda profile: {}
 
 
 _MODULES = {
@@ -136,7 +139,13 @@ def reproduce(
     checks.known_name(profile, get_args(Profile), "profile")
     work = experiment(name)
     cells = work.cells(profile)
-    run = RunDirectory(out, "reproduce", {"name": name, "profile": profile})
+    run = RunDirectory(
+        out,
+        "reproduce",
+        {"name": name, "profile": profile},
+        inputs=work.inputs(profile),
+        pages=("figure.svg", "report.html"),
+    )
     with run.opened(force=force), progress_bar(name, unit="work") as advance:
         missing = [cell for cell in cells if not run.has(cell_name(cell))]
         done, total = 0, sum(map(work.cost, missing))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +14,30 @@ from numpy.typing import NDArray
 
 from notsodeep import checks
 from notsodeep.errors import DataCorrupted, InvalidInput, LockTimeout, RunInUse
-from notsodeep.execution import Manifest
-from notsodeep.execution.atomic_files import atomic_write, make_directory, write_json
+from notsodeep.execution import Manifest, manifests
+from notsodeep.execution.atomic_files import (
+    atomic_write,
+    make_directory,
+    remove_abandoned,
+    write_json,
+)
 from notsodeep.execution.locks import exclusive_lock
 from notsodeep.execution.stored_arrays import read_npz
+from notsodeep.execution.stored_states import remove_state
 from notsodeep.execution.versions import versions
+from notsodeep.experiments.run_record import FILE_NAME, RunRecord, plain, stored_settings
 
-_SETTINGS = "settings.json"
 _PIECES = "pieces"
+_CHECKPOINTS = "checkpoints"
 
 
 class RunDirectory:
-    """Results of one job with one set of settings.
+    """Results of one job with one set of settings, on one set of data.
 
     Every piece (a JSON record, perhaps with arrays) is written atomically when it is done.  A job
     that is started again on the same directory computes only what is missing, so that it ends
-    with the same numbers as one that was never stopped.
+    with the same numbers as one that was never stopped.  Files that the job has not written are
+    neither read nor removed.
 
     Parameters
     ----------
@@ -36,19 +45,41 @@ class RunDirectory:
     kind : str
         What job it is, such as ``"compile"``.
     settings : Mapping
-        Plain JSON values; a directory with other settings is refused.
+        Plain JSON values; a directory with other settings is rejected.
+    inputs : Mapping of str to str, optional
+        SHA-256 of the user's files that the job reads; a directory of results on others is
+        rejected.
+    pages : sequence of str
+        Names of files that are made of the results when the job is done, such as a report.
     """
 
-    def __init__(self, path: str | Path, kind: str, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        kind: str,
+        settings: Mapping[str, Any],
+        *,
+        inputs: Mapping[str, str] | None = None,
+        pages: Sequence[str] = (),
+    ) -> None:
         self.path = Path(path)
-        self.kind = kind
-        # Through JSON once, so that tuples compare equal to what is read back.
-        self.settings: dict[str, Any] = json.loads(json.dumps(settings, allow_nan=False))
+        self._pages = tuple(pages)
+        self._record = RunRecord(kind, plain(settings), dict(inputs or {}))
 
     @classmethod
     def stored(cls, path: str | Path, kind: str) -> RunDirectory:
         """Return a run that is on disk, to read; `stored_settings` says what may be wrong."""
         return cls(path, kind, stored_settings(path, kind))
+
+    @property
+    def kind(self) -> str:
+        """What job it is."""
+        return self._record.kind
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """Plain JSON values."""
+        return self._record.settings
 
     @contextlib.contextmanager
     def opened(self, *, force: bool = False) -> Iterator[None]:
@@ -57,21 +88,20 @@ class RunDirectory:
         Parameters
         ----------
         force : bool
-            Drop the results of other settings instead of refusing.
+            Drop the results of another run instead of rejecting them.
 
         Raises
         ------
         RunInUse
             Another process works in the directory.
         InvalidInput
-            It holds results of other settings, or something else altogether.
+            It holds results of other settings or on other data, or something else altogether.
         """
-        lock = self.path / ".lock"
+        self._require_own()  # before a lock is left in a directory that is none of ours
         try:
-            with exclusive_lock(lock, timeout=0.0):
-                self._check_settings(force)
-                for left in self.path.rglob(".*.tmp"):  # by a process that was killed in writing
-                    left.unlink(missing_ok=True)
+            with exclusive_lock(self.path / ".lock", timeout=0.0):
+                self._require_own()
+                self._take_over(RunRecord.read(self.path), force)
                 yield
         except LockTimeout as error:
             raise RunInUse(
@@ -79,57 +109,95 @@ class RunDirectory:
                 "--out."
             ) from error
 
-    def _check_settings(self, force: bool) -> None:
-        stored = self._read_json(_SETTINGS)
-        wanted = {"kind": self.kind, "settings": self.settings}
-        if stored is None:
-            foreign = [p.name for p in self.path.iterdir() if not p.name.startswith(".")]
-            if foreign:
-                raise InvalidInput(
-                    f"{self.path} is not empty and holds no results of notsodeep (it has "
-                    f"{foreign[0]}). Choose another --out."
-                )
-        elif {key: stored.get(key) for key in wanted} != wanted:
-            if not force:
-                raise InvalidInput(
-                    f"{self.path} holds results of other settings ({self._difference(stored)}). "
-                    "Choose another --out, or --force to replace them."
-                )
-            self._clear()
-        elif force:
-            self._clear()
-        write_json(self.path / _SETTINGS, wanted)
+    def require_same_inputs(self, inputs: Mapping[str, str]) -> None:
+        """Require that the files of the user are still those that the run was opened with.
 
-    def _difference(self, stored: Mapping[str, Any]) -> str:
-        if stored.get("kind") != self.kind:
-            return f"a {stored.get('kind')} run"
-        theirs = stored.get("settings")
-        if not isinstance(theirs, dict):
-            return "of another form"
-        for key in sorted({*theirs, *self.settings}):
-            if theirs.get(key) != self.settings.get(key):
-                return f"{key} is {theirs.get(key)!r} there and {self.settings.get(key)!r} here"
-        return "of another form"
+        Raises
+        ------
+        DataCorrupted
+            One of them has changed in the meantime.
+        """
+        changed = self._record.difference(replace(self._record, inputs=inputs))
+        if changed:
+            raise DataCorrupted(
+                f"The data changed during the run ({changed}). Use --force to start over with the "
+                "data as they are now."
+            )
 
-    def _clear(self) -> None:
-        for place in (self.path / _PIECES, self.path):
-            for file in place.glob("*") if place.is_dir() else ():
-                if file.is_file() and not file.name.startswith("."):
-                    file.unlink()
+    def _require_own(self) -> None:
+        if not self.path.is_dir() or RunRecord.read(self.path) is not None:
+            return
+        foreign = sorted(p.name for p in self.path.iterdir() if not p.name.startswith("."))
+        if foreign:
+            raise InvalidInput(
+                f"{self.path} is not empty and holds no results of notsodeep that can be resumed "
+                f"(it has {foreign[0]}). Choose another --out."
+            )
+
+    def _take_over(self, stored: RunRecord | None, force: bool) -> None:
+        """Go on with a stored run, or begin one."""
+        if stored is not None:
+            difference = stored.difference(self._record)
+            if force:
+                self._clear(stored)
+                stored = None
+            elif difference:
+                raise InvalidInput(
+                    f"{self.path} holds results of another run ({difference}). Choose another "
+                    "--out, or --force to replace them."
+                )
+        files = () if stored is None else stored.files
+        self._record = replace(self._record, files=tuple(dict.fromkeys([*files, *self._pages])))
+        self._record.write(self.path)
+        # Pages are written without the lock, perhaps at this moment.
+        ours = {Path(name).name for name in {FILE_NAME, *files} - {*self._pages}}
+        for place in (self.path, self.path / _PIECES):
+            remove_abandoned(place, "|".join(map(re.escape, ours)))
+
+    def _clear(self, stored: RunRecord) -> None:
+        """Remove what a run has written, the manifest first; whatever else is there stays."""
+        for name in reversed(stored.files):
+            path = self.path / name
+            if path.is_dir():
+                remove_state(path)
+            else:
+                path.unlink(missing_ok=True)
+        for name in (_PIECES, _CHECKPOINTS):
+            with contextlib.suppress(OSError):  # it is not there, or holds something else
+                (self.path / name).rmdir()
+
+    def file(self, name: str) -> Path:
+        """Return the path of a file, or of a directory of checkpoints, that the run writes.
+
+        Raises
+        ------
+        InvalidInput
+            Something is there that the run has not written.
+        """
+        path = self.path / name
+        if name not in self._record.files:
+            if path.is_file():
+                raise InvalidInput(
+                    f"{path} is there, but this run has not written it. Move it elsewhere."
+                )
+            self._record = replace(self._record, files=(*self._record.files, name))
+            self._record.write(self.path)
+        return path
 
     def piece(self, name: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """Return the JSON record `name`, computing and storing it if it is not there."""
-        stored = self._read_json(f"{_PIECES}/{name}.json")
+        path = self.file(f"{_PIECES}/{name}.json")
+        stored = _read_json(path)
         if stored is None:
             stored = compute()
-            write_json(self.path / _PIECES / f"{name}.json", stored)
+            write_json(path, stored)
         return stored
 
     def arrays(
         self, name: str, compute: Callable[[], dict[str, NDArray[Any]]]
     ) -> dict[str, NDArray[Any]]:
         """Return the arrays `name`, computing and storing them if they are not there."""
-        path = self.path / _PIECES / f"{name}.npz"
+        path = self.file(f"{_PIECES}/{name}.npz")
         if not path.exists():
             values = compute()
             with atomic_write(path) as stream:
@@ -138,11 +206,12 @@ class RunDirectory:
 
     def has(self, name: str) -> bool:
         """Whether the record `name` is there."""
-        return (self.path / _PIECES / f"{name}.json").exists()
+        file = f"{_PIECES}/{name}.json"
+        return file in self._record.files and (self.path / file).exists()
 
     def read(self, name: str) -> dict[str, Any]:
         """Return a stored record."""
-        stored = self._read_json(f"{_PIECES}/{name}.json")
+        stored = _read_json(self.path / _PIECES / f"{name}.json")
         if stored is None:
             raise DataCorrupted(f"{self.path} has no piece {name}: the run is not finished.")
         return stored
@@ -153,46 +222,29 @@ class RunDirectory:
 
     def work_directory(self, name: str) -> Path:
         """Return a place for checkpoints of a piece in work."""
-        return make_directory(self.path / "checkpoints" / name)
+        return make_directory(self.file(f"{_CHECKPOINTS}/{name}"))
 
     def finish(self, files: list[str]) -> None:
         """Write the manifest: versions, settings, and the SHA-256 of every result."""
-        pieces = sorted(f"{_PIECES}/{p.name}" for p in (self.path / _PIECES).iterdir())
+        self.file(manifests.FILE_NAME)
+        written = (name for name in self._record.files if name.startswith(f"{_PIECES}/"))
+        pieces = [name for name in written if (self.path / name).exists()]
         facts = {"kind": self.kind, "settings": self.settings, "versions": versions()}
         Manifest.of_files(self.path, [*pieces, *files], f"{self.kind} run", facts).write(self.path)
 
-    def _read_json(self, name: str) -> dict[str, Any] | None:
-        path = self.path / name
-        try:
-            content = checks.strict_json(path.read_bytes())
-        except FileNotFoundError:
-            return None
-        except ValueError as error:
-            raise DataCorrupted(
-                f"{path} is not readable JSON ({error}). Remove it; the run computes it again."
-            ) from error
-        if not isinstance(content, dict):
-            raise DataCorrupted(f"{path} does not hold a record. Remove it and run again.")
-        return content
 
-
-def stored_settings(path: str | Path, kind: str) -> dict[str, Any]:
-    """Return the settings of a run that is on disk.
-
-    Raises
-    ------
-    InvalidInput
-        There is no run of this kind.
-    """
-    place = Path(path) / _SETTINGS
+def _read_json(path: Path) -> dict[str, Any] | None:
     try:
-        content = checks.strict_json(place.read_bytes())
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"{path} holds no {kind} run: {place.name} is not readable.") from error
-    settings = content.get("settings") if isinstance(content, dict) else None
-    if not isinstance(settings, dict) or content.get("kind") != kind:
-        raise InvalidInput(f"{path} holds no {kind} run.")
-    return settings
+        content = checks.strict_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise DataCorrupted(
+            f"{path} is not readable JSON ({error}). Remove it; the run computes it again."
+        ) from error
+    if not isinstance(content, dict):
+        raise DataCorrupted(f"{path} does not hold a record. Remove it and run again.")
+    return content
 
 
 def read_arrays(path: Path) -> dict[str, NDArray[Any]]:

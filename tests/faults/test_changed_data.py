@@ -1,0 +1,125 @@
+"""A run is resumed on the data that it began with, and on no others."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import notsodeep as nsd
+from notsodeep.data.loading import file_digests
+from notsodeep.errors import DataCorrupted, InvalidInput
+from notsodeep.experiments.collapse_settings import CollapseSettings
+from notsodeep.experiments.collapse_training import compare_heads
+from notsodeep.experiments.compilation import CompileSettings, compile_deq
+from notsodeep.experiments.run_directory import RunDirectory
+
+
+def arrays(seed: int) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    y, y_test = np.arange(40) % 2, np.arange(24) % 2
+    return {
+        "X": rng.normal(size=(40, 5)) + 2.0 * y[:, None],
+        "y": y,
+        "X_test": rng.normal(size=(24, 5)) + 2.0 * y_test[:, None],
+        "y_test": y_test,
+    }
+
+
+def npz(place: Path, content: dict[str, np.ndarray]) -> Path:
+    np.savez(place / "d.npz", **content)
+    return place / "d.npz"
+
+
+def directory(place: Path, content: dict[str, np.ndarray]) -> Path:
+    (place / "d").mkdir(exist_ok=True)
+    for name, array in content.items():
+        np.save(place / "d" / f"{name}.npy", array)
+    return place / "d"
+
+
+def csv(place: Path, content: dict[str, np.ndarray]) -> Path:
+    lines = ["a,b,c,d,e,label,split"]
+    for part, X, y in (("train", "X", "y"), ("test", "X_test", "y_test")):
+        for row, label in zip(content[X].tolist(), content[y], strict=True):
+            lines.append(",".join(map(repr, [*row, int(label)])) + f",{part}")
+    (place / "d.csv").write_text("\n".join(lines))
+    return place / "d.csv"
+
+
+def settings(path: Path) -> CompileSettings:
+    options: dict[str, Any] = {"family": "leaky_relu", "refine": False, "width": 8, "seeds": 2}
+    return CompileSettings(nsd.DeepEquilibrium("relu", 0.2), data=str(path), **options)
+
+
+def interrupt(out: Path) -> None:
+    """Drop what a kill would not have written yet."""
+    for name in ("summary", "timing", "network-deq-1", "network-matched-1"):
+        (out / "pieces" / f"{name}.json").unlink()
+    (out / "manifest.json").unlink()
+
+
+@pytest.mark.parametrize("part", ["X", "y", "X_test", "y_test"])
+@pytest.mark.parametrize("write", [npz, directory, csv])
+def test_a_compilation_on_other_data_is_rejected(
+    tmp_path: Path, write: Callable[..., Path], part: str
+) -> None:
+    content, out = arrays(0), tmp_path / "run"
+    path = write(tmp_path, content)
+    run = settings(path)
+    begun = RunDirectory(out, "compile", run.to_dict(), inputs=file_digests(path))
+    with begun.opened():
+        pass
+    content[part] = content[part][::-1].copy()
+    write(tmp_path, content)
+    with pytest.raises(InvalidInput, match=r"other data: .*SHA-256 .*another --out, or --force"):
+        compile_deq(run, out)
+
+
+def test_neither_a_finished_nor_an_interrupted_run_is_mixed(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run = settings(npz(tmp_path, arrays(0)))
+    first = compile_deq(run, out)
+    npz(tmp_path, arrays(1))
+    with pytest.raises(InvalidInput, match="other data"):
+        compile_deq(run, out)
+    interrupt(out)
+    before = {path: path.read_bytes() for path in out.rglob("*.json")}
+    with pytest.raises(InvalidInput, match="other data"):
+        compile_deq(run, out)
+    assert {path: path.read_bytes() for path in out.rglob("*.json")} == before
+    npz(tmp_path, arrays(0))  # what it began with is back
+    again = compile_deq(run, out)
+    assert again["accuracies"] == first["accuracies"]
+    npz(tmp_path, arrays(1))
+    forced = compile_deq(run, out, force=True)
+    assert forced["relative_gap"] != first["relative_gap"]
+    told = json.loads((out / "pieces" / "data.json").read_text())["provenance"]["sha256"]
+    assert told == file_digests(tmp_path / "d.npz")
+
+
+def test_trained_heads_on_other_data_are_rejected(tmp_path: Path) -> None:
+    path, out = npz(tmp_path, arrays(0)), tmp_path / "run"
+    plan = CollapseSettings("explicit", data=str(path), epochs=1, width=4, batch_size=16)
+    compare_heads(plan, ["explicit"], out)
+    npz(tmp_path, arrays(1))
+    for heads in (["explicit"], ["explicit", "deq"]):
+        with pytest.raises(InvalidInput, match="other data"):
+            compare_heads(plan, heads, out)  # type: ignore[arg-type]
+
+
+def test_data_that_change_during_a_run_are_noticed(tmp_path: Path) -> None:
+    path, out = npz(tmp_path, arrays(0)), tmp_path / "run"
+    plan = CollapseSettings("explicit", data=str(path), epochs=1, width=4, batch_size=16)
+
+    def change(message: str) -> None:
+        if "residual" in message:
+            npz(tmp_path, arrays(1))
+
+    with pytest.raises(DataCorrupted, match=r"changed during the run.*start over"):
+        compare_heads(plan, ["explicit", "residual"], out, say=change)
+    assert [path.name for path in (out / "pieces").iterdir()] == ["explicit-0.json"]
