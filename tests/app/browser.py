@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import socket
 import subprocess
@@ -34,12 +35,17 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def served(runs: Path) -> Iterator[str]:
+def served(runs: Path, **environment: str) -> Iterator[str]:
     """Start `notsodeep explore` as a user would, and give its address."""
     port = free_port()
     command = [sys.executable, "-m", "notsodeep", "explore", "--no-browser", "--port", str(port),
                "--runs", str(runs)]  # fmt: skip
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, **environment},
+    ) as process:
         try:
             _await(f"http://localhost:{port}/_stcore/health", process)
             yield f"http://localhost:{port}"

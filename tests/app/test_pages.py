@@ -158,7 +158,7 @@ def test_markdown_in_messages_is_shown_as_it_is() -> None:
 
 def test_the_script_is_there_and_the_server_keeps_to_itself() -> None:
     assert SCRIPT.is_file()
-    options = options_of(8501, browser=False)
+    options = options_of(8501)
     assert options["server_address"] == "localhost"
     assert options["browser_gatherUsageStats"] is False
     assert options["server_headless"] is True

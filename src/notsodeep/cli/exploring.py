@@ -25,5 +25,9 @@ def explore_command(
 
     if not 1 <= port <= 65535:
         raise InvalidInput(f"port of explore must be from 1 to 65535. Got {port}.")
-    typer.echo(f"The explorer is at http://localhost:{port}")
-    serve(runs, port=port, browser=browser)
+    serve(
+        runs,
+        port=port,
+        browser=browser,
+        announce=lambda address: typer.echo(f"The explorer is at {address}"),
+    )
