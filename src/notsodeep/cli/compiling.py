@@ -21,8 +21,8 @@ from notsodeep.cli.options import (
     SeedOption,
     SigmaOption,
     equilibrium,
+    new_file,
     print_json,
-    require_new,
     say,
 )
 
@@ -122,9 +122,8 @@ def report_command(
     from notsodeep.experiments.run_directory import RunDirectory
     from notsodeep.report.compile_page import write_compile_page
 
-    if out is not None:
-        require_new(out, force)
-    page = write_compile_page(directory, out)
+    with new_file(out, force):
+        page = write_compile_page(directory, out)
     if as_json:
         print_json(
             {**RunDirectory.stored(directory, "compile").read("summary"), "report": str(page)}

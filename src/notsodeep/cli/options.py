@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import re
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from notsodeep.errors import InvalidInput
+from notsodeep.errors import InvalidInput, LockTimeout, RunInUse
 
 if TYPE_CHECKING:
     from notsodeep.architectures import DeepEquilibrium
@@ -83,10 +85,38 @@ def equilibrium(activation: str, sigma_a2: float, kinks: Iterable[float] | None)
     return DeepEquilibrium(phi, sigma_a2)
 
 
-def require_new(out: Path, force: bool) -> None:
-    """Refuse to replace a file that is there, unless it was asked for."""
-    if out.exists() and not force:
-        raise InvalidInput(f"out must not exist. Got {out}, which does. Use --force to replace it.")
+@contextlib.contextmanager
+def new_file(out: Path | None, force: bool) -> Iterator[None]:
+    """Reserve the file that a command writes, if it writes one, until the command has ended.
+
+    Raises
+    ------
+    InvalidInput
+        It is there already, and was not to be replaced.
+    RunInUse
+        Another process is about to write it.
+    """
+    if out is None:
+        yield
+        return
+    from notsodeep.execution.atomic_files import remove_abandoned
+    from notsodeep.execution.locks import exclusive_lock
+
+    if out.is_dir():
+        raise InvalidInput(f"out must be a file. Got {out}, which is a directory.")
+    try:
+        with exclusive_lock(out.with_name(f".{out.name}.lock"), timeout=0.0, passing=True):
+            if out.exists() and not force:
+                raise InvalidInput(
+                    f"out must not exist. Got {out}, which does. Use --force to replace it."
+                )
+            remove_abandoned(out.parent, re.escape(out.name))
+            yield
+    except LockTimeout as error:
+        raise RunInUse(
+            f"{out} is being written by another process. Wait for it to end, or choose another "
+            "--out."
+        ) from error
 
 
 def print_json(record: Any) -> None:

@@ -22,8 +22,8 @@ from notsodeep.cli.options import (
     SeedOption,
     SigmaOption,
     equilibrium,
+    new_file,
     print_json,
-    require_new,
     say,
 )
 from notsodeep.errors import InvalidInput
@@ -61,26 +61,25 @@ def match_command(
     from notsodeep.execution.atomic_files import write_json
     from notsodeep.matching import match
 
-    if out is not None:
-        require_new(out, force)
     place: dict[str, Any] = {"tau0": 1.0 if tau0 is None else tau0}
-    if data is not None:
-        if tau0 is not None:
-            raise InvalidInput("tau0 of match must be left out with --data, which has its own.")
-        say(f"loading {data}")
-        place = {"data": load(data, samples=samples, rng=seed).X}
-    say("matching")
-    found = match(
-        equilibrium(activation, sigma_a2, kink),
-        family=family,
-        kernel=kernel,  # type: ignore[arg-type]  # checked inside
-        convention=convention,  # type: ignore[arg-type]
-        layers=layers,
-        refine=refine,
-        **place,
-    )
-    if out is not None:
-        write_json(out, found.to_dict())
+    with new_file(out, force):
+        if data is not None:
+            if tau0 is not None:
+                raise InvalidInput("tau0 of match must be left out with --data, which has its own.")
+            say(f"loading {data}")
+            place = {"data": load(data, samples=samples, rng=seed).X}
+        say("matching")
+        found = match(
+            equilibrium(activation, sigma_a2, kink),
+            family=family,
+            kernel=kernel,  # type: ignore[arg-type]  # checked inside
+            convention=convention,  # type: ignore[arg-type]
+            layers=layers,
+            refine=refine,
+            **place,
+        )
+        if out is not None:
+            write_json(out, found.to_dict())
     if as_json:
         print_json(found.to_dict())
     else:
@@ -124,29 +123,28 @@ def kernel_command(
     deq = equilibrium(activation, sigma_a2, kink)
     checked_choice(deq, kernel, convention, "kernel")
     stored = out.suffix == ".zarr"
-    if not stored:
-        if cluster is not None or verify:
-            needed = "cluster" if cluster is not None else "verify"
-            raise InvalidInput(f"{needed} of kernel must come with a .zarr store. Got --out {out}.")
-        require_new(out, force)
-    rows = _rows(data, samples, seed)
-    model = deq.centred(_scale(rows.X)) if centred else deq
-    n = len(rows.X)
-    chosen: dict[str, Any] = {"kernel": kernel, "convention": convention, "dtype": dtype}
-    record = {**chosen, "model": model.to_dict(), "shape": [n, n], "file": str(out)}
-    if stored:
-        from notsodeep.execution.executors import open_executor
-        from notsodeep.kernels.store_writing import store_kernel
+    if not stored and (cluster is not None or verify):
+        needed = "cluster" if cluster is not None else "verify"
+        raise InvalidInput(f"{needed} of kernel must come with a .zarr store. Got --out {out}.")
+    with new_file(None if stored else out, force):
+        rows = _rows(data, samples, seed)
+        model = deq.centred(_scale(rows.X)) if centred else deq
+        n = len(rows.X)
+        chosen: dict[str, Any] = {"kernel": kernel, "convention": convention, "dtype": dtype}
+        record = {**chosen, "model": model.to_dict(), "shape": [n, n], "file": str(out)}
+        if stored:
+            from notsodeep.execution.executors import open_executor
+            from notsodeep.kernels.store_writing import store_kernel
 
-        chosen |= {"verify": verify, "force": force}
-        if cluster is None:
-            store = store_kernel(out, model, rows.X, **chosen)
+            chosen |= {"verify": verify, "force": force}
+            if cluster is None:
+                store = store_kernel(out, model, rows.X, **chosen)
+            else:
+                with open_executor(cluster) as executor:
+                    store = store_kernel(out, model, rows.X, **chosen, executor=executor)
+            record["sha256"] = store.digest
         else:
-            with open_executor(cluster) as executor:
-                store = store_kernel(out, model, rows.X, **chosen, executor=executor)
-        record["sha256"] = store.digest
-    else:
-        _write_npy(out, model, rows.X, **chosen)
+            _write_npy(out, model, rows.X, **chosen)
     if as_json:
         print_json(record)
     else:
@@ -174,22 +172,21 @@ def spectrum_command(
     from notsodeep.equivalents import compare, equivalent, limiting_spectrum
     from notsodeep.matching.refinement import exact_kernel
 
-    if out is not None:
-        require_new(out, force)
-    rows = _rows(data, samples, seed)
-    statistics, population = _statistics(rows)
-    deq = equilibrium(activation, sigma_a2, kink).centred(statistics.tau0)
-    say("random-matrix equivalent")
-    eq = equivalent(deq, rows.X, statistics, kernel=kernel, convention=convention)  # type: ignore[arg-type]
-    say("limiting law")
-    law = limiting_spectrum(eq, population=population)
-    say("exact kernel")
-    result = compare(exact_kernel(deq, rows.X, kernel, convention), eq, law)  # type: ignore[arg-type]
-    if out is not None:
-        from notsodeep.report.drawing import save_figure
-        from notsodeep.report.spectrum_figure import spectrum_figure
+    with new_file(out, force):
+        rows = _rows(data, samples, seed)
+        statistics, population = _statistics(rows)
+        deq = equilibrium(activation, sigma_a2, kink).centred(statistics.tau0)
+        say("random-matrix equivalent")
+        eq = equivalent(deq, rows.X, statistics, kernel=kernel, convention=convention)  # type: ignore[arg-type]
+        say("limiting law")
+        law = limiting_spectrum(eq, population=population)
+        say("exact kernel")
+        result = compare(exact_kernel(deq, rows.X, kernel, convention), eq, law)  # type: ignore[arg-type]
+        if out is not None:
+            from notsodeep.report.drawing import save_figure
+            from notsodeep.report.spectrum_figure import spectrum_figure
 
-        save_figure(spectrum_figure(result, f"{deq}, {kernel} kernel"), out)
+            save_figure(spectrum_figure(result, f"{deq}, {kernel} kernel"), out)
     if as_json:
         print_json(result.to_dict())
         return
@@ -208,31 +205,14 @@ def _rows(data: str, samples: int | None, seed: int) -> Dataset:
 def _write_npy(
     out: Path, model: DeepEquilibrium, X: Any, *, kernel: str, convention: str, dtype: str
 ) -> None:
-    import numpy as np
-
     from notsodeep import checks
-    from notsodeep.execution.atomic_files import (
-        make_directory,
-        named_write_failures,
-        reserve_space,
-    )
+    from notsodeep.execution.atomic_files import atomic_memmap
     from notsodeep.kernels import conjugate_kernel, tangent_kernel
 
     function = conjugate_kernel if kernel == "conjugate" else tangent_kernel
     kind = checks.kernel_dtype(dtype, "kernel")
-    temporary = out.with_name(f".{out.name}.part")
-    make_directory(out.parent)
-    try:
-        with named_write_failures(out):
-            matrix = np.lib.format.open_memmap(temporary, "w+", kind, (len(X), len(X)))
-            with temporary.open("r+b") as stream:
-                reserve_space(stream.fileno(), temporary.stat().st_size)
+    with atomic_memmap(out, kind, (len(X), len(X))) as matrix:
         function(model, X, convention=convention, out=matrix)  # type: ignore[arg-type]
-        matrix.flush()
-        del matrix
-        temporary.replace(out)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _scale(X: Any) -> float:
