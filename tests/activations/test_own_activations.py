@@ -17,6 +17,7 @@ from notsodeep.errors import (
     UndeclaredKink,
     UnknownName,
 )
+from notsodeep.numerics.quadrature import resolved_samples
 
 
 def test_function_without_derivative_matches_the_named_one() -> None:
@@ -37,7 +38,25 @@ def test_function_without_derivative_matches_the_named_one() -> None:
 def test_given_derivative_is_used() -> None:
     mine = from_function(np.sin, name="mine", derivative=np.cos)
     assert mine.derivative(np.array([0.0, 1.0])).tolist() == [1.0, np.cos(1.0)]
-    assert mine.parity == "odd"
+    # A symmetry seen at some points is not known everywhere.
+    assert mine.parity is None
+
+
+def test_declared_symmetry_is_kept_and_tested() -> None:
+    assert from_function(np.sin, name="mine", parity="odd").parity == "odd"
+    ramp = from_function(lambda x: np.maximum(x, 0), name="m", kinks=(0.0,), homogeneous=True)
+    assert ramp.homogeneous
+    for function, declared, words in (
+        (np.cos, {"parity": "odd"}, "at x = ±0 the values are 1 and 1"),
+        (lambda x: x + 1e-3, {"parity": "odd"}, "parity"),
+        (lambda x: np.minimum(x, 1e4), {"parity": "odd"}, "Leave parity out"),
+        (np.tanh, {"homogeneous": True}, "Leave homogeneous out"),
+        (lambda x: np.minimum(x, 1e4), {"homogeneous": True}, "declared homogeneous"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            from_function(function, name="mine", **declared)
+    with pytest.raises(UnknownName, match="parity"):
+        from_function(np.sin, name="mine", parity="both")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -120,14 +139,17 @@ def test_second_moment_is_refused_at_the_scale_where_it_ends() -> None:
             formula.moments(tau)
 
 
-def test_undeclared_kink_fails_the_error_estimate_too() -> None:
-    # Past the construction checks, the quadrature itself must notice.
-    kinked = from_function(
-        lambda x: np.where(np.abs(x) > 20, 40 - np.abs(x), np.abs(x)), name="far", kinks=(0.0,)
-    )
+def test_undeclared_kink_far_away_is_resolved_or_noticed() -> None:
+    def tent(x: np.ndarray) -> np.ndarray:
+        return np.where(np.abs(x) > 20, 40 - np.abs(x), np.abs(x))
+
+    kinked = from_function(tent, name="far", kinks=(0.0,))
+    declared = from_function(tent, name="far", kinks=(-20.0, 0.0, 20.0))
     assert kinked.moments(1.0).mean == pytest.approx(np.sqrt(2 / np.pi), rel=1e-12)
+    assert kinked.moments(30.0).mean == pytest.approx(declared.moments(30.0).mean, rel=1e-12)
+    # Where it is not looked for, the quadrature itself must notice.
     with pytest.raises(QuadratureError, match=r"declare it, as in kinks=\((19|20)"):
-        kinked.moments(30.0)
+        list(resolved_samples(lambda x: tent(x)[None], np.array([30.0]), (0.0,)))
 
 
 def test_function_cannot_be_saved() -> None:

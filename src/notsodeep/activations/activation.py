@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from notsodeep import checks
-from notsodeep.activations.moments import Moments, gaussian_moments
-from notsodeep.numerics.hermite import hermite_coefficients
+from notsodeep.activations.moments import Moments, gaussian_moments, require_finite
+from notsodeep.numerics.hermite import LEAST_SQUARE, hermite_expansion, unit_rows
+from notsodeep.numerics.quadrature import REACH
 from notsodeep.numerics.scale_table import at_many_scales
 
 FloatArray = NDArray[np.float64]
@@ -31,13 +32,14 @@ class Activation(ABC):
     kinks : tuple of float
         Points where φ or one of its derivatives jumps.  φ is smooth between them.
     parity : {"odd", "even"} or None
+        A symmetry that is certain: proven, or declared by the user.
     lipschitz : float
         sup |φ′|; infinite for polynomials of degree two and more.
     homogeneous : bool
         Whether φ(cx) = c φ(x) for every c > 0.
     detected : bool
-        Whether parity, Lipschitz constant and homogeneity were found numerically, and so are
-        evidence rather than proof.  False for the named activations.
+        Whether the Lipschitz constant was found numerically, and so is evidence rather than
+        proof.  False for the named activations.
 
     Examples
     --------
@@ -83,6 +85,18 @@ class Activation(ABC):
         """Return the moments in the order of `Moments`, shape (6, n_scales), if known exactly."""
         return None
 
+    def panel_ends(self, reach: float) -> tuple[float, ...]:
+        """Points in [−reach, reach], besides the kinks, where panels of quadratures must end.
+
+        Between 0, ±1/2, ±1, ±2, …, the kinks and these points, sixteen Gauss nodes must see what
+        φ does.  None for the named activations, which vary on a length of about one.
+        """
+        return ()
+
+    def quadrature_splits(self, largest_scale: float) -> tuple[float, ...]:
+        """Return kinks and panel ends together, for Gaussian integrals up to that scale."""
+        return (*self.kinks, *self.panel_ends(REACH * largest_scale))
+
     def hermite_coefficients(self, scales: ArrayLike, terms: int) -> FloatArray:
         """Coefficients a_k(τ) = E[φ(τξ) h_k(ξ)], k < terms; shape (n_scales, terms).
 
@@ -90,22 +104,38 @@ class Activation(ABC):
         """
         owner = f"hermite_coefficients of {self}"
         tau = np.atleast_1d(checks.scales(scales, "scales", owner))
-        coefficients = self._hermite_coefficients(
-            tau, checks.positive_integer(terms, "terms", owner)
-        )
+        count = checks.positive_integer(terms, "terms", owner)
+        with np.errstate(over="ignore", invalid="ignore"):
+            coefficients = self._hermite_coefficients(tau, count)
+        require_finite(coefficients, tau, self)
         if self.parity is not None:
             coefficients[:, (0 if self.parity == "odd" else 1) :: 2] = 0.0
         return coefficients
 
     def _hermite_coefficients(self, scales: FloatArray, terms: int) -> FloatArray:
-        def relative(tau: FloatArray) -> FloatArray:
-            values = hermite_coefficients(self.value, tau, terms, self.kinks, name=str(self))
-            return values / self.size(tau)[:, None]
+        def columns(tau: FloatArray) -> FloatArray:
+            splits = self.quadrature_splits(float(tau.max()))
+            values, squares = hermite_expansion(self.value, tau, terms, splits, name=str(self))
+            return np.column_stack([self.log_growth(squares, tau), unit_rows(values, squares)])
 
-        return at_many_scales(relative, scales) * self.size(scales)[:, None]
+        table = at_many_scales(columns, scales)
+        roots = np.sqrt(self.from_log_growth(table[:, 0], scales))
+        return np.asarray(table[:, 1:] * roots[:, None])
 
-    def size(self, scales: FloatArray) -> FloatArray:
-        """Return |φ(0)| + τ, roughly the size of φ(τξ): what small scales keep digits against."""
+    def log_growth(self, squares: FloatArray, scales: FloatArray) -> FloatArray:
+        """Return log(E φ²(τξ)/(|φ(0)| + τ)²): of moderate size at every scale.
+
+        What is tabulated over scales is relative to φ at each scale: second moments as logarithms,
+        everything else in units of their roots.  The divisor only keeps the logarithm small, and
+        with it the digits that it costs.
+        """
+        return np.asarray(np.log(np.maximum(squares, LEAST_SQUARE) / self._size(scales) ** 2))
+
+    def from_log_growth(self, logarithms: FloatArray, scales: FloatArray) -> FloatArray:
+        """Turn `log_growth` back into E φ²(τξ)."""
+        return np.asarray(np.exp(logarithms) * self._size(scales) ** 2)
+
+    def _size(self, scales: FloatArray) -> FloatArray:
         return np.asarray(abs(float(self(0.0))) + scales)
 
     def moments(self, scale: ArrayLike) -> Moments:

@@ -46,6 +46,10 @@ class Centred(Activation):
         """Evaluate φ′(x)."""
         return self.base.derivative(x)
 
+    def panel_ends(self, reach: float) -> tuple[float, ...]:
+        """Points between which φ varies slowly enough to be integrated."""
+        return self.base.panel_ends(reach)
+
     def closed_form_pairs(
         self, scale1: FloatArray, scale2: FloatArray, rho: FloatArray, rest: FloatArray
     ) -> tuple[FloatArray, FloatArray] | None:

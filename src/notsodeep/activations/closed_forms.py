@@ -8,6 +8,7 @@ know it to more digits than 1 − |ρ| has.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,25 @@ def hinge_at_zero(
     return value / (2.0 * math.pi), slope / (2.0 * math.pi)
 
 
+def hinge_rest(
+    rho: FloatArray, rest: FloatArray, right: float, left: float, sign: FloatArray
+) -> FloatArray:
+    """1 − |E[φφ]|/√(E φ²(u) E φ²(v)) for the φ of `hinge_at_zero`, where E[φφ] has that sign.
+
+    With θ the small angle of (1, |ρ|), S = sin θ − θ cos θ and k = 2·right·left/(right² + left²):
+    rest − (1 − k)S/π for ρ > 0; without cancellation for small rest.
+    """
+    ratio = 2.0 * right * left / (right**2 + left**2)
+    chord = (1.0 - ratio) * _sine_minus_chord(np.arctan2(root_of(rest), 1.0 - rest)) / math.pi
+    # Of opposite arguments an odd φ (ratio 1) makes opposite values, an even one (−1) equal ones.
+    opposite = np.where(
+        sign > 0.0,
+        (1.0 + ratio) - ratio * rest - chord,
+        (1.0 - ratio) + ratio * rest + chord,
+    )
+    return np.maximum(np.where(rho >= 0.0, rest - chord, opposite), 0.0)
+
+
 def _sine_minus_chord(angle: FloatArray) -> FloatArray:
     """Evaluate sin δ − δ cos δ without cancellation at small δ (by its series there)."""
     small = np.where(angle < 0.5, angle, 0.0)
@@ -60,38 +80,56 @@ def _sine_minus_chord(angle: FloatArray) -> FloatArray:
     return np.where(angle < 0.5, series, np.sin(angle) - angle * np.cos(angle))
 
 
+class HingeForm(NamedTuple):
+    """φ(x) = intercept + slope·x + Σ_j Δ_j·(distance of x beyond k_j, seen from 0).
+
+    The hinge at k ≥ 0 is (x − k)₊, that at k < 0 is (k − x)₊: all of them vanish near 0.
+
+    Attributes
+    ----------
+    intercept, slope : float
+    hinges : tuple of (float, float)
+        (k_j, Δ_j), where Δ_j is the change of slope at k_j from left to right.
+    """
+
+    intercept: float
+    slope: float
+    hinges: tuple[tuple[float, float], ...]
+
+
 def piecewise_linear(
     scale1: FloatArray,
     scale2: FloatArray,
     rho: FloatArray,
     rest: FloatArray,
-    intercept: float,
-    slope: float,
-    hinges: tuple[tuple[float, float], ...],
+    form: HingeForm,
 ) -> Pairs:
-    """Pairs for φ(x) = intercept + slope·x + Σ_j Δ_j (x − k_j)₊, hinges = ((k_j, Δ_j), …).
+    """Pairs for a piecewise-linear φ.
 
     Each pair of hinges needs the bivariate normal probability (Owen's T function) and density;
     derived from E[(ξ−h)₊(η−k)₊] = (ρ + hk) L − k A − h B + (1 − ρ²) ϕ₂(h, k), where
-    L = P(ξ > h, η > k), A = ϕ(h) P(η > k | ξ = h), B = ϕ(k) P(ξ > h | η = k).
+    L = P(ξ > h, η > k), A = ϕ(h) P(η > k | ξ = h), B = ϕ(k) P(ξ > h | η = k).  A hinge that opens
+    to the left is one that opens to the right in −ξ.
     """
+    intercept, slope, hinges = form
     size = scale1 * scale2
     value = intercept**2 + slope**2 * rho * size
     derivative = np.full_like(value, slope**2)
-    for knot, change in hinges:
+    sides = [1.0 if knot >= 0.0 else -1.0 for knot, _ in hinges]
+    for (knot, change), side in zip(hinges, sides, strict=True):
         for scale in (scale1, scale2):
-            h = knot / scale
+            h = abs(knot) / scale
             beyond = ndtr(-h)
             value = value + change * (
-                intercept * scale * (_density(h) - h * beyond) + slope * rho * size * beyond
+                intercept * scale * (_density(h) - h * beyond) + side * slope * rho * size * beyond
             )
-            derivative = derivative + change * slope * beyond
-    for knot1, change1 in hinges:
-        for knot2, change2 in hinges:
-            h, k = knot1 / scale1, knot2 / scale2
-            product, orthant = _hinge_pair(h, k, rho, rest)
+            derivative = derivative + side * change * slope * beyond
+    for (knot1, change1), side1 in zip(hinges, sides, strict=True):
+        for (knot2, change2), side2 in zip(hinges, sides, strict=True):
+            h, k, side = abs(knot1) / scale1, abs(knot2) / scale2, side1 * side2
+            product, orthant = _hinge_pair(h, k, side * rho, rest)
             value = value + change1 * change2 * size * product
-            derivative = derivative + change1 * change2 * orthant
+            derivative = derivative + side * change1 * change2 * orthant
     return value, derivative
 
 

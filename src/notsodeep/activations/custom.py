@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep import checks
-from notsodeep.activations import expressions
-from notsodeep.activations.activation import Activation, frozen_parameters
-from notsodeep.activations.detection import REACH, detect_facts, require_usable
+from notsodeep.activations import expressions, formula_analysis
+from notsodeep.activations.activation import Activation, Parity, frozen_parameters
+from notsodeep.activations.detection import (
+    REACH,
+    largest_slope,
+    require_symmetry,
+    require_usable,
+)
 from notsodeep.errors import NotSerialisable
 from notsodeep.numerics.differentiation import piecewise_derivative, resolving_radius
+from notsodeep.numerics.smoothness import unseen_panels
 
 FloatArray = NDArray[np.float64]
 ArrayFunction = Callable[[FloatArray], FloatArray]
@@ -44,6 +50,10 @@ class Formula(Activation):
         """Evaluate φ′(x), exactly, by the chain rule."""
         return expressions.derivative(self.expression, x)
 
+    def panel_ends(self, reach: float) -> tuple[float, ...]:
+        """Points between which the formula varies slowly enough to be integrated."""
+        return formula_analysis.panel_ends(self.expression, reach)
+
     def __str__(self) -> str:
         return str(dict(self.parameters)["formula"])
 
@@ -53,14 +63,15 @@ def from_formula(formula: str, *, kinks: Iterable[float] = ()) -> Formula:
 
     The formula is parsed by a small grammar and never run as code; see
     `notsodeep.activations.expressions` for what it may contain.  The result has an exact
-    derivative, can be saved, and can be built into a torch network.
+    derivative, can be saved, and can be built into a torch network.  Parity and homogeneity are
+    those that the formula proves; the Lipschitz constant is found numerically.
 
     Parameters
     ----------
     formula : str
     kinks : iterable of float
-        Points where the function or one of its derivatives jumps.  Undeclared ones are found
-        and refused with their position.
+        Points where the function or one of its derivatives jumps.  Undeclared ones are found,
+        wherever they are, and refused with their position.
 
     Examples
     --------
@@ -72,12 +83,19 @@ def from_formula(formula: str, *, kinks: Iterable[float] = ()) -> Formula:
     declared = checks.increasing_points(kinks, "kinks", "from_formula")
     value = partial(expressions.value, expression)
     derivative = partial(expressions.derivative, expression)
-    require_usable(value, derivative, declared, f"formula {formula!r}")
+    ends = formula_analysis.panel_ends(expression, 2.0 * REACH)
+    suspects = formula_analysis.possible_kinks(expression)
+    require_usable(
+        value, derivative, declared, f"formula {formula!r}", suspects=suspects, ends=ends
+    )
     return Formula(
         name="formula",
         parameters=frozen_parameters({"formula": formula.strip(), "kinks": declared}),
         kinks=declared,
-        **detect_facts(value, derivative),
+        parity=formula_analysis.parity(expression),
+        lipschitz=largest_slope(derivative, (*ends, *declared)),
+        homogeneous=formula_analysis.homogeneous(expression),
+        detected=True,
         expression=expression,
     )
 
@@ -95,10 +113,12 @@ class Function(Activation):
         The same function on torch tensors, if the user gave one.
     radius : float
         Half the interval on which φ is interpolated where its derivative was not given.
+    ends : tuple of float
+        Ends of panels within which φ varies fast.
 
     Examples
     --------
-    >>> square = from_function(np.square, name="square")
+    >>> square = from_function(np.square, name="square", parity="even")
     >>> square.parity, square.derivative(np.array([1.5])).round(9)
     ('even', array([3.]))
     """
@@ -107,6 +127,7 @@ class Function(Activation):
     slope: ArrayFunction | None
     torch: Callable[[Any], Any] | None
     radius: float
+    ends: tuple[float, ...]
 
     def value(self, x: FloatArray) -> FloatArray:
         """Evaluate φ(x)."""
@@ -117,6 +138,10 @@ class Function(Activation):
         if self.slope is not None:
             return _quietly(self.slope, x)
         return piecewise_derivative(self.value, x, self.kinks, self.radius)
+
+    def panel_ends(self, reach: float) -> tuple[float, ...]:
+        """Points found to cut the panels within which φ varies fast."""
+        return tuple(end for end in self.ends if abs(end) <= reach)
 
     def to_dict(self) -> dict[str, Any]:
         """Refuse: a Python function has no faithful JSON form."""
@@ -133,12 +158,15 @@ def from_function(
     kinks: Iterable[float] = (),
     derivative: ArrayFunction | None = None,
     torch: Callable[[Any], Any] | None = None,
+    parity: Parity | None = None,
+    homogeneous: bool = False,
 ) -> Function:
     """Make an activation from any vectorised NumPy function.
 
     Everything the theory needs is tested here, before any work: that the function is elementwise
     and finite, has a Gaussian second moment at scale 1, and is smooth away from the declared kinks.
-    Parity, Lipschitz constant and homogeneity are detected numerically (``detected`` is True).
+    The Lipschitz constant is found numerically (``detected`` is True).  A function can be known at
+    some points only: spikes narrower than about 1e-4 may be missed, where a formula shows them.
 
     Parameters
     ----------
@@ -151,10 +179,17 @@ def from_function(
         Exact derivative; without it, φ is differentiated numerically (to about 1e-12).
     torch : callable, optional
         The same function on torch tensors; needed only to build finite networks.
+    parity : {"odd", "even"}, optional
+        Declare a symmetry, which makes kernels faster and, for nearly opposite inputs and kinked
+        functions, more precise.  Tested up to |x| = 10⁶; beyond, it is your word.
+    homogeneous : bool, default False
+        Declare that φ(cx) = c φ(x) for every c > 0.  Tested likewise.
 
     Examples
     --------
-    >>> mine = from_function(lambda x: np.log(np.cosh(x)), name="log_cosh")
+    >>> mine = from_function(
+    ...     lambda x: np.logaddexp(x, -x) - np.log(2), name="log_cosh", parity="even"
+    ... )
     >>> mine.parity, round(mine.lipschitz, 9), mine.detected
     ('even', 1.0, True)
     """
@@ -168,22 +203,30 @@ def from_function(
     if derivative is not None:
         checks.elementwise(derivative, f"derivative of {label!r}")
     value = partial(_quietly, function)
-    radius = resolving_radius(value, REACH, declared) if derivative is None else 0.0
+    ends = unseen_panels(value, declared)
+    radius = resolving_radius(value, REACH, declared, ends) if derivative is None else 0.0
     slope = (
         partial(piecewise_derivative, value, kinks=declared, radius=radius)
         if derivative is None
         else partial(_quietly, derivative)
     )
-    require_usable(value, slope, declared, f"function {label!r}")
+    require_usable(value, slope, declared, f"function {label!r}", ends=ends)
+    if parity is not None:
+        checks.known_name(parity, get_args(Parity), "parity of from_function")
+    require_symmetry(value, parity, bool(homogeneous), f"function {label!r}")
     return Function(
         name=label,
         parameters=(),
         kinks=declared,
-        **detect_facts(value, slope),
+        parity=parity,
+        lipschitz=largest_slope(slope, (*ends, *declared)),
+        homogeneous=bool(homogeneous),
+        detected=True,
         function=function,
         slope=derivative,
         torch=torch,
         radius=radius,
+        ends=ends,
     )
 
 

@@ -13,6 +13,7 @@ from notsodeep.activations.activation import Activation
 from notsodeep.activations.closed_forms import root_of
 from notsodeep.errors import InvalidInput
 from notsodeep.numerics.pair_quadrature import pair_quadrature
+from notsodeep.numerics.quadrature import REACH
 
 FloatArray = NDArray[np.float64]
 Method = Literal["auto", "closed_form", "series", "quadrature"]
@@ -130,6 +131,8 @@ def standardised_pairs(
             rho[todo],
             root_of(rest[todo]),
             activation.kinks,
+            activation.panel_ends(REACH * float(max(scale1.max(), scale2.max()))),
+            name=str(activation),
         )
         methods.append("quadrature")
     return PairExpectations(value, derivative, tuple(methods))

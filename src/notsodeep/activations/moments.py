@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from notsodeep import checks
+from notsodeep.errors import NotIntegrable
 from notsodeep.numerics.quadrature import resolved_samples
 
 if TYPE_CHECKING:
@@ -74,9 +75,11 @@ def gaussian_moments(activation: Activation, scale: ArrayLike) -> Moments:
     (0.797885, 0.5, 2.0)
     """
     tau = checks.scales(scale, "scale", f"the moments of {activation}")
-    out = activation.closed_form_moments(tau.reshape(-1))
+    with np.errstate(over="ignore", invalid="ignore"):
+        out = activation.closed_form_moments(tau.reshape(-1))
     if out is None:
         out = _by_quadrature(activation, tau.reshape(-1))
+    require_finite(out.T, tau.reshape(-1), activation)
     if activation.parity == "odd":
         out[[0, 2]] = 0.0
     elif activation.parity == "even":
@@ -86,6 +89,16 @@ def gaussian_moments(activation: Activation, scale: ArrayLike) -> Moments:
     return Moments(tau, *out.reshape(6, *tau.shape))
 
 
+def require_finite(rows: FloatArray, scales: FloatArray, activation: Activation) -> None:
+    """Refuse moments or coefficients (a row for each scale) that overflowed."""
+    bad = ~np.isfinite(rows).all(axis=1)
+    if bad.any():
+        raise NotIntegrable(
+            f"The Gaussian moments of {activation} overflow at scale τ = "
+            f"{float(scales[bad.argmax()]):.6g}. Scale the data down."
+        )
+
+
 def _by_quadrature(activation: Activation, scales: FloatArray) -> FloatArray:
     """Return the six moments as rows, in the order of `Moments`."""
     out = np.empty((6, scales.size))
@@ -93,7 +106,8 @@ def _by_quadrature(activation: Activation, scales: FloatArray) -> FloatArray:
     def value_and_slope(x: FloatArray) -> FloatArray:
         return np.stack([activation.value(x), activation.derivative(x)])
 
-    for part in resolved_samples(value_and_slope, scales, activation.kinks, name=str(activation)):
+    splits = activation.quadrature_splits(float(scales.max()))
+    for part in resolved_samples(value_and_slope, scales, splits, name=str(activation)):
         value, slope = part.values
         weights = part.rule.weights
         odd_weights = weights * part.rule.nodes / scales[part.index, None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -43,10 +44,15 @@ class PiecewiseLinear(Activation):
     slopes: tuple[float, ...]
     value_at_zero: float
 
-    @property
-    def _knot_values(self) -> tuple[float, ...]:
-        """φ at the knots, integrated from 0."""
-        return tuple(self.value_at_zero + self._integral(knot) for knot in self.knots)
+    @cached_property
+    def _anchors(self) -> tuple[FloatArray, FloatArray]:
+        """For each segment the point nearest to 0, and φ there.
+
+        Measured from there φ keeps its digits near 0, where all of its value may be slope·x.
+        """
+        ends = np.array([-math.inf, *self.knots, math.inf])
+        points = np.clip(0.0, ends[:-1], ends[1:])
+        return points, np.array([self.value_at_zero + self._integral(p) for p in points])
 
     def _integral(self, end: float) -> float:
         """∫₀^end φ′."""
@@ -59,24 +65,24 @@ class PiecewiseLinear(Activation):
     def _slope_right_of(self, x: float) -> float:
         return self.slopes[sum(k <= x for k in self.knots)]
 
-    @property
-    def _hinge_form(self) -> tuple[float, float, tuple[tuple[float, float], ...]]:
-        """(intercept, slope, ((knot, change of slope), …)): φ as a line plus hinges."""
-        intercept = self.value_at_zero
-        if self.knots:
-            intercept = self._knot_values[0] - self.slopes[0] * self.knots[0]
+    @cached_property
+    def _hinge_form(self) -> closed_forms.HingeForm:
+        """φ as the line through its segment at 0, plus hinges that open away from 0.
+
+        A hinge opened towards 0 would have to cancel against the others there.
+        """
+        at_zero = self.slopes[sum(k < 0.0 for k in self.knots)]
         changes = (b - a for a, b in pairwise(self.slopes))
-        return intercept, self.slopes[0], tuple(zip(self.knots, changes, strict=True))
+        return closed_forms.HingeForm(
+            self.value_at_zero, at_zero, tuple(zip(self.knots, changes, strict=True))
+        )
 
     def value(self, x: FloatArray) -> FloatArray:
         """Evaluate φ(x)."""
-        if not self.knots:
-            return self.value_at_zero + self.slopes[0] * x
+        points, heights = self._anchors
         segment = np.searchsorted(self.knots, x)
-        anchors = np.array([self.knots[0], *self.knots])
-        heights = np.array([self._knot_values[0], *self._knot_values])
         result: FloatArray = heights[segment] + np.array(self.slopes)[segment] * (
-            x - anchors[segment]
+            x - points[segment]
         )
         return result
 
@@ -93,13 +99,14 @@ class PiecewiseLinear(Activation):
             return closed_forms.hinge_at_zero(
                 scale1, scale2, rho, rest, self.slopes[-1], self.slopes[0]
             )
-        return closed_forms.piecewise_linear(scale1, scale2, rho, rest, *self._hinge_form)
+        return closed_forms.piecewise_linear(scale1, scale2, rho, rest, self._hinge_form)
 
     def _hermite_coefficients(self, scales: FloatArray, terms: int) -> FloatArray:
         """Exact coefficients.
 
         For a hinge (x − k)₊ at scale τ, with κ = k/τ:
         a_0 = τ(ϕ(κ) − κ Φ(−κ)), a_1 = τ Φ(−κ), a_n = τ ϕ(κ) h_{n−2}(κ)/√(n(n−1)).
+        Those of (k − x)₊ are those of (x + k)₊, mirrored: times (−1)^n.
         """
         intercept, slope, hinges = self._hinge_form
         coefficients = np.zeros((len(scales), max(terms, 2)))
@@ -107,15 +114,17 @@ class PiecewiseLinear(Activation):
         coefficients[:, 1] = slope * scales
         order = np.arange(2, terms)
         for knot, change in hinges:
-            kappa = knot / scales
+            kappa = abs(knot) / scales
+            odd = 1.0 if knot >= 0.0 else -1.0  # sign of the coefficients of odd degree
             density = np.exp(-0.5 * kappa**2) / math.sqrt(2.0 * math.pi)
             beyond = ndtr(-kappa)
             coefficients[:, 0] += change * scales * (density - kappa * beyond)
-            coefficients[:, 1] += change * scales * beyond
+            coefficients[:, 1] += odd * change * scales * beyond
             if terms > 2:
                 # Far out, ϕ(κ) is 0 and h_n(κ) overflows: the product is 0.
                 near = np.where(np.abs(kappa) < 37.0, kappa, 0.0)
-                higher = hermite_polynomials(near, terms - 2).T / np.sqrt(order * (order - 1))
+                signs = np.where(order % 2, odd, 1.0) / np.sqrt(order * (order - 1))
+                higher = hermite_polynomials(near, terms - 2).T * signs
                 coefficients[:, 2:] += change * (scales * density)[:, None] * higher
         return coefficients[:, :terms]
 

@@ -13,14 +13,23 @@ from numpy.typing import NDArray
 
 from notsodeep import checks
 from notsodeep.activations.activation import Activation, Parity, frozen_parameters
+from notsodeep.errors import QuadratureError
 from notsodeep.numerics.hermite import hermite_polynomials, iterate_hermite
 
 FloatArray = NDArray[np.float64]
+
+MAX_DEGREE = 350
+"""Beyond degree 366 the weights of the Gauss–Hermite rule underflow, and integrals would be 0."""
 
 
 @functools.lru_cache(maxsize=64)
 def _gauss_hermite(size: int) -> tuple[FloatArray, FloatArray]:
     """Nodes of the Gauss–Hermite rule, and weight·h_k at them, shape (size, size)."""
+    if size > MAX_DEGREE + 1:
+        raise QuadratureError(
+            f"Gaussian integrals of a polynomial of degree {size - 1} cannot be computed in double "
+            f"precision. Use a degree of at most {MAX_DEGREE}."
+        )
     nodes, weights = np.polynomial.hermite_e.hermegauss(size)
     weights = weights / math.sqrt(2.0 * math.pi)
     return nodes, (weights * hermite_polynomials(nodes, size)).T

@@ -48,12 +48,11 @@ class BlockSource:
     ) -> BlockSource:
         """Check everything a user may have got wrong, then prepare the source."""
         checks.known_name(kernel, get_args(KernelName), f"kernel of {owner}")
-        tangent = kernel == "tangent"
-        return cls(checked_evaluation(model, X, Y, convention, owner, tangent=tangent), kernel)
+        return cls(checked_evaluation(model, X, Y, convention, owner, kernel), kernel)
 
     def __reduce__(self) -> tuple[Any, ...]:
         here = self.evaluation
-        return _arrived, (self.kernel, here.model, here.X, here.Y, here.convention, here.tangent)
+        return _arrived, (self.kernel, here.model, here.X, here.Y, here.convention)
 
     def __sizeof__(self) -> int:
         # Dask asks, to know what a copy costs.

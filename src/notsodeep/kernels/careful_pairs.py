@@ -2,25 +2,30 @@
 
 These are pairs whose series converges too slowly, pairs for which Newton's method needs a bracket,
 and nearly equal or opposite inputs.  For the last, the derivative kernel of a kinked activation
-depends on √(1 − |ρ|), so 1 − |ρ| is carried by itself, from the difference of the two inputs.
+depends on √(1 − |ρ|), where ρ itself has lost all digits.  So 1 − |ρ| is carried by itself: from
+the difference of the two inputs, scaled to one length, through every layer.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from notsodeep.activations import Activation
+from notsodeep.activations import Activation, Centred, PiecewiseLinear
+from notsodeep.activations.closed_forms import hinge_rest, root_of
 from notsodeep.activations.gaussian_pairs import LEAST_SCALE, standardised_pairs
 from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
 from notsodeep.errors import NotConverged
 from notsodeep.kernels.sample_scales import SampleColumns
+from notsodeep.numerics.pair_quadrature import pair_distances
+from notsodeep.numerics.quadrature import REACH
 
 FloatArray = NDArray[np.float64]
 
-_LINEAR = 1e-11  # below this 1 − |ρ| the first-order change of the kernel is exact to rounding
+_NEAR = 1e-6  # 1 − |ρ| below this is computed by itself; above, √(1 − |ρ|) is right to 1e-13
 _MAX_STEPS = 100
 _TOLERANCE = 4e-15  # a step in ρ that is not worth another evaluation
 _RESIDUAL = 1e-12
@@ -35,16 +40,35 @@ class InputPairs:
     ----------
     inner : ndarray of shape (n,)
         x·y.
-    apart : ndarray of shape (n,)
-        ‖x − y‖² where x·y > 0, ‖x + y‖² elsewhere; free of cancellation.
+    norm1, norm2 : ndarray of shape (n,)
+        ‖x‖ and ‖y‖.
+    rest : ndarray of shape (n,)
+        1 − |cos(x, y)|, free of cancellation.
     """
 
     inner: FloatArray
-    apart: FloatArray
+    norm1: FloatArray
+    norm2: FloatArray
+    rest: FloatArray
+
+    @classmethod
+    def of(cls, X: FloatArray, Y: FloatArray) -> InputPairs:
+        """Pair the rows of X with those of Y."""
+        inner = np.einsum("ij,ij->i", X, Y)
+        norm1, norm2 = (np.sqrt(np.einsum("ij,ij->i", Z, Z)) for Z in (X, Y))
+        unit1, unit2 = (
+            Z / np.maximum(norm, LEAST_SCALE)[:, None] for Z, norm in ((X, norm1), (Y, norm2))
+        )
+        difference = unit1 - np.where(inner >= 0.0, 1.0, -1.0)[:, None] * unit2
+        rest = 0.5 * np.einsum("ij,ij->i", difference, difference)
+        # With a zero row there is no angle; by convention it is a right one.
+        rest = np.where(np.minimum(norm1, norm2) > 0.0, np.minimum(rest, 1.0), 1.0)
+        return cls(inner, norm1, norm2, rest)
 
     def part(self, chosen: NDArray[np.bool_]) -> InputPairs:
         """Return some of the pairs."""
-        return InputPairs(self.inner[chosen], self.apart[chosen])
+        columns = (self.inner, self.norm1, self.norm2, self.rest)
+        return InputPairs(*(column[chosen] for column in columns))
 
 
 def equilibrium_pairs(
@@ -88,13 +112,49 @@ def equilibrium_pairs(
         )
         gap[active] = sigma_a2 * value[active] + drive[active] - size[active] * moved
     _require_convergence(deq, inputs, one, two, np.abs(gap) / size)
-    rest = _refined_rest(deq, inputs, one, two, rho)
-    refined = rest != 1.0 - np.abs(rho)
-    if refined.any():
-        value[refined], slope[refined] = _pairs(
-            deq.activation, one.scales[refined], two.scales[refined], rho[refined], rest[refined]
+    near = solvable & (1.0 - np.abs(rho) < _NEAR)
+    if deq.activation.kinks and near.any():
+        value[near], slope[near] = _near_pairs(
+            deq, inputs.part(near), one.take(near), two.take(near), rho[near]
         )
     return np.asarray(sigma_a2 * value + drive), value, slope
+
+
+def _near_pairs(
+    deq: DeepEquilibrium,
+    inputs: InputPairs,
+    one: SampleColumns,
+    two: SampleColumns,
+    rho: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """E[φφ] and E[φ′φ′] where r = 1 − |ρ| is tiny and what matters; ρ is known as far as it goes.
+
+    With d = 1 − |E[φφ]|/(s₁s₂), s² = E φ², and c = 1 − |cos(x, y)| the equation for ρ is
+    τ₁τ₂ r = (τ₁τ₂ − σa² s₁s₂ − σb² ‖x‖‖y‖) + σa² s₁s₂ d(r) + σb² ‖x‖‖y‖ c.
+    As τ² = σa² s² + σb² ‖x‖², the bracket is that of two vectors (√σa² s, √σb² ‖x‖): the product of
+    their lengths less their inner product, which is a determinant squared over the sum of the two.
+    """
+    sigma_a2, sigma_b2 = deq.sigma_a2, deq.sigma_b2
+    root1, root2 = np.sqrt(one.square), np.sqrt(two.square)
+    size = one.scales * two.scales
+    along = sigma_a2 * root1 * root2 + sigma_b2 * inputs.norm1 * inputs.norm2
+    across = sigma_a2 * sigma_b2 * (root1 * inputs.norm2 - root2 * inputs.norm1) ** 2
+    drive = across / (size + along) + sigma_b2 * inputs.norm1 * inputs.norm2 * inputs.rest
+    rest = 1.0 - np.abs(rho)
+    for _ in range(_MAX_STEPS):
+        value, slope = _pairs(deq.activation, one.scales, two.scales, rho, rest)
+        deficit = feature_rest(deq.activation, one, two, rho, rest, value)
+        gap = drive + sigma_a2 * root1 * root2 * deficit - size * rest
+        moved = np.maximum(rest + gap / (size * (1.0 - sigma_a2 * np.abs(slope))), 0.0)
+        settled = np.abs(moved - rest) <= 1e-13 * np.sqrt(rest) + 1e-30
+        rest = moved
+        if settled.all():
+            return _pairs(deq.activation, one.scales, two.scales, rho, rest)
+    worst = int(np.argmin(settled))
+    raise NotConverged(
+        f"1 − |ρ| of a pair of the {deq} with x·y = {inputs.inner[worst]:.6g} did not converge in "
+        f"{_MAX_STEPS} steps. Use a smaller sigma_a2."
+    )
 
 
 def _approximate(
@@ -135,25 +195,6 @@ def _require_convergence(
         )
 
 
-def _refined_rest(
-    deq: DeepEquilibrium,
-    inputs: InputPairs,
-    one: SampleColumns,
-    two: SampleColumns,
-    rho: FloatArray,
-) -> FloatArray:
-    """1 − |ρ|, from Δ = E(u ∓ v)² = σa² E(φ(u) ∓ φ(v))² + σb² ‖x ∓ y‖² where it is tiny."""
-    size = one.scales * two.scales
-    rest = 1.0 - np.abs(rho)
-    # To first order E(φ(u) − φ(v))² = E φ′² Δ; with a plus sign only if φ is odd.
-    follows = (rho > 0.0) | (deq.activation.parity == "odd") | (deq.sigma_a2 == 0.0)
-    gain = deq.sigma_a2 * np.sqrt(one.slope_square * two.slope_square)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        spread = deq.sigma_b2 * inputs.apart / (1.0 - gain)
-        precise = np.maximum(spread - (one.scales - two.scales) ** 2, 0.0) / (2.0 * size)
-    return np.where(follows & (gain < 1.0) & (precise < _LINEAR) & (rest < 1e-9), precise, rest)
-
-
 def explicit_pairs(
     network: ExplicitNetwork,
     inputs: InputPairs,
@@ -163,21 +204,91 @@ def explicit_pairs(
 
     `layers` holds, for each activation, the columns of both samples at its input scale.
     """
-    covariance, tangent = inputs.inner.copy(), inputs.inner.copy()
-    spread = inputs.apart
-    for activation, (one, two) in zip(network.activations, layers, strict=True):
-        size = one.scales * two.scales
-        rho = np.clip(covariance / size, -1.0, 1.0)
-        precise = np.maximum(spread - (one.scales - two.scales) ** 2, 0.0) / (2.0 * size)
-        tiny = (precise < _LINEAR) & (1.0 - np.abs(rho) < 1e-9)
-        rest = np.where(tiny, precise, 1.0 - np.abs(rho))
+    covariance, tangent, rest = inputs.inner.copy(), inputs.inner.copy(), inputs.rest
+    for depth, (activation, (one, two)) in enumerate(zip(network.activations, layers, strict=True)):
+        rho = np.clip(covariance / (one.scales * two.scales), -1.0, 1.0)
+        rest = np.where(1.0 - np.abs(rho) < _NEAR, rest, 1.0 - np.abs(rho))
         value, slope = _pairs(activation, one.scales, two.scales, rho, rest)
-        follows = tiny & ((rho > 0.0) | (activation.parity == "odd"))
-        total = one.square + two.square
-        spread = np.where(follows, slope * spread, total - 2.0 * np.abs(value))
+        if any(later.kinks for later in network.activations[depth + 1 :]):
+            rest = feature_rest(activation, one, two, rho, rest, value)
         tangent = value + tangent * slope
         covariance = value
     return covariance, tangent
+
+
+def feature_rest(
+    activation: Activation,
+    one: SampleColumns,
+    two: SampleColumns,
+    rho: FloatArray,
+    rest: FloatArray,
+    value: FloatArray,
+) -> FloatArray:
+    """1 − |E[φ(u)φ(v)]|/√(E φ²(u) E φ²(v)), by itself where it is tiny.
+
+    Half of E(φ(u)/s₁ ∓ φ(v)/s₂)², s² = E φ²: in closed form for the ReLU family, by quadrature of
+    the squared difference for others.
+    """
+    root1, root2 = np.sqrt(one.square), np.sqrt(two.square)
+    plain = 1.0 - np.minimum(np.abs(value) / np.maximum(root1 * root2, LEAST_SCALE**2), 1.0)
+    # Nothing can be near unless the arguments are; a zero sample has no correlation.
+    near = (plain < _NEAR) & (np.minimum(one.scales, two.scales) > LEAST_SCALE)
+    if not near.any():
+        return np.asarray(plain)
+    one, two, sign = one.take(near), two.take(near), np.sign(value[near])
+    base = activation.base if isinstance(activation, Centred) else activation
+    constant = activation.constant if isinstance(activation, Centred) else 0.0
+    hinge = isinstance(base, PiecewiseLinear) and base.homogeneous
+    if hinge and (constant == 0.0 or (sign > 0.0).all()):
+        assert isinstance(base, PiecewiseLinear)
+        deficit = hinge_rest(rho[near], rest[near], base.slopes[-1], base.slopes[0], sign)
+        plain[near] = _centred_rest(deficit, one, two, constant)
+        return np.asarray(plain)
+    functions = (
+        (partial(_in_units, activation, root), partial(_in_units, activation, s * other))
+        for root, other, s in zip(root1[near], root2[near], sign, strict=True)
+    )
+    reach = REACH * float(max(one.scales.max(), two.scales.max()))
+    plain[near] = 0.5 * pair_distances(
+        functions,
+        one.scales,
+        two.scales,
+        rho[near],
+        root_of(rest[near]),
+        activation.kinks,
+        activation.panel_ends(reach),
+        name=str(activation),
+    )
+    return np.asarray(plain)
+
+
+def _in_units(activation: Activation, unit: float, x: FloatArray) -> FloatArray:
+    return np.asarray(activation.value(x)[None] / unit)
+
+
+def _centred_rest(
+    deficit: FloatArray, one: SampleColumns, two: SampleColumns, constant: float
+) -> FloatArray:
+    """Turn 1 − E[hh]/√(…) of a homogeneous h into that of h − c.
+
+    At ρ = 1 the functions τ₁h − c and τ₂h − c span a parallelogram of area c |τ₁ − τ₂| √(Var h); as
+    in `_near_pairs`, its square over the sum of (product of lengths) and (inner product) is the
+    difference of the two.
+    """
+    if constant == 0.0:
+        return deficit
+    mean1, mean2 = one.mean + constant, two.mean + constant
+    length = np.sqrt(one.square * two.square)
+    # E h² from E(h − c)²; h at scale τ is τ times h at scale 1.
+    square1, square2 = (
+        part.square + constant * (2.0 * mean - constant)
+        for part, mean in ((one, mean1), (two, mean2))
+    )
+    product = np.sqrt(square1 * square2)
+    inner = product - constant * (mean1 + mean2 - constant)
+    spread = np.maximum(square1 - mean1**2, 0.0) / one.scales**2
+    area2 = constant**2 * (one.scales - two.scales) ** 2 * spread
+    return np.asarray((product * deficit + area2 / (length + inner)) / length)
 
 
 def _pairs(

@@ -15,6 +15,7 @@ from notsodeep.kernels import compiled
 from notsodeep.kernels.careful_pairs import InputPairs
 from notsodeep.kernels.layers import SERIES_BOUND, padded
 from notsodeep.kernels.routes import Block, CosineMap, PairMap, RouteName
+from notsodeep.numerics.pair_quadrature import TOLERANCE
 
 FloatArray = NDArray[np.float64]
 logger = logging.getLogger("notsodeep.kernels")
@@ -40,7 +41,9 @@ class Explanation:
     bound : float
         Bound on what the series leave out, relative to the size of the kernel; 0 for closed forms.
     careful_pairs : int
-        Pairs done one by one: nearly equal or opposite inputs, slow series, hard equations.
+        Pairs done one by one: nearly equal or opposite inputs, slow series, hard equations.  Their
+        expectations are closed forms, or have an estimated error of at most
+        `notsodeep.numerics.pair_quadrature.TOLERANCE`.
 
     Examples
     --------
@@ -61,7 +64,10 @@ class Explanation:
         text = f"{self.route} route ({self.reason})"
         if self.terms:
             text += f", up to {max(self.terms)} terms, remainder below {self.bound:.0e}"
-        return text + f", {self.careful_pairs} pairs one by one"
+        text += f", {self.careful_pairs} pairs one by one"
+        if self.terms and self.careful_pairs:
+            text += f" (estimated error below {TOLERANCE:.0e})"
+        return text
 
 
 @dataclass(frozen=True)
@@ -92,15 +98,12 @@ class Evaluation:
     Y : ndarray of shape (m, p) or None
         None makes the kernel symmetric.
     convention : {"preactivation", "feature"}
-    tangent : bool
-        Whether the tangent kernel is wanted, and must be finite.
     """
 
     model: Model
     X: FloatArray
     Y: FloatArray | None
     convention: Convention
-    tangent: bool = True
     explanation: Explanation = field(init=False)
 
     def __post_init__(self) -> None:
@@ -110,9 +113,7 @@ class Evaluation:
         self._one_norm = self._merge_equal_norms()
         self._counting = threading.Lock()
         second = None if self.Y is None else self._squares2
-        self._pairs = PairMap(
-            self.model, self._squares1, second, self.convention, tangent=self.tangent
-        )
+        self._pairs = PairMap(self.model, self._squares1, second, self.convention)
         self._norms1, self._norms2 = np.sqrt(self._squares1), padded(np.sqrt(self._squares2), 1.0)
         self._cosine, self.explanation = self._choose()
 
@@ -222,23 +223,17 @@ class Evaluation:
         for start in range(0, len(rows), _CAREFUL):
             here = rows[start : start + _CAREFUL], columns[start : start + _CAREFUL]
             row, column = here[0] + block.rows.start, here[1] + block.shift
-            inputs = self._inputs(row, column)
-            same = (inputs.apart == 0.0) & (inputs.inner >= 0.0)
+            X, Y = self.X[row], self._columns[column]
+            same = (X == Y).all(axis=1)
             values = [diagonal[row] for diagonal in self.diagonal()]
             if not same.all():
-                careful = self._pairs.careful(row[~same], column[~same], inputs.part(~same))
+                inputs = InputPairs.of(X[~same], Y[~same])
+                careful = self._pairs.careful(row[~same], column[~same], inputs)
                 for value, result in zip(values, careful, strict=True):
                     value[~same] = result
             block.gram[here], block.tangent[here] = values
         with self._counting:
             self.explanation.careful_pairs += len(rows)
-
-    def _inputs(self, row: NDArray[np.int64], column: NDArray[np.int64]) -> InputPairs:
-        """Inner products and distances of single pairs, the distance from the difference."""
-        X, Y = self.X[row], self._columns[column]
-        inner = np.einsum("ij,ij->i", X, Y)
-        difference = X - np.where(inner >= 0.0, 1.0, -1.0)[:, None] * Y
-        return InputPairs(inner, np.einsum("ij,ij->i", difference, difference))
 
     def report(self) -> None:
         """Log how the kernel was computed."""

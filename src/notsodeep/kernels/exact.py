@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from notsodeep import checks
-from notsodeep.architectures import Convention, Model, checked_choice
+from notsodeep.architectures import Convention, KernelName, Model, checked_choice
 from notsodeep.execution import progress_bar
 from notsodeep.execution.threads import map_threads
 from notsodeep.kernels.evaluation import Evaluation, Explanation, Tile
@@ -151,21 +151,17 @@ def checked_evaluation(
     Y: ArrayLike | None,
     convention: Convention,
     owner: str,
-    *,
-    tangent: bool = True,
+    kernel: KernelName = "tangent",
 ) -> Evaluation:
-    """Check everything a user may have got wrong, then prepare the evaluation.
-
-    Without `tangent` an infinite tangent kernel is not an error.
-    """
-    checked_choice(model, "tangent" if tangent else "conjugate", convention, owner)
+    """Check everything a user may have got wrong, then prepare the evaluation."""
+    checked_choice(model, kernel, convention, owner)
     left = checks.samples(X, "X", owner)
     right = None if Y is None else checks.samples(Y, "Y", owner)
     if right is not None and right.shape[1] != left.shape[1]:
         requirement = f"have as many features as X ({left.shape[1]})"
         raise checks.refusal("Y", owner, requirement, right.shape[1])
     checks.kernel_resolved(left, right, owner)
-    return Evaluation(model, left, right, convention, tangent)
+    return Evaluation(model, left, right, convention)
 
 
 def _evaluate(
@@ -179,7 +175,8 @@ def _evaluate(
 ) -> KernelPair:
     owner = "a kernel"
     kind = checks.kernel_dtype(dtype, owner)
-    evaluation = checked_evaluation(model, X, Y, convention, owner, tangent=wanted[1])
+    kernel: KernelName = "tangent" if wanted[1] else "conjugate"
+    evaluation = checked_evaluation(model, X, Y, convention, owner, kernel)
     shape = evaluation.shape
     missing = sum(w and o is None for w, o in zip(wanted, out, strict=True))
     checks.enough_memory(missing * shape[0] * shape[1] * kind.itemsize, f"a {shape} kernel")

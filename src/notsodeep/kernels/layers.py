@@ -67,9 +67,9 @@ class Layer:
         self._split = len(scales1)
         self._series: dict[int, Series] = {}
         self.symmetric = scales2 is None
-        self.rows = self.everything.part(slice(None, self._split))
+        self.rows = self.everything.take(slice(None, self._split))
         beyond = slice(self._split, None)
-        self.columns = self.rows if self.symmetric else self.everything.part(beyond)
+        self.columns = self.rows if self.symmetric else self.everything.take(beyond)
         base = activation.base if isinstance(activation, Centred) else activation
         self.degree = base.degree if isinstance(base, AbstractPolynomial) else None
         self.constant = activation.constant if isinstance(activation, Centred) else 0.0

@@ -109,8 +109,7 @@ class KernelOperator(TiledOperator):
         checks.known_name(kernel, kernels, f"kernel of {owner}")
         checks.known_name(cache, get_args(Cache), f"cache of {owner}")
         self._memory = checks.memory_budget(memory, _LEAST, owner)
-        tangent = kernel == "tangent"
-        self._evaluation = checked_evaluation(model, X, Y, convention, owner, tangent=tangent)
+        self._evaluation = checked_evaluation(model, X, Y, convention, owner, kernel)
         self.model, self.kernel, self.convention = model, kernel, convention
         self._symmetric = Y is None
         self._which = kernels.index(kernel)

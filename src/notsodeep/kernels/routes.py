@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from notsodeep.activations import Activation
 from notsodeep.architectures import Convention, DeepEquilibrium, ExplicitNetwork, Model
-from notsodeep.errors import NotConverged
+from notsodeep.errors import InvalidInput, NotConverged
 from notsodeep.kernels import compiled
 from notsodeep.kernels.careful_pairs import InputPairs, equilibrium_pairs, explicit_pairs
 from notsodeep.kernels.layers import Layer
@@ -40,6 +40,7 @@ RouteName = Literal["univariate", "hinge", "series"]
 _REACH = 0.5  # |cosine| up to which the middle polynomial of the univariate route goes
 _SIZES = (32, 64, 128)
 _WORTH_FITTING = 100  # pairs beyond the middle piece from which the outer ones are fitted
+_OVERFLOW = 1e290  # leaves room for the sums and products on the way to an entry
 _NOISE = 4e-15  # Chebyshev coefficients below this, relative to the values, are rounding
 
 
@@ -80,12 +81,9 @@ class PairMap:
         squares1: FloatArray,
         squares2: FloatArray | None,
         convention: Convention,
-        *,
-        tangent: bool = True,
     ) -> None:
         self.model = model
         self.convention = convention
-        self.tangent = tangent
         split = len(squares1)
         squares = squares1 if squares2 is None else np.concatenate([squares1, squares2])
 
@@ -101,6 +99,8 @@ class PairMap:
                 scales = np.maximum(scales, 1e-30)
                 self.layers.append(layer(activation, scales))
                 scales = np.sqrt(self.layers[-1].everything.square)
+        self._require_stable()
+        self._require_representable()
 
     @property
     def kind(self) -> RouteName:
@@ -109,30 +109,51 @@ class PairMap:
 
     def diagonal(self) -> tuple[FloatArray, FloatArray]:
         """CK and NTK of every row sample with itself, from their own formulas."""
+        return self._diagonal([layer.rows for layer in self.layers])
+
+    def _diagonal(self, layers: list[SampleColumns]) -> tuple[FloatArray, FloatArray]:
+        """CK and NTK of samples with themselves, from their columns in every layer."""
         if isinstance(self.model, DeepEquilibrium):
-            return self._equilibrium_diagonal(self.layers[0].rows, self.model.sigma_a2)
-        covariance = tangent = self.layers[0].rows.scales ** 2
-        for layer in self.layers:
-            covariance = layer.rows.square
-            tangent = covariance + tangent * layer.rows.slope_square
+            (samples,) = layers
+            variance = samples.scales**2
+            dot = self.model.sigma_a2 * samples.slope_square
+            if self.convention == "feature":
+                tangent = samples.square + variance * samples.slope_square / (1.0 - dot)
+                return samples.square, tangent
+            return variance, variance / (1.0 - dot)
+        covariance = tangent = layers[0].scales ** 2
+        for samples in layers:
+            covariance = samples.square
+            tangent = covariance + tangent * samples.slope_square
         return covariance, tangent
 
-    def _equilibrium_diagonal(
-        self, rows: SampleColumns, sigma_a2: float
-    ) -> tuple[FloatArray, FloatArray]:
-        variance, dot = rows.scales**2, sigma_a2 * rows.slope_square
-        self.require_finite_tangent(dot)
-        with np.errstate(divide="ignore"):
-            if self.convention == "feature":
-                return rows.square, rows.square + variance * rows.slope_square / (1.0 - dot)
-            return variance, variance / (1.0 - dot)
+    def _require_stable(self) -> None:
+        """Refuse σa² E φ′² ≥ 1, on the diagonal and so, by Cauchy and Schwarz, everywhere.
 
-    def require_finite_tangent(self, dot: FloatArray) -> None:
-        """Refuse Ġ ≥ 1, where G/(1 − Ġ) means nothing, if the tangent kernel is wanted."""
-        if self.tangent and dot.size and not dot.max() < 1.0:
+        There the equilibrium repels: G/(1 − Ġ) means nothing, and although G solves its equation it
+        is not the kernel of any network, however wide.
+        """
+        if not isinstance(self.model, DeepEquilibrium):
+            return
+        samples = self.layers[0].everything
+        dot = self.model.sigma_a2 * samples.slope_square
+        worst = int(dot.argmax())
+        if not dot[worst] < 1.0:
             raise NotConverged(
-                f"The tangent kernel of the {self.model} is infinite: σa² E[φ′(u)φ′(v)] reaches "
-                f"{float(dot.max()):.4g} and must stay below 1. Use a smaller sigma_a2."
+                f"The {self.model} has no stable equilibrium for some of the samples, and so no "
+                f"kernel: σa² E φ′(√q ξ)² reaches {dot[worst]:.4g}, where the variance q is "
+                f"{samples.scales[worst] ** 2:.4g}, and must stay below 1. Use a smaller sigma_a2."
+            )
+
+    def _require_representable(self) -> None:
+        """Refuse kernels whose entries, bounded by the diagonal, overflow."""
+        samples = [layer.everything for layer in self.layers]
+        with np.errstate(over="ignore"):
+            largest = max(float(kernel.max()) for kernel in self._diagonal(samples))
+        if not largest < _OVERFLOW:
+            raise InvalidInput(
+                f"The kernels of the {self.model} are too large for double precision: entries "
+                f"reach {largest:.3g}, and must stay below {_OVERFLOW:.0e}. Scale the data down."
             )
 
     @property
@@ -186,26 +207,15 @@ class PairMap:
         self, rows: IntArray, columns: IntArray, inputs: InputPairs
     ) -> tuple[FloatArray, FloatArray]:
         """Both kernels of single pairs (rows[k], columns[k]), without compiled loops."""
-        chosen = [(_take(x.rows, rows), _take(x.columns, columns)) for x in self.layers]
+        chosen = [(layer.rows.take(rows), layer.columns.take(columns)) for layer in self.layers]
         if isinstance(self.model, ExplicitNetwork):
             return explicit_pairs(self.model, inputs, chosen)
         sigma_a2 = self.model.sigma_a2
         full, value, slope = equilibrium_pairs(self.model, inputs, *chosen[0])
         dot = sigma_a2 * slope
-        self.require_finite_tangent(dot)
-        with np.errstate(divide="ignore"):
-            if self.convention == "feature":
-                return value, value + full * slope / (1.0 - dot)
-            return full, full / (1.0 - dot)
-
-
-def _take(columns: SampleColumns, index: IntArray) -> SampleColumns:
-    return SampleColumns(
-        columns.scales[index],
-        columns.mean[index],
-        columns.square[index],
-        columns.slope_square[index],
-    )
+        if self.convention == "feature":
+            return value, value + full * slope / (1.0 - dot)
+        return full, full / (1.0 - dot)
 
 
 def _powers(series: FloatArray) -> FloatArray:
@@ -281,7 +291,8 @@ class CosineMap:
         self._pairs.run(block)
         left = np.flatnonzero(np.isnan(gram[0]))
         if left.size:
-            inputs = InputPairs(inner[left], 2.0 * self._squared_norm * rest[left])
+            norms = np.full(left.size, math.sqrt(self._squared_norm))
+            inputs = InputPairs(inner[left], norms, norms, rest[left])
             gram[0, left], tangent[0, left] = self._pairs.careful(0 * left, left, inputs)
         return gram[0], tangent[0]
 

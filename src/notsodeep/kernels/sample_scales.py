@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ from notsodeep.activations.gaussian_pairs import LEAST_SCALE
 from notsodeep.architectures import DeepEquilibrium
 from notsodeep.errors import NotConverged, NotIntegrable
 from notsodeep.numerics.fixed_point import solve_fixed_point
+from notsodeep.numerics.hermite import LEAST_SQUARE
 from notsodeep.numerics.scale_table import ScaleFunction, at_many_scales, tabulated
 
 FloatArray = NDArray[np.float64]
@@ -50,14 +52,16 @@ def equilibrium_scales(deq: DeepEquilibrium, squared_norms: FloatArray) -> Float
     ordinary = different >= _ORDINARY**2 * different[-1]
     low, high = _solve_scales(deq, different[ordinary][[0, -1]])
     table = tabulated(
-        lambda tau: (_squares(activation, tau) / activation.size(tau) ** 2)[:, None],
+        lambda tau: activation.log_growth(_squares(activation, tau), tau)[:, None],
         0.999 * low,
         1.001 * high,
         int(ordinary.sum()),
     )
     scales = np.empty_like(different)
     scales[ordinary] = _solve_scales(
-        deq, different[ordinary], lambda tau: table(tau)[:, 0] * activation.size(tau) ** 2
+        deq,
+        different[ordinary],
+        lambda tau: activation.from_log_growth(table(tau)[:, 0], tau),
     )
     if not ordinary.all():
         scales[~ordinary] = _solve_scales(deq, different[~ordinary])
@@ -104,7 +108,7 @@ class SampleColumns:
     square: FloatArray
     slope_square: FloatArray
 
-    def part(self, rows: slice) -> SampleColumns:
+    def take(self, rows: slice | NDArray[Any]) -> SampleColumns:
         """Return the columns of some of the samples."""
         columns = (self.scales, self.mean, self.square, self.slope_square)
         return SampleColumns(*(column[rows] for column in columns))
@@ -114,11 +118,12 @@ def sample_columns(activation: Activation, scales: FloatArray) -> SampleColumns:
     """Work out the moments of φ at every sample's scale."""
 
     def sample(tau: FloatArray) -> FloatArray:
-        moments, size = activation.moments(tau), activation.size(tau)
-        return np.stack(
-            [moments.mean / size, moments.square / size**2, moments.slope_square], axis=1
-        )
+        moments = activation.moments(tau)
+        root = np.sqrt(np.maximum(moments.square, LEAST_SQUARE))
+        growth = activation.log_growth(moments.square, tau)
+        steepness = np.log(np.maximum(moments.slope_square, LEAST_SQUARE))
+        return np.column_stack([moments.mean / root, growth, steepness])
 
-    size = activation.size(scales)
-    mean, square, slope_square = at_many_scales(sample, scales).T
-    return SampleColumns(scales, mean * size, square * size**2, slope_square)
+    relative_mean, growth, steepness = at_many_scales(sample, scales).T
+    square = activation.from_log_growth(growth, scales)
+    return SampleColumns(scales, relative_mean * np.sqrt(square), square, np.exp(steepness))

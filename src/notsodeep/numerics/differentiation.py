@@ -71,10 +71,16 @@ def piecewise_derivative(
 
 
 def resolving_radius(
-    function: Callable[[FloatArray], FloatArray], reach: float, kinks: tuple[float, ...]
+    function: Callable[[FloatArray], FloatArray],
+    reach: float,
+    kinks: tuple[float, ...],
+    places: tuple[float, ...] = (),
 ) -> float:
-    """Largest interval radius on which the polynomials reach rounding, on [-reach, reach]."""
-    x = np.linspace(-reach, reach, 801)
+    """Largest interval radius on which the polynomials reach rounding, on [-reach, reach].
+
+    `places` are points to look at besides: where the function varies fast.
+    """
+    x = np.concatenate([np.linspace(-reach, reach, 801), places])
     nodes, _ = gauss_legendre(_NODES)
     transform = _legendre_transform()[:, -2:]
     for radius in _RADII:

@@ -12,6 +12,9 @@ from notsodeep.numerics.quadrature import resolved_samples
 
 FloatArray = NDArray[np.float64]
 
+LEAST_SQUARE = 1e-300
+"""Stands in for E f² = 0, so that nothing is divided by zero."""
+
 
 def iterate_hermite(x: FloatArray, terms: int) -> Iterator[FloatArray]:
     """Yield h_0(x), …, h_{terms−1}(x), the Hermite polynomials with E[h_j(ξ) h_k(ξ)] = δ_jk.
@@ -33,43 +36,54 @@ def hermite_polynomials(x: FloatArray, terms: int) -> FloatArray:
     return np.stack(list(iterate_hermite(np.asarray(x, dtype=np.float64), terms)))
 
 
-def hermite_coefficients(
+def hermite_expansion(
     function: Callable[[FloatArray], FloatArray],
     scales: FloatArray,
     terms: int,
-    kinks: tuple[float, ...] = (),
+    splits: tuple[float, ...] = (),
     *,
     name: str = "the function",
-) -> FloatArray:
-    """Coefficients a_k(τ) = E[f(τξ) h_k(ξ)], k < terms, for all scales at once.
+) -> tuple[FloatArray, FloatArray]:
+    """Coefficients a_k(τ) = E[f(τξ) h_k(ξ)], k < terms, and E f²(τξ), for all scales at once.
 
     Parameters
     ----------
     function : callable
-        Vectorised, smooth between the kinks.
+        Vectorised, smooth between the splits.
     scales : ndarray of shape (n_scales,)
         Positive.
     terms : int
-    kinks : tuple of float
+    splits : tuple of float
+        Kinks, and other points where panels must end.
     name : str
         What messages call the function.
 
     Returns
     -------
-    ndarray of shape (n_scales, terms)
+    coefficients : ndarray of shape (n_scales, terms)
+    squares : ndarray of shape (n_scales,)
 
     Examples
     --------
-    >>> hermite_coefficients(lambda x: x**2, np.array([1.0, 2.0]), 4).round(12) + 0.0
+    >>> coefficients, squares = hermite_expansion(lambda x: x**2, np.array([1.0, 2.0]), 4)
+    >>> coefficients.round(12) + 0.0
     array([[1.        , 0.        , 1.41421356, 0.        ],
            [4.        , 0.        , 5.65685425, 0.        ]])
+    >>> squares.round(12)
+    array([ 3., 48.])
     """
-    coefficients = np.empty((len(scales), terms))
-    for part in resolved_samples(lambda x: function(x)[None], scales, kinks, name=name):
+    coefficients, squares = np.empty((len(scales), terms)), np.empty(len(scales))
+    for part in resolved_samples(lambda x: function(x)[None], scales, splits, name=name):
         weighted = part.rule.weights * part.values[0]
+        squares[part.index] = (weighted * part.values[0]).sum(axis=-1)
         if part.rule.shared:
             coefficients[part.index] = weighted @ hermite_polynomials(part.rule.nodes[0], terms).T
         else:
             for k, polynomial in enumerate(iterate_hermite(part.rule.nodes, terms)):
                 coefficients[part.index, k] = np.einsum("ij,ij->i", weighted, polynomial)
-    return coefficients
+    return coefficients, squares
+
+
+def unit_rows(coefficients: FloatArray, squares: FloatArray) -> FloatArray:
+    """Coefficients in units of √(E f²): rows of norm at most one."""
+    return np.asarray(coefficients / np.sqrt(np.maximum(squares, LEAST_SQUARE))[:, None])

@@ -1,38 +1,53 @@
-"""E[f(u)f(v)] for a Gaussian pair by two-dimensional quadrature split at the kinks of f.
+"""E[f(u)f(v)] and E(f(u) − g(v))² for a Gaussian pair, by quadrature with an error estimate.
 
-With u = √q₁ ξ and v = √q₂ (ρξ + √(1−ρ²) η), the inner integral over η is split where v meets a
-kink.  As a function of ξ it is smooth, but changes within √(1−ρ²) of the places where ρ√q₂ ξ meets
-one, so the outer panels shrink geometrically towards those places, and towards the kinks of
-f(√q₁ ξ).
+With u = τ₁ξ and v = τ₂(ρξ + √(1−ρ²) η), the inner integral over η is split where v meets a kink of
+f.  As a function of ξ it is smooth, but changes within √(1−ρ²) of the places where ρτ₂ξ meets one,
+so the outer panels shrink geometrically towards those places, and towards the kinks of f(τ₁ξ).
 
 This is the slow, certain route: about 10⁵ evaluations for a pair.  It is meant for the few pairs
-that neither a closed form nor a series can do.
+that neither a closed form nor a series can do.  The error is estimated on every panel from the
+decay of Legendre coefficients, as in `notsodeep.numerics.quadrature`; where the sum is too large,
+the panels are halved, and a pair that stays unresolved or asks for too many evaluations is refused.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from notsodeep.numerics.quadrature import gauss_legendre
+from notsodeep.errors import QuadratureError
+from notsodeep.numerics.quadrature import gauss_legendre, gauss_legendre_errors
 
 FloatArray = NDArray[np.float64]
+VectorFunction = Callable[[FloatArray], FloatArray]
+Combination = Callable[[FloatArray, FloatArray], FloatArray]
+
+TOLERANCE = 1e-12
+"""Largest estimated error of an expectation, relative to √(E f(u)² E f(v)²)."""
 
 _NODES = 10
 _REACH = 9.0
-_BLOCK = 1 << 21  # function values at a time
+_UNIT = np.arange(-_REACH, _REACH + 1.0)  # panels that resolve the Gaussian density
+_REFINEMENTS = 7
+_BLOCK = 1 << 20  # function values at a time
+_MOST = 1 << 27  # function values for one pair: some seconds
+_NO_DISTANCE = 1e-30  # the square of a rounding error
 
 
 def pair_quadrature(
-    function: Callable[[FloatArray], FloatArray],
+    function: VectorFunction,
     scale1: FloatArray,
     scale2: FloatArray,
     rho: FloatArray,
     root: FloatArray,
     kinks: tuple[float, ...] = (),
+    ends: tuple[float, ...] = (),
+    *,
+    name: str = "the function",
 ) -> FloatArray:
     """Integrate f(u)f(v) for pairs with standard deviations scale1, scale2 and correlation ρ.
 
@@ -44,83 +59,244 @@ def pair_quadrature(
     root : ndarray of shape (n_pairs,)
         √(1 − ρ²); given apart because it is small where it matters.
     kinks : tuple of float
+    ends : tuple of float
+        Further points at which panels must end, because f varies fast there.
+    name : str
+        What messages call the function.
 
     Returns
     -------
     ndarray of shape (channels, n_pairs)
+        With an estimated error of at most `TOLERANCE`.
+
+    Raises
+    ------
+    QuadratureError
+        Some pair cannot be done to the tolerance, or not with a bounded number of evaluations.
     """
-    places = tuple(sorted({0.0, *kinks}))
-    steepest = np.maximum(np.maximum(scale1, scale2), 1.0)
-    # Only a kink makes the inner integral change within √(1−ρ²); at ρ = ±1 it is a kink itself.
-    sharp = (root > 0.0) & (len(kinks) > 0)
-    finest = np.where(sharp, np.minimum(root, 1.0 / steepest), 1.0 / steepest)
-    octaves = np.ceil(np.log2(1.0 / np.maximum(finest, 1e-13))).astype(int) + 1
-    # Pairs of like difficulty go together, so that easy ones do not pay for hard ones.
-    order = np.argsort(octaves, kind="stable")
-    inner_octaves = _inner_octaves(scale2 * root)
-    results: list[FloatArray] = []
-    start = 0
-    while start < len(order):
-        depth = int(octaves[order[start]])
-        panels = 2 * int(_REACH) + len(places) * 2 * (2 * depth + 3)
-        inner = 2 * int(_REACH) + len(places) * (2 * int(inner_octaves.max()) + 3)
-        count = max(1, _BLOCK // (panels * inner * _NODES**2))
-        block = order[start : start + count]
-        block = block[octaves[block] == depth]
-        results.append(
-            _block(
-                function, scale1[block], scale2[block], rho[block], root[block], places, depth,
-                int(inner_octaves[block].max()),
-            )
-        )  # fmt: skip
-        start += len(block)
-    out = np.empty((results[0].shape[0], len(order)))
-    out[:, order] = np.concatenate(results, axis=1)
-    return out
+    pairs = map(_Pair, scale1, scale2, rho, root)
+    layouts = (_Layout(pair, kinks, ends, name) for pair in pairs)
+    columns = [_integrate(function, function, np.multiply, layout) for layout in layouts]
+    return np.stack(columns, axis=1)
 
 
-def _inner_octaves(spread: FloatArray) -> NDArray[np.int_]:
-    """How far the inner panels must shrink for a feature of unit width in v = … + spread·η."""
-    octaves: NDArray[np.int_] = np.ceil(np.log2(np.maximum(2.0 * spread, 1.0))).astype(int)
-    return octaves
-
-
-def _block(
-    function: Callable[[FloatArray], FloatArray],
+def pair_distances(
+    functions: Iterable[tuple[VectorFunction, VectorFunction]],
     scale1: FloatArray,
     scale2: FloatArray,
     rho: FloatArray,
     root: FloatArray,
-    places: tuple[float, ...],
-    octaves: int,
-    inner_octaves: int,
+    kinks: tuple[float, ...] = (),
+    ends: tuple[float, ...] = (),
+    *,
+    name: str = "the function",
 ) -> FloatArray:
-    kinks = np.array(places)
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        first = kinks / scale1[:, None]
-        second = np.where(kinks == 0.0, 0.0, kinks / (rho * scale2)[:, None])
-        xi, weights = _rule(np.concatenate([first, second], axis=1), octaves)
-        mean = (rho * scale2)[:, None] * xi
-        spread = scale2 * root
-        split = (kinks - mean[..., None]) / spread[:, None, None]
-    split = np.where(np.isfinite(split), split, _REACH)  # spread 0: the inner integrand is constant
-    eta, inner_weights = _rule(split, inner_octaves)
-    inner = function(mean[..., None] + spread[:, None, None] * eta)
-    conditional = np.einsum("cnij,nij->cni", inner, inner_weights)
-    outer: FloatArray = np.einsum(
-        "cni,cni,ni->cn", function(scale1[:, None] * xi), conditional, weights
-    )
-    return outer
+    """Integrate (f(u) − g(v))², with functions f, g of size one for each pair; shape (n_pairs,).
+
+    Without the cancellation of E f² + E g² − 2E fg: the root of the result is right to about
+    1e-13, however small it is.  Parameters otherwise as for `pair_quadrature`.
+    """
+    results = []
+    for (first, second), *pair in zip(functions, scale1, scale2, rho, root, strict=True):
+        layout = _Layout(_Pair(*pair), kinks, ends, name)
+        results.append(float(_integrate(first, second, _square_distance, layout)[0]))
+    return np.array(results)
 
 
-def _rule(centres: FloatArray, octaves: int) -> tuple[FloatArray, FloatArray]:
-    """Gaussian rule on panels that shrink towards the centres; leading axes are kept."""
-    steps = np.ldexp(1.0, -np.arange(octaves + 1)) if octaves else np.empty(0)
-    offsets = np.concatenate([-steps, [0.0], steps])
-    graded = (centres[..., None] + offsets).reshape(*centres.shape[:-1], -1)
-    uniform = np.arange(-_REACH, _REACH + 1.0)
-    uniform = np.broadcast_to(uniform, (*centres.shape[:-1], len(uniform)))
-    ends = np.sort(np.concatenate([uniform, np.clip(graded, -_REACH, _REACH)], axis=-1), axis=-1)
+def _square_distance(first: FloatArray, second: FloatArray) -> FloatArray:
+    return np.asarray((first - second) ** 2)
+
+
+class _Pair(NamedTuple):
+    """One pair (u, v)."""
+
+    scale1: float
+    scale2: float
+    rho: float
+    root: float
+
+    def __str__(self) -> str:
+        return (
+            f"standard deviations {self.scale1:.6g} and {self.scale2:.6g} and correlation "
+            f"{self.rho:.12g}"
+        )
+
+
+class _Layout:
+    """Where the panels for one pair end, before any refinement.
+
+    Attributes
+    ----------
+    pair : _Pair
+    grid : ndarray
+        Points x: kinks, what is graded towards them and 0, and further ends.
+    outer_ends : ndarray
+        In ξ.
+    description : str
+        For messages.
+    """
+
+    def __init__(
+        self, pair: _Pair, kinks: tuple[float, ...], ends: tuple[float, ...], name: str
+    ) -> None:
+        self.pair = pair
+        reach = _REACH * max(pair.scale1, pair.scale2)
+        centres = np.array(sorted({0.0, *(k for k in kinks if abs(k) < reach)}))
+        near = [e for e in ends if abs(e) < reach]
+        self.grid = np.unique(np.concatenate([_graded(centres, 0.5, reach), near]))
+        self.outer_ends = _outer_ends(pair, self.grid, centres if kinks else centres[:0])
+        self.description = f"The expectation of {name} ({len(kinks)} kinks) over a pair with {pair}"
+
+
+def _integrate(
+    first: VectorFunction, second: VectorFunction, combine: Combination, layout: _Layout
+) -> FloatArray:
+    """E[combine(first(u), second(v))] of one pair, refined until its error is small."""
+    outer = inner = 0
+    while True:
+        result = _attempt(first, second, combine, layout, (outer, inner))
+        # At most half of the tolerance for each direction.
+        limit = 0.5 * TOLERANCE * result.size
+        coarse_outer = bool((result.outer_error > limit).any())
+        coarse_inner = bool((result.inner_error > limit).any())
+        finite = bool(np.isfinite(result.value).all())
+        if finite and not (coarse_outer or coarse_inner):
+            return result.value
+        outer, inner = outer + coarse_outer, inner + coarse_inner
+        if not finite or max(outer, inner) >= _REFINEMENTS:
+            with np.errstate(invalid="ignore", divide="ignore"):
+                worst = float(np.max((result.outer_error + result.inner_error) / result.size))
+            raise QuadratureError(
+                f"{layout.description} could not be computed: the estimated error is {worst:.1e} "
+                f"of its size, and {TOLERANCE:.0e} is required. The function varies too fast at "
+                "this scale, or has an undeclared kink. Use inputs of smaller norm."
+            )
+
+
+def _graded(centres: FloatArray, finest: float, coarsest: float) -> FloatArray:
+    """Centres ± finest, 2·finest, 4·finest, …: around each as far as it is the nearest centre."""
+    count = max(1, math.ceil(math.log2(max(coarsest / finest, 1.0))) + 1)
+    steps = np.ldexp(finest, np.arange(count))
+    edges = np.concatenate([[-math.inf], 0.5 * (centres[1:] + centres[:-1]), [math.inf]])
+    points = centres[:, None] + np.concatenate([-steps, steps])
+    own = (points > edges[:-1, None]) & (points < edges[1:, None])
+    return np.unique(np.concatenate([centres, points[own]]))
+
+
+def _outer_ends(pair: _Pair, grid: FloatArray, kinks: FloatArray) -> FloatArray:
+    """Cut ξ where u or E[v | ξ] meet the grid, and ever finer towards the kinks."""
+    parts = [_UNIT, grid / pair.scale1]
+    sharp = [kinks / pair.scale1]
+    if abs(pair.rho) * pair.scale2 * _REACH > 1e-300:
+        parts.append(grid / (pair.rho * pair.scale2))
+        sharp.append(kinks / (pair.rho * pair.scale2))
+    # Only a kink makes the inner integral change within √(1−ρ²); at ρ = ±1 it is a kink itself.
+    if kinks.size and 0.0 < pair.root < 0.5:
+        for places in sharp:
+            near = np.unique(places[np.abs(places) < _REACH])
+            if near.size:
+                parts.append(_graded(near, max(pair.root, 1e-13), 1.0))
+    ends = np.concatenate(parts)
+    return np.unique(np.clip(ends, -_REACH, _REACH))
+
+
+class _Result(NamedTuple):
+    """An integral with the parts of its estimated error, and the size that errors compare with.
+
+    Each of shape (channels,).
+    """
+
+    value: FloatArray
+    outer_error: FloatArray
+    inner_error: FloatArray
+    size: FloatArray
+
+
+def _attempt(
+    first: VectorFunction,
+    second: VectorFunction,
+    combine: Combination,
+    layout: _Layout,
+    refinements: tuple[int, int],
+) -> _Result:
+    """Integrate with panels halved so many times outside and inside."""
+    pair = layout.pair
+    xi, weights = _rule(_halved(layout.outer_ends, refinements[0]))
+    mean = pair.rho * pair.scale2 * xi
+    spread = pair.scale2 * pair.root
+    with np.errstate(over="ignore", invalid="ignore"):
+        of_u = first(pair.scale1 * xi)
+        conditional, error = np.zeros((2, len(of_u), xi.size))
+        if spread == 0.0:
+            conditional = combine(of_u, second(mean))
+        else:
+            inner = _InnerEnds(layout.grid, spread, refinements[1])
+            low, high = inner.windows(mean)
+            values = inner.panels(low, high) * _NODES
+            if values * xi.size > _MOST:
+                raise QuadratureError(
+                    f"{layout.description} would take {values * xi.size:.1e} evaluations, and at "
+                    f"most {_MOST:.1e} are made. Use fewer kinks, or inputs of smaller norm."
+                )
+            step = max(1, _BLOCK // values)
+            for start in range(0, xi.size, step):
+                part = slice(start, start + step)
+                eta, inner_weights = _rule(inner.around(mean[part], low[part], high[part]))
+                of_v = second(mean[part, None] + spread * eta)
+                weighted = combine(of_u[:, part, None], of_v) * inner_weights
+                conditional[:, part] = weighted.sum(axis=-1)
+                error[:, part] = gauss_legendre_errors(weighted, _NODES).sum(axis=-1)
+        integrand = conditional * weights
+        value = integrand.sum(axis=-1)
+        if combine is np.multiply:
+            size = np.sqrt((of_u**2 @ weights) * (second(pair.scale2 * xi) ** 2 @ weights))
+        else:
+            # What counts is the root of a distance, to an absolute error: functions are of size 1.
+            size = np.sqrt(np.maximum(value, _NO_DISTANCE))
+        outer_error = gauss_legendre_errors(integrand, _NODES).sum(axis=-1)
+        return _Result(value, outer_error, error @ weights, size)
+
+
+class _InnerEnds:
+    """Ends of panels in η for many values of E[v | ξ]: unit steps, and where v meets the grid."""
+
+    def __init__(self, grid: FloatArray, spread: float, refinement: int) -> None:
+        self._grid, self._spread, self._refinement = grid, spread, refinement
+
+    def windows(self, mean: FloatArray) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return the part of the grid that v can reach from each mean."""
+        width = _REACH * self._spread
+        return np.searchsorted(self._grid, mean - width), np.searchsorted(self._grid, mean + width)
+
+    def panels(self, low: NDArray[np.intp], high: NDArray[np.intp]) -> int:
+        """Return the largest number of panels."""
+        return (_UNIT.size - 1 + int((high - low).max())) << self._refinement
+
+    def around(self, mean: FloatArray, low: NDArray[np.intp], high: NDArray[np.intp]) -> FloatArray:
+        """Return the ends for some of the means, shape (n, ends); short rows repeat the last."""
+        most = int((high - low).max())
+        if most == 0:
+            return _halved(_UNIT[None, :], self._refinement)
+        index = low[:, None] + np.arange(most)
+        met = self._grid[np.minimum(index, self._grid.size - 1)]
+        split = np.where(index < high[:, None], (met - mean[:, None]) / self._spread, _REACH)
+        unit = np.broadcast_to(_UNIT, (mean.size, _UNIT.size))
+        ends = np.concatenate([unit, np.clip(split, -_REACH, _REACH)], axis=1)
+        return _halved(np.sort(ends, axis=1), self._refinement)
+
+
+def _halved(ends: FloatArray, times: int) -> FloatArray:
+    """Cut every panel into 2**times equal ones; ends run along the last axis."""
+    for _ in range(times):
+        finer = np.empty((*ends.shape[:-1], 2 * ends.shape[-1] - 1))
+        finer[..., ::2] = ends
+        finer[..., 1::2] = 0.5 * (ends[..., 1:] + ends[..., :-1])
+        ends = finer
+    return ends
+
+
+def _rule(ends: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Gauss–Legendre nodes on the panels, and weights that contain the Gaussian density."""
     x, w = gauss_legendre(_NODES)
     half = 0.5 * np.diff(ends, axis=-1)
     middle = 0.5 * (ends[..., 1:] + ends[..., :-1])

@@ -74,19 +74,24 @@ class GaussianRule:
         """Whether one row of nodes serves every scale."""
         return len(self.nodes) == 1
 
-    def errors(self, weighted: FloatArray) -> FloatArray:
-        """Estimate the error on each panel from weight × value; shape (…, n_scales, panels).
 
-        If the Legendre coefficients of the integrand fall geometrically, a Gauss rule with N nodes
-        misses the coefficient of degree 2N, which is about (last coefficient)²/(largest).
-        """
-        _, w = gauss_legendre(NODES)
-        integrand = weighted.reshape(*weighted.shape[:-1], -1, NODES) / w
-        last = np.abs(integrand @ _last_legendre_coefficients(NODES).T).sum(axis=-1)
-        largest = np.abs(integrand).max(axis=-1)
-        ratio = np.divide(last, largest, out=np.zeros_like(last), where=largest > 0.0)
-        estimate: FloatArray = 2.0 * last * ratio
-        return estimate
+def gauss_legendre_errors(weighted: FloatArray, nodes: int) -> FloatArray:
+    """Estimate the error on each panel from weight × value, of shape (…, panels·nodes).
+
+    If the Legendre coefficients of the integrand fall geometrically, a Gauss rule with N nodes
+    misses the coefficient of degree 2N, which is about (last coefficient)²/(largest).
+
+    Returns
+    -------
+    ndarray of shape (…, panels)
+    """
+    _, w = gauss_legendre(nodes)
+    integrand = weighted.reshape(*weighted.shape[:-1], -1, nodes) / w
+    last = np.abs(integrand @ _last_legendre_coefficients(nodes).T).sum(axis=-1)
+    largest = np.abs(integrand).max(axis=-1)
+    ratio = np.divide(last, largest, out=np.zeros_like(last), where=largest > 0.0)
+    estimate: FloatArray = 2.0 * last * ratio
+    return estimate
 
 
 def gaussian_rule(
@@ -99,15 +104,17 @@ def gaussian_rule(
     scales : ndarray of shape (n_scales,)
         Positive.
     kinks : tuple of float
-        Points x at which f is not smooth.
+        Points x at which f is not smooth, or panels must end for other reasons.
     refinement : int, default 0
         Each panel is cut into 2**refinement equal ones.
     """
     octaves = max(1, math.ceil(math.log2(float(scales.max()))) + 1)
-    elsewhere = np.array([k for k in kinks if k != 0.0])
+    # What is beyond the reach of every scale is left out; beyond that of some, it makes an empty
+    # panel at the end: harmless, and keeps rows equal.
+    reach = REACH * float(scales.max())
+    elsewhere = np.array([k for k in kinks if k != 0.0 and abs(k) < reach])
     if not elsewhere.size:
         return _shared_rule(octaves, refinement)
-    # A kink beyond the reach makes an empty panel at the end: harmless, and keeps rows equal.
     with np.errstate(over="ignore"):
         split = np.clip(elsewhere / scales[:, None], -REACH, REACH)
     ends = np.repeat(_panel_ends(octaves), len(scales), axis=0)
@@ -184,10 +191,12 @@ def resolved_samples(
     QuadratureError
         Some channel is not smooth away from the declared kinks, or varies too fast for the rule.
     """
-    pending = np.arange(len(scales))
+    # In order of size: small scales have no use for panels at kinks that only large ones reach.
+    pending = np.argsort(scales, kind="stable")
     for refinement in range(_REFINEMENTS):
         unresolved = []
-        rows = max(1, _BLOCK // gaussian_rule(scales[:1], kinks, refinement).nodes.shape[1])
+        largest = scales[pending[-1:]]
+        rows = max(1, _BLOCK // gaussian_rule(largest, kinks, refinement).nodes.shape[1])
         for start in range(0, len(pending), rows):
             index = pending[start : start + rows]
             rule = gaussian_rule(scales[index], kinks, refinement)
@@ -195,7 +204,7 @@ def resolved_samples(
                 values = function(scales[index, None] * rule.nodes)
                 weighted = rule.weights * np.concatenate([values, values**2])
             _require_second_moment(weighted[len(values) :], scales[index], name)
-            errors = rule.errors(weighted)
+            errors = gauss_legendre_errors(weighted, NODES)
             totals = np.abs(weighted).sum(axis=-1)
             good = (errors.sum(axis=-1) <= TOLERANCE * totals).all(axis=0)
             if good.all():

@@ -26,7 +26,8 @@ def tabulated(function: ScaleFunction, low: float, high: float, count: int) -> S
     Parameters
     ----------
     function : callable
-        Maps scales of shape (n,) to values of shape (n, columns), each of size about one.
+        Maps scales of shape (n,) to values of shape (n, columns).  What counts is the absolute
+        error of each: give quantities that are at most about one at every scale, or logarithms.
     low, high : float
     count : int
         How many different scales are to be expected; below that many nodes nothing is tabulated.
@@ -34,7 +35,7 @@ def tabulated(function: ScaleFunction, low: float, high: float, count: int) -> S
     Returns
     -------
     callable
-        Agrees with `function` to rounding.
+        Agrees with `function` to rounding, that is, to 1e-14 max(1, largest value).
     """
     half = 0.5 * np.log(high / low)
     middle = 0.5 * (np.log(low) + np.log(high))
@@ -46,7 +47,8 @@ def tabulated(function: ScaleFunction, low: float, high: float, count: int) -> S
         angles = np.pi * np.outer(np.arange(size), np.arange(size) + 0.5) / size
         series = 2.0 / size * (np.cos(angles) @ values)
         series[0] *= 0.5
-        if np.abs(series[-(size // 6) :]).max() <= _RESOLVED * np.abs(values).max():
+        # A value that is not finite fails the comparison, and with it the table.
+        if np.abs(series[-(size // 6) :]).max() <= _RESOLVED * max(1.0, np.abs(values).max()):
             return _chebyshev(series, middle, half)
     return _at_different_scales(function)
 

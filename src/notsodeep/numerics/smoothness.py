@@ -1,8 +1,9 @@
-"""Find the points where a function is not smooth, by adaptive piecewise polynomials.
+"""Find the points where a function is not smooth or varies fast, by piecewise polynomials.
 
 A panel on which the Legendre coefficients do not fall to rounding level is halved.  A smooth
 function is resolved long before the panels become tiny; a kink never is, so the panel that keeps
-failing closes in on it.
+failing closes in on it.  What happens between the nodes of a panel does not show in its
+coefficients: `unseen_panels` looks there.
 """
 
 from __future__ import annotations
@@ -23,6 +24,12 @@ _ROUNDING = 5e-14  # Legendre coefficients below this, relative to the largest v
 _KINK_WIDTH = 1e-4  # a panel this narrow that still fails contains a kink
 _FINAL_WIDTH = 1e-10
 _MANY = 64
+
+_FARTHEST = 20  # octaves up to which a function is looked at between the nodes
+_LOOKS = 8192  # points looked at in each first panel
+_UNSEEN = 1e-6  # deviation from the polynomial, relative to the values, that was not foreseen
+_NARROWEST = 1e-6  # relative to max(1, |x|)
+_MOST_PANELS = 300
 
 
 @dataclass(frozen=True)
@@ -45,9 +52,16 @@ class RoughPoint:
 def rough_points(
     function: Callable[[FloatArray], FloatArray],
     reach: float,
-    kinks: tuple[float, ...] = (),
+    splits: tuple[float, ...] = (),
 ) -> list[RoughPoint]:
     """Locate undeclared kinks and jumps of `function` on [-reach, reach].
+
+    Parameters
+    ----------
+    function : callable
+    reach : float
+    splits : tuple of float
+        Declared kinks, and ends of panels within which the function varies fast.
 
     Returns
     -------
@@ -57,12 +71,37 @@ def rough_points(
     """
     # Ends at irrational places, so that a kink at a round number is inside a panel and visible.
     grid = np.arange(-math.ceil(reach), math.ceil(reach) + 1) + (math.sqrt(2.0) - 1.0) / 3.0
-    ends = np.unique(np.concatenate([[-reach, reach], grid[np.abs(grid) < reach], kinks]))
-    left, right = ends[:-1], ends[1:]
+    ends = np.concatenate([[-reach, reach], grid[np.abs(grid) < reach], splits])
+    ends = np.unique(ends[np.abs(ends) <= reach])
+    found = [
+        _close_in(function, a, b) if b - a < _KINK_WIDTH else (a, b)
+        for a, b in _rough_panels(function, ends[:-1], ends[1:])[: 4 * _MANY]
+    ]
+    return [_describe(function, a, b) for a, b in sorted(found)]
+
+
+def is_rough(function: Callable[[FloatArray], FloatArray], position: float, radius: float) -> bool:
+    """Whether a function is not smooth within `radius` of a position."""
+    # The position is not in the middle, where an odd or even function would look smooth.
+    left, right = np.array([position - 0.7 * radius]), np.array([position + radius])
+    return bool(_rough_panels(function, left, right))
+
+
+def _rough_panels(
+    function: Callable[[FloatArray], FloatArray],
+    left: FloatArray,
+    right: FloatArray,
+) -> list[tuple[float, float]]:
+    """Halve the panels on which a function is not smooth until they are narrow; return those.
+
+    If they become very many they are returned as they are.
+    """
     x, w = gauss_legendre(_NODES)
     degrees = np.arange(_NODES - 2, _NODES)
     last = np.polynomial.legendre.legvander(x, _NODES - 1)[:, -2:] * w[:, None] * (degrees + 0.5)
     found: list[tuple[float, float]] = []
+    most = max(4 * _MANY, 16 * len(left))
+    narrowest = np.minimum(_KINK_WIDTH, 1e-3 * (right - left))
     while len(left):
         points = 0.5 * (left + right)[:, None] + 0.5 * (right - left)[:, None] * x
         values = function(points)
@@ -70,18 +109,62 @@ def rough_points(
         slope = np.ptp(values, axis=1) / (right - left)
         size = np.abs(values).max(axis=1) + slope * np.abs(points).max(axis=1)
         rough = np.abs(values @ last).sum(axis=1) > _ROUNDING * size + 1e-300
-        left, right = left[rough], right[rough]
-        narrow = right - left < _KINK_WIDTH
-        found += [
-            _close_in(function, a, b) for a, b in zip(left[narrow], right[narrow], strict=True)
-        ]
-        left, right = left[~narrow], right[~narrow]
-        if len(found) + len(left) > 4 * _MANY:
-            found += [(float(a), float(b)) for a, b in zip(left, right, strict=True)]
-            break
+        left, right, narrowest = left[rough], right[rough], narrowest[rough]
+        narrow = right - left < narrowest
+        found += zip(left[narrow].tolist(), right[narrow].tolist(), strict=True)
+        left, right, narrowest = left[~narrow], right[~narrow], narrowest[~narrow]
+        if len(found) + len(left) > most:
+            return found + list(zip(left.tolist(), right.tolist(), strict=True))
         middle = 0.5 * (left + right)
         left, right = np.concatenate([left, middle]), np.concatenate([middle, right])
-    return [_describe(function, a, b) for a, b in sorted(found)]
+        narrowest = np.tile(narrowest, 2)
+    return found
+
+
+def unseen_panels(
+    function: Callable[[FloatArray], FloatArray], kinks: tuple[float, ...] = ()
+) -> tuple[float, ...]:
+    """Points that cut the panels between whose nodes a function does what the nodes do not show.
+
+    The first panels lie between the integers up to 8, the powers of two beyond and the kinks.  Each
+    is looked at in 8192 points: a spike narrower than about 1e-4 max(1, |x|) may still be missed,
+    as it must in a function of which nothing is known but values.
+
+    Examples
+    --------
+    >>> unseen_panels(np.tanh)
+    ()
+    >>> ends = unseen_panels(lambda x: x + np.exp(-((x - 1.2345) * 200) ** 2))
+    >>> min(ends), max(ends)
+    (1.0, 2.0)
+    """
+    far = np.ldexp(1.0, np.arange(4, _FARTHEST + 1))
+    ends = np.unique(np.concatenate([-far, np.arange(-8.0, 9.0), far, kinks]))
+    left, right = ends[:-1], ends[1:]
+    found: list[FloatArray] = []
+    looks = _LOOKS
+    nodes, w = gauss_legendre(_NODES)
+    transform = np.polynomial.legendre.legvander(nodes, _NODES - 1) * w[:, None]
+    transform *= np.arange(_NODES) + 0.5
+    while left.size:
+        # Evenly spaced, but at irrational places.
+        x = -1.0 + 2.0 * (np.arange(looks) + math.sqrt(0.5)) / looks
+        middle, half = 0.5 * (left + right)[:, None], 0.5 * (right - left)[:, None]
+        values = function(middle + half * x)
+        with np.errstate(invalid="ignore", over="ignore"):
+            foreseen = function(middle + half * nodes) @ transform
+            foreseen = foreseen @ np.polynomial.legendre.legvander(x, _NODES - 1).T
+            deviation = np.abs(values - foreseen).max(axis=1)
+            # Not finite far out: left to the integrals, which will say so if they get there.
+            unseen = deviation > _UNSEEN * np.abs(values).max(axis=1)
+        unseen &= right - left > _NARROWEST * np.maximum(1.0, np.abs(left))
+        left, right, middle = left[unseen], right[unseen], middle[unseen, 0]
+        found += [left, middle, right]
+        if sum(map(len, found)) > 3 * _MOST_PANELS:
+            break
+        left, right = np.concatenate([left, middle]), np.concatenate([middle, right])
+        looks = 256
+    return tuple(np.unique(np.concatenate(found)).tolist()) if found else ()
 
 
 def _close_in(
