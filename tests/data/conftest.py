@@ -10,7 +10,7 @@ import struct
 import tarfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -35,6 +35,10 @@ class TinySet:
     arrays: ImageArrays
     files: dict[str, bytes]
     entry: ImageSet
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        return self.entry.sizes(IDX)
 
     def gzipped(self) -> dict[str, bytes]:
         return {f"{name}.gz": gzip.compress(data, mtime=0) for name, data in self.files.items()}

@@ -46,6 +46,15 @@ def test_a_set_is_fetched_verified_and_kept(tiny, server, tmp_path: Path) -> Non
     assert len(server.requests) == requests
 
 
+def test_what_else_lies_beside_the_downloads_stays(tiny, server, tmp_path: Path) -> None:
+    server.files |= tiny.gzipped()
+    mine = tmp_path / "downloads" / "tiny" / "holiday.jpg"
+    mine.parent.mkdir(parents=True)
+    mine.write_bytes(b"sun")
+    assert acquire(tiny.served_by(server.base), tmp_path).fetched
+    assert [path.name for path in mine.parent.iterdir()] == ["holiday.jpg"]
+
+
 def test_an_interrupted_fetch_leaves_nothing_that_looks_complete(
     tiny, server, tmp_path: Path
 ) -> None:

@@ -146,11 +146,11 @@ def test_directories_are_read_plain_and_gzipped(tiny, tmp_path: Path) -> None:
     tiny.write_raw(tmp_path / "packed", compressed=True)
     for name in ("plain", "packed"):
         assert directory_has(tmp_path / name, IDX)
-        assert read_directory(tmp_path / name, IDX) == tiny.files
+        assert read_directory(tmp_path / name, IDX, tiny.sizes) == tiny.files
     (tmp_path / "plain" / IDX.members[0]).unlink()
     assert not directory_has(tmp_path / "plain", IDX)
     with pytest.raises(DataCorrupted, match=f"no {IDX.members[0]}"):
-        read_directory(tmp_path / "plain", IDX)
+        read_directory(tmp_path / "plain", IDX, tiny.sizes)
 
 
 def test_a_truncated_gzip_file_is_refused(tiny, tmp_path: Path) -> None:
@@ -160,12 +160,12 @@ def test_a_truncated_gzip_file_is_refused(tiny, tmp_path: Path) -> None:
     for damaged in (whole[:-100], whole[:5], b"plain text", b""):
         path.write_bytes(damaged)
         with pytest.raises(DataCorrupted, match=r"not a complete gzip|truncated|not an IDX"):
-            IDX.decode(read_directory(tmp_path / "raw", IDX))
+            IDX.decode(read_directory(tmp_path / "raw", IDX, tiny.sizes))
 
 
 def test_archives_are_read_without_extracting(tiny, tmp_path: Path) -> None:
     archive = tiny.write_package(tmp_path / "package.tgz")
-    assert read_archive(archive, IDX) == tiny.files
+    assert read_archive(archive, IDX, tiny.sizes) == tiny.files
     assert [p.name for p in tmp_path.iterdir()] == ["package.tgz"]
 
 
@@ -180,7 +180,7 @@ def test_archives_may_hold_gzipped_members_and_other_things(tiny, tmp_path: Path
             member = tarfile.TarInfo(f"../../usr/share/{name}.gz")
             member.size = len(packed)
             archive.addfile(member, io.BytesIO(packed))
-    assert read_archive(path, IDX) == tiny.files
+    assert read_archive(path, IDX, tiny.sizes) == tiny.files
 
 
 def test_damaged_archives_are_refused(tiny, tmp_path: Path) -> None:
@@ -189,7 +189,7 @@ def test_damaged_archives_are_refused(tiny, tmp_path: Path) -> None:
     for damaged in (whole[: len(whole) // 2], whole[:20], b"", b"not an archive"):
         path.write_bytes(damaged)
         with pytest.raises(DataCorrupted, match=r"package\.tgz"):
-            read_archive(path, IDX)
+            read_archive(path, IDX, tiny.sizes)
     path.write_bytes(whole)
     with pytest.raises(DataCorrupted, match=r"has no test\.bin, train\.bin"):
-        read_archive(path, CIFAR100_BINARY)
+        read_archive(path, CIFAR100_BINARY, tiny.sizes)

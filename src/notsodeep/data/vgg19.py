@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import pickle
 import re
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,7 @@ _UNREADABLE = (
     RuntimeError,
     TypeError,
     ValueError,
+    zipfile.BadZipFile,
 )
 
 
@@ -212,6 +214,7 @@ def _read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
     try:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
+        _require_small_archive(path)
         content = torch.load(path, map_location="cpu", weights_only=True)
     except (*_UNREADABLE, safetensors.SafetensorError) as error:
         raise _wrong_weights(path, f"it cannot be read safely ({str(error)[:120]})") from error
@@ -219,6 +222,13 @@ def _read_state_dict(path: Path) -> Mapping[str, torch.Tensor]:
     if not isinstance(content, dict) or not all(torch.is_tensor(v) for v in content.values()):
         raise _wrong_weights(path, "it is not a mapping of names to tensors")
     return content
+
+
+def _require_small_archive(path: Path) -> None:
+    """Require that what a PyTorch file, a zip archive, says to hold fits into memory."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            checks.unpacked_fits(sum(member.file_size for member in archive.infolist()), path)
 
 
 def _ordered_convolutions(
