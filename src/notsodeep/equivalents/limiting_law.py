@@ -74,10 +74,11 @@ class LimitingSpectrum:
         if self.bulk is None:
             smooth = (points >= self.shift).astype(np.float64)
         else:
-            # Rounding may put eigenvalues just below the point mass.
+            # Rounding may put eigenvalues just below the point mass; just above it there may be
+            # others, of a spectrum over many decades.
             level = (points - self.shift) / self.scale
-            slack = 1e-9 * self.bulk.equation.reach
-            smooth = self.bulk.cdf(np.where(np.abs(level) < slack, 0.0, level))
+            below = (level < 0.0) & (level > -1e-9 * self.bulk.equation.reach)
+            smooth = self.bulk.cdf(np.where(below, 0.0, level))
         places = np.array([spike.value for spike in self.spikes])
         beyond = (points[..., None] >= places).sum(axis=-1)
         return np.asarray(((self.size - len(places)) * smooth + beyond) / self.size)

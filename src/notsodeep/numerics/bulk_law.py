@@ -23,6 +23,7 @@ _TERMS = (64, 128, 256)  # of the series of a piece, before it is cut in two
 _TAIL = 1e-8  # largest of the last terms of a series that is good enough
 _CUTS, _PIECES = 20, 500  # largest numbers of cuts to one piece, and of pieces of an interval
 _GRID = 600
+_DECADES, _PER_DECADE = 3.0, 80  # of a spectrum beyond which, and how densely, all are searched
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,8 +236,13 @@ def _support_by_search(equation: SilversteinEquation) -> tuple[Interval, ...]:
         inner = delta.imag > EDGE * (1.0 + np.abs(delta))
         return np.asarray(inner.any(axis=1), dtype=np.float64).reshape(x.shape)
 
-    # Finer at both ends, where the edges are.
+    # Finer at both ends, where the edges are; and at every scale, if there are many.
     grid = 1.01 * equation.reach * np.sin(np.linspace(0.0, np.pi / 2, _GRID + 1)[1:]) ** 2
+    smallest = float(equation.eigenvalues[equation.eigenvalues > 0.0].min())
+    decades = np.log10(equation.reach / smallest)
+    if decades > _DECADES:
+        number = round(_PER_DECADE * (decades + 3.0))
+        grid = np.union1d(grid, np.geomspace(1e-3 * smallest, equation.reach, number))
     state = inside(grid)
     # When n is near p the lowest edge is near zero, or there.
     while grid[0] > _ZERO * equation.reach and (state[0] or grid[0] > 1e-7 * equation.reach):

@@ -1,8 +1,6 @@
-"""Averages over the limiting spectrum: what it predicts about ridge regression."""
+"""What the limiting spectrum predicts about ridge regression."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,40 +8,13 @@ from numpy.typing import ArrayLike
 from notsodeep.checks import FloatArray, solvers
 from notsodeep.equivalents import LimitingSpectrum
 
-_NODES = 400
-
-
-def limiting_trace(
-    law: LimitingSpectrum, function: Callable[[FloatArray], FloatArray]
-) -> FloatArray:
-    """Return the sum of f over all n eigenvalues, as the law predicts it.
-
-    (n − spikes)·∫ f dμ + Σ f(spike); the bulk by Gauss–Chebyshev quadrature, which suits edges
-    that rise or fall like a square root.
-
-    Parameters
-    ----------
-    law : LimitingSpectrum
-    function : callable
-        From eigenvalues of shape (m,) to values of shape (…, m).
-    """
-    angles = (np.arange(_NODES) + 0.5) * np.pi / _NODES
-    place, mass = law.point_mass
-    inside = mass * np.asarray(function(np.array([place])))[..., 0]
-    for low, high in law.support:
-        middle, half = 0.5 * (low + high), 0.5 * (high - low)
-        points = middle + half * np.cos(angles)
-        weights = law.density(points) * half * np.sin(angles) * np.pi / _NODES
-        inside = inside + np.asarray(function(points)) @ weights
-    spikes = np.array([spike.value for spike in law.spikes])
-    beyond = np.asarray(function(spikes)).sum(axis=-1)
-    return np.asarray((law.size - len(spikes)) * inside + beyond)
-
 
 def predicted_effective_dimension(law: LimitingSpectrum, ridges: ArrayLike) -> FloatArray:
     """Return tr K(K + λI)⁻¹ for every λ, as the limiting spectrum predicts it.
 
     No kernel is evaluated.  `RidgePath.effective_dimension` is the same of the kernel itself.
+    Nothing is integrated either: with the bulk at a·t + γ and s = (γ + λ)/a, the average over it
+    follows from the equation at z = −s, where ∫ t/(t + s) dμ(t) = Σ_a (n_a/n) δ_a/(1 + δ_a).
 
     Parameters
     ----------
@@ -61,4 +32,12 @@ def predicted_effective_dimension(law: LimitingSpectrum, ridges: ArrayLike) -> F
     array([96.8, 25.5])
     """
     levels = solvers.ridges(ridges, "predicted_effective_dimension")
-    return limiting_trace(law, lambda x: x / (x + levels[:, None]))
+    linear = np.zeros(levels.shape)
+    if law.bulk is not None:
+        equation = law.bulk.equation
+        delta = equation.solve(-(law.shift + levels) / law.scale).real
+        linear = (delta / (1.0 + delta)) @ (equation.ratios / equation.ratios.sum())
+    bulk = (law.shift + levels * linear) / (law.shift + levels)
+    spikes = np.array([spike.value for spike in law.spikes])
+    beyond = (spikes / (spikes + levels[:, None])).sum(axis=1)
+    return np.asarray((law.size - len(spikes)) * bulk + beyond)
