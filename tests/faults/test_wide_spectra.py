@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from notsodeep.numerics.silverstein import SilversteinEquation
 from notsodeep.numerics.spectral_distances import kolmogorov_to_law
 from notsodeep.solvers import predicted_effective_dimension
 
-FloatArray = NDArray[np.float64]
+FloatArray = NDArray[np.floating[Any]]
 
 P = 300
 LINEAR = nsd.ExplicitNetwork(["identity"]).centred(1.0)  # its kernel is XXᵀ

@@ -13,12 +13,14 @@ from notsodeep.checks.arrays import (
     kernel_resolved,
     matrix_of_shape,
     output_array,
+    plain_array,
     powers_finite,
     powers_nonzero,
     real_array,
     samples,
     scales,
     unit_rows,
+    unmasked,
     variances,
 )
 from notsodeep.checks.classes import (
@@ -74,6 +76,7 @@ __all__ = [
     "memory_budget",
     "nonzero_scale",
     "output_array",
+    "plain_array",
     "positive_integer",
     "positive_number",
     "positive_semidefinite",
@@ -89,6 +92,7 @@ __all__ = [
     "strict_json",
     "symmetric_operator",
     "unit_rows",
+    "unmasked",
     "unpacked_fits",
     "variances",
 ]

@@ -21,27 +21,49 @@ _SMALLEST = 1e-60
 _SMALLEST_OF_KERNELS = 1e-15
 
 
-def real_array(values: object, parameter: str, owner: str) -> FloatArray:
-    """Require a rectangular array of finite real numbers; return it as float64."""
+def unmasked(values: object, parameter: str, owner: str) -> None:
+    """Require that no entry of a masked array, or of a list of them, is masked.
+
+    NumPy's own functions go on with what is behind the mask.
+    """
+    if isinstance(values, np.ma.MaskedArray):
+        masked = np.ma.getmaskarray(values)
+        if masked.any():
+            got = _count_and_place(masked, "masked")
+            remedy = "What is behind a mask is no data: leave those rows out, or fill them."
+            raise refusal(parameter, owner, "have no masked entries", got, remedy)
+    elif isinstance(values, list | tuple):
+        for part in values:
+            if isinstance(part, list | tuple | np.ma.MaskedArray):
+                unmasked(part, parameter, owner)
+
+
+def plain_array(values: object, parameter: str, owner: str) -> NDArray[Any]:
+    """Require something rectangular without masked entries; return it as an array of any dtype."""
+    unmasked(values, parameter, owner)
     try:
-        array = np.asarray(values)
+        return np.asarray(values)
     except ValueError as error:  # ragged nesting
         raise refusal(parameter, owner, "be rectangular", "rows of unequal length") from error
+
+
+def real_array(values: object, parameter: str, owner: str) -> FloatArray:
+    """Require a rectangular array of finite real numbers; return it as float64."""
+    array = plain_array(values, parameter, owner)
     if array.dtype.kind not in "fiub":
         raise refusal(parameter, owner, "hold real numbers", f"dtype {array.dtype}")
     array = array.astype(np.float64, copy=False)
     bad = ~np.isfinite(array)
     if bad.any():
-        where = tuple(int(i) for i in np.argwhere(bad)[0])
-        index = where[0] if len(where) == 1 else where
-        raise refusal(
-            parameter,
-            owner,
-            "be finite",
-            f"{int(bad.sum())} NaN or infinite entries, the first at index {index}",
-            "Remove or impute them first.",
-        )
+        got = _count_and_place(bad, "NaN or infinite")
+        raise refusal(parameter, owner, "be finite", got, "Remove or impute them first.")
     return array
+
+
+def _count_and_place(bad: NDArray[np.bool_], kind: str) -> str:
+    where = tuple(int(i) for i in np.argwhere(bad)[0])
+    index = where[0] if len(where) == 1 else where
+    return f"{int(bad.sum())} {kind} entries, the first at index {index}"
 
 
 def samples(X: object, parameter: str = "X", owner: str = "the data") -> FloatArray:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from notsodeep.checks.arrays import FloatArray, IntArray, real_array
+from notsodeep.checks.arrays import FloatArray, IntArray, plain_array, real_array
 from notsodeep.checks.wording import refusal
 
 
@@ -14,7 +14,7 @@ def class_labels(
     y: object, num_samples: int, owner: str, num_classes: int | None = None
 ) -> IntArray:
     """Require one integer label per sample, in 0 … K − 1 if K is given; return them as int64."""
-    array = np.asarray(y)
+    array = plain_array(y, "y", owner)
     if array.ndim != 1 or array.dtype.kind not in "iu":
         raise refusal(
             "y",

@@ -10,6 +10,7 @@ import numpy as np
 from notsodeep.checks.arrays import (
     FloatArray,
     IntArray,
+    plain_array,
     powers_nonzero,
     real_array,
     samples,
@@ -130,7 +131,7 @@ def class_counts(counts: object, owner: str) -> FloatArray:
 
 def class_indices(indices: object, num_classes: int, parameter: str, owner: str) -> IntArray:
     """Require a non-empty list of different classes; return it in ascending order."""
-    array = np.asarray(indices)
+    array = plain_array(indices, parameter, owner)
     valid = array.ndim == 1 and array.size > 0 and array.dtype.kind in "iu"
     if not valid or array.min() < 0 or array.max() >= num_classes:
         requirement = f"be a list of classes from 0 to {num_classes - 1}"

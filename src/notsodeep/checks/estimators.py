@@ -31,6 +31,12 @@ def several_classes(count: int, owner: str) -> None:
         raise refusal("y", owner, "have samples of at least two classes", f"{count} class")
 
 
+def labels_without_order(reason: object, owner: str) -> InvalidInput:
+    """Word the error for labels that cannot be sorted."""
+    requirement = "hold labels of one kind, none of them missing"
+    return refusal("y", owner, requirement, f"labels that cannot be compared ({reason})")
+
+
 def given_ridge(ridge: float | str, calibrated: bool, samples: int, owner: str) -> float:
     """Refuse what takes all eigenvectors of the kernel where an iteration has none of them."""
     if isinstance(ridge, str):

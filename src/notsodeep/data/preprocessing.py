@@ -147,7 +147,7 @@ class Preprocessing:
 def _rows(X: object, num_features: int | None = None) -> NDArray[Any]:
     """Require finite real rows, without a float copy of integers (an image set is large)."""
     if isinstance(X, np.ndarray) and X.dtype.kind in "iub":
-        array = X
+        array = checks.plain_array(X, "X", "Preprocessing")
     else:
         array = checks.real_array(X, "X", "Preprocessing")
         checks.powers_finite(array, "X", "Preprocessing")

@@ -95,17 +95,19 @@ class EquilibriumKernel(Kernel):  # type: ignore[misc]  # scikit-learn has no ty
         if eval_gradient and Y is not None:
             raise checks.refusal("Y", owner, "be left out with eval_gradient=True", "a Y")
         if Y is not None and np.ndim(X) == 1 and np.ndim(Y) == 1:
-            return float(self(np.asarray(X)[None, :], np.asarray(Y)[None, :])[0, 0])
-        left, right = checks.samples(X, "X", owner), None
+            left = checks.plain_array(X, "X", owner)
+            right = checks.plain_array(Y, "Y", owner)
+            return float(self(left[None, :], right[None, :])[0, 0])
+        rows, others = checks.samples(X, "X", owner), None
         if Y is not None and Y is not X:
-            right = checks.samples(Y, "Y", owner)
+            others = checks.samples(Y, "Y", owner)
         model, choice = self._model(), self._choice()
-        matrix = kernel_matrix(model, left, right, **choice)
+        matrix = kernel_matrix(model, rows, others, **choice)
         if not eval_gradient:
             return matrix
         if self.hyperparameter_sigma_a2.fixed:
             return matrix, np.empty((*matrix.shape, 0))
-        return matrix, log_sigma_derivative(model, left, **choice)[:, :, None]
+        return matrix, log_sigma_derivative(model, rows, **choice)[:, :, None]
 
     def diag(self, X: ArrayLike) -> FloatArray:
         """Compute the diagonal of ``self(X)``, shape (n,), and nothing else of it."""

@@ -120,8 +120,11 @@ class EquilibriumKernelClassifier(ClassifierMixin, EquilibriumKernelModel):  # t
 
 def encode_classes(estimator: Any, y: NDArray[Any]) -> IntArray:
     """Set `classes_` and return the labels as 0 … K − 1, shape (n,)."""
-    check_classification_targets(y)
-    estimator.classes_, labels = np.unique(y, return_inverse=True)
+    try:
+        check_classification_targets(y)
+        estimator.classes_, labels = np.unique(y, return_inverse=True)
+    except TypeError as error:  # None or NA beside names, which have no order with them
+        raise estimator_checks.labels_without_order(error, type(estimator).__name__) from error
     estimator_checks.several_classes(len(estimator.classes_), type(estimator).__name__)
     return np.asarray(labels, dtype=np.int64)
 

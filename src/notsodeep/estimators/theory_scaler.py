@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from notsodeep import checks
 from notsodeep.checks import FloatArray
 from notsodeep.data.preprocessing import Preprocessing, PreprocessingKind
 
@@ -60,13 +61,18 @@ def validated_training_data(
 ) -> Any:
     """Validate training data as scikit-learn does: shapes, finite numbers, feature names.
 
-    Returns X and y, or X alone if y is "no_validation"; `options` are those of `validate_data`.
+    Returns X and y, or X alone if y is "no_validation"; `options` are those of `validate_data`,
+    which knows nothing of masks.
     """
+    owner = type(estimator).__name__
+    checks.unmasked(X, "X", owner)
+    checks.unmasked(y, "y", owner)
     least = 2 if preprocessing == "theory" else 1  # one row has no scale
     return validate_data(estimator, X, y, dtype=np.float64, ensure_min_samples=least, **options)
 
 
 def preprocessed_rows(estimator: Any, X: ArrayLike) -> FloatArray:
     """Validate new rows against the training data's features, and apply its preprocessing."""
+    checks.unmasked(X, "X", type(estimator).__name__)
     rows = validate_data(estimator, X, dtype=np.float64, reset=False)
     return np.asarray(estimator.preprocessing_.apply(rows))

@@ -42,7 +42,8 @@ def tensor_targets(
     Tensor, bool
         Labels as int64 and True, or targets in the dtype of `like` and False.
     """
-    array = np.asarray(y.detach().cpu().numpy() if isinstance(y, Tensor) else y)
+    given = y.detach().cpu().numpy() if isinstance(y, Tensor) else y
+    array = checks.plain_array(given, "y", owner)
     if array.ndim == 2:
         targets = checks.matrix_of_shape(array, (num_samples, num_outputs), "y", owner)
         return as_tensor(targets, like), False
