@@ -282,3 +282,15 @@ def test_many_kinks_take_bounded_work(count: int) -> None:
     np.testing.assert_allclose(
         got, nsd.tangent_kernel(nsd.DeepEquilibrium(plain, 0.2), X), rtol=1e-12, atol=1e-13
     )
+
+
+def test_arrays_at_odd_addresses_give_the_same_bits() -> None:
+    # As they arrive on a worker; matrix products round differently there.
+    X = np.random.default_rng(0).normal(size=(190, 30)) / 5
+    room = bytearray(X.nbytes + 64)
+    odd = np.frombuffer(room, count=X.size, offset=3).reshape(X.shape)
+    odd[:] = X
+    assert not odd.flags.aligned
+    deq = nsd.DeepEquilibrium("tanh", 0.2)
+    assert (nsd.tangent_kernel(deq, odd) == nsd.tangent_kernel(deq, X)).all()
+    assert (nsd.tangent_kernel(deq, X, odd) == nsd.tangent_kernel(deq, X, X)).all()

@@ -118,4 +118,5 @@ def _block_parts(
 ) -> list[Part]:
     """Multiply one block, computed here and now or kept from before."""
     block = blocks.block(tile) if isinstance(blocks, BlockSource) else blocks
+    block, V = (np.require(array, requirements="A") for array in (block, V))  # see `Evaluation`
     return tile_parts(tile, block, V, symmetric=symmetric, transposed=transposed)

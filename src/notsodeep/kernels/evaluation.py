@@ -107,6 +107,10 @@ class Evaluation:
     explanation: Explanation = field(init=False)
 
     def __post_init__(self) -> None:
+        # What arrives on a worker may begin at an odd address, where matrix products round
+        # differently; aligned arrays are not copied.
+        self.X = np.require(self.X, requirements="A")
+        self.Y = None if self.Y is None else np.require(self.Y, requirements="A")
         self._columns = self.X if self.Y is None else self.Y
         self._squares1 = np.einsum("ij,ij->i", self.X, self.X)
         self._squares2 = self._squares1 if self.Y is None else np.einsum("ij,ij->i", self.Y, self.Y)
