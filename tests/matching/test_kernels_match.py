@@ -82,7 +82,7 @@ def test_auto_chooses_and_says_why() -> None:
     assert "linear" in rejected.reason
     on_sphere = nsd.match(RELU, data=nsd.data.sphere(60, 80, rng=0))
     assert on_sphere.family == "dual"
-    assert "gap on the data" in on_sphere.reason
+    assert "gap on the data (60 rows)" in on_sphere.reason
 
 
 def test_auto_takes_the_smallest_gap_on_data() -> None:

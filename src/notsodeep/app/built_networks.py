@@ -11,7 +11,7 @@ from pathlib import Path
 
 from notsodeep.app.cost import TOLERANCE
 from notsodeep.app.state import ExplorerState
-from notsodeep.data import Dataset
+from notsodeep.data import Dataset, draw_rows
 from notsodeep.errors import MissingPackage, NoOnnxForm, NotConverged
 from notsodeep.experiments.compilation import CompileSettings
 from notsodeep.experiments.finite_networks import train_network
@@ -81,7 +81,7 @@ def built_networks(state: ExplorerState, found: Match, data: Dataset) -> BuiltNe
             export_onnx(module, onnx, **options)  # type: ignore[arg-type]
         except (MissingPackage, NoOnnxForm) as error:
             note = str(error)
-        timing, timing_note = _timed(deq, module, data)
+        timing, timing_note = _timed(deq, module, data, state.seed)
         return BuiltNetworks(
             target.read_bytes(),
             None if note else onnx.read_bytes(),
@@ -93,10 +93,10 @@ def built_networks(state: ExplorerState, found: Match, data: Dataset) -> BuiltNe
 
 
 def _timed(
-    deq: EquilibriumNetwork, module: ExplicitModule, data: Dataset
+    deq: EquilibriumNetwork, module: ExplicitModule, data: Dataset, seed: int
 ) -> tuple[TimingTable | None, str]:
     try:
-        rows = data.X[:_BATCH]
+        rows = data.X[draw_rows(data.X, _BATCH, seed)]
         return time_against(deq, module, rows, tolerance=TOLERANCE, repeats=_REPEATS), ""
     except NotConverged as error:
         return None, str(error)

@@ -8,7 +8,14 @@ import numpy as np
 
 from notsodeep.app.state import UPLOAD, ExplorerState
 from notsodeep.app.uploads import stored
-from notsodeep.data import Dataset, GaussianMixture, Preprocessing, Provenance, load
+from notsodeep.data import (
+    Dataset,
+    GaussianMixture,
+    Preprocessing,
+    Provenance,
+    draw_rows,
+    load,
+)
 from notsodeep.errors import DataNotFound
 
 SPACING = 8
@@ -49,8 +56,12 @@ def prepared(state: ExplorerState, upload: tuple[str, bytes] | None = None) -> D
     if state.data == UPLOAD:
         return _uploaded(state, upload)
     data = load(state.data, classes=state.class_names or None, samples=n, rng=seed)
+    drawn = draw_rows(data.X_test, n, rng=seed)
     return replace(
-        data, X_test=data.X_test[:n], y_test=data.y_test[:n], test_indices=data.test_indices[:n]
+        data,
+        X_test=data.X_test[drawn],
+        y_test=data.y_test[drawn],
+        test_indices=data.test_indices[drawn],
     )
 
 

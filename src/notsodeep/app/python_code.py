@@ -43,6 +43,9 @@ def code_of(state: ExplorerState, upload_name: str = "data.npz") -> str:
     )
 
 
+_PARTS = ("X, y = data.X, data.y", "X_test, y_test = data.X_test, data.y_test")
+
+
 def _one_class(state: ExplorerState) -> bool:
     return state.data == "sphere" or (state.data == "mixture" and state.num_classes == 1)
 
@@ -63,7 +66,7 @@ def _data(state: ExplorerState, upload_name: str) -> list[str]:
         ]
     if state.data == "sphere":
         sizes = f"samples={n}, test_samples={n}, dimension={state.dimension}"
-        return [f'data = nsd.data.load("sphere", {sizes}, rng={seed})', *_parts("")]
+        return [f'data = nsd.data.load("sphere", {sizes}, rng={seed})', *_PARTS]
     if state.data == UPLOAD:
         return [
             f"path = {upload_name!r}",
@@ -76,11 +79,16 @@ def _data(state: ExplorerState, upload_name: str) -> list[str]:
             "    balanced=False,",
             f"    rng={seed},",
             ")",
-            *_parts(""),
+            *_PARTS,
         ]
     classes = f", classes={list(state.class_names)!r}" if state.class_names else ""
     loaded = f"data = nsd.data.load({state.data!r}{classes}, samples={n}, rng={seed})"
-    return [loaded, *_parts(f"[:{n}]")]
+    return [
+        loaded,
+        f"drawn = nsd.data.draw_rows(data.X_test, {n}, rng={seed})",
+        "X, y = data.X, data.y",
+        "X_test, y_test = data.X_test[drawn], data.y_test[drawn]",
+    ]
 
 
 def _spread(spread: float) -> list[str]:
@@ -90,10 +98,6 @@ def _spread(spread: float) -> list[str]:
         f"levels = np.where(np.arange(p) % 2 == 0, 1.0 + {spread!r}, 1.0 - {spread!r})",
         "covariances = np.outer(covariances, levels)",
     ]
-
-
-def _parts(cut: str) -> list[str]:
-    return ["X, y = data.X, data.y", f"X_test, y_test = data.X_test{cut}, data.y_test{cut}"]
 
 
 def _model(state: ExplorerState) -> list[str]:

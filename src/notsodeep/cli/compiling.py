@@ -65,7 +65,12 @@ def compile_command(
     Example: notsodeep compile --activation relu --sigma-a2 0.2 --data digits --out runs/relu
     """
     from notsodeep.experiments.compilation import CompileSettings, compile_deq
-    from notsodeep.report.compile_page import headline, rule, write_compile_page
+    from notsodeep.report.compile_page import (
+        certified_rows,
+        headline,
+        rule,
+        write_compile_page,
+    )
 
     deq = equilibrium(activation, sigma_a2, kink)
     fields = {field.name for field in dataclasses.fields(CompileSettings)} - {"deq"}
@@ -77,6 +82,7 @@ def compile_command(
         return
     typer.echo(headline(summary))
     _print_summary(summary)
+    typer.echo(f"The kernel gap is that on {certified_rows(summary)}.")
     typer.echo(rule(settings.to_dict()))
     typer.echo(f"network: {out / 'network.safetensors'}")
     typer.echo(f"report:  {page}")

@@ -17,6 +17,7 @@ from notsodeep.data.loading import load, names
 from notsodeep.data.mixture_statistics import MixtureStatistics
 from notsodeep.data.preprocessing import Preprocessing
 from notsodeep.data.presets import paper_mixture
+from notsodeep.data.row_draws import draw_rows
 from notsodeep.data.unit_sphere import sphere
 from notsodeep.data.vgg19 import VGG19Features
 
@@ -34,6 +35,7 @@ __all__ = [
     "VGG19Features",
     "class_weights",
     "data_directory",
+    "draw_rows",
     "get",
     "load",
     "names",

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep.architectures import DeepEquilibrium, KernelName, Model
-from notsodeep.data import Dataset, VGG19Features, data_directory, load
+from notsodeep.data import Dataset, VGG19Features, data_directory, draw_rows, load
 from notsodeep.execution import sha256_of_file
 from notsodeep.experiments.compilation import DESCENT, ROLES, Training
 from notsodeep.experiments.reproduction import Cell, Experiment, Finding, Profile, Record
@@ -158,7 +158,7 @@ def _compute(cell: Cell, seed: int) -> Record:
         "seconds": {
             "threads": torch.get_num_threads(),
             "training": training,
-            "inference": _inference_seconds(modules, data.X_test[:_TIMED_ROWS]),
+            "inference": _inference_seconds(modules, _some(data.X_test, _TIMED_ROWS)),
         },
     }
 
@@ -192,19 +192,22 @@ def _matched(
 ) -> tuple[Match, dict[str, float]]:
     """Match on training rows; return the relative gaps of exact kernels on test rows too."""
     data = _data(name, samples)
-    rows = data.X[np.random.default_rng(0).permutation(len(data.X))[:_MATCHED]]
     found = match(
         DeepEquilibrium(activation, sigma_a2),
-        data=rows.astype(np.float64),
+        data=_some(data.X, _MATCHED).astype(np.float64),
         family=FAMILIES[activation],
         kernel=kernel,
         refine=True,
     )
-    certificate = found.certify(data.X_test[:_CERTIFIED].astype(np.float64))
+    certificate = found.certify(_some(data.X_test, _CERTIFIED).astype(np.float64))
     return found, {
         "matched": certificate.matched.relative_gap,
         "unmatched": certificate.baseline.relative_gap,
     }
+
+
+def _some(rows: NDArray[Any], count: int) -> NDArray[Any]:
+    return rows[draw_rows(rows, count)]
 
 
 def _vgg_weights() -> Path | None:

@@ -11,7 +11,7 @@ import torch
 from notsodeep.checks import FloatArray, IntArray
 from notsodeep.collapse import CollapseMetrics, CollapseReport
 from notsodeep.collapse.json_form import json_form
-from notsodeep.data import Dataset
+from notsodeep.data import Dataset, draw_rows
 from notsodeep.experiments.collapse_settings import CollapseSettings
 from notsodeep.networks.headed_network import HeadedNetwork
 
@@ -145,6 +145,11 @@ class HeadMeasurements:
         means = np.stack([features[self.data.y == k].mean(axis=0) for k in range(K)])
         return np.asarray(means - means.mean(axis=0))
 
+    def _drawn_of(self, k: int) -> IntArray:
+        """Return the indices of some samples of a class, in ascending order."""
+        members = np.flatnonzero(self.data.y == k)
+        return np.sort(members[draw_rows(self.data.X[members], _SHOWN, self.settings.seed)])
+
     def _projection(self, features: FloatArray) -> dict[str, Any]:
         """Coordinates along the two leading principal directions of the centred class means."""
         y, K = self.data.y, len(self.data.classes)
@@ -152,7 +157,7 @@ class HeadMeasurements:
         centre = means.mean(axis=0)
         _, singular, right = np.linalg.svd(means - centre, full_matrices=False)
         axes = right[:2] * np.sign(right[:2, np.abs(right[:2]).argmax(axis=1)].diagonal())[:, None]
-        shown = np.concatenate([np.flatnonzero(y == k)[:_SHOWN] for k in range(K)])
+        shown = np.concatenate([self._drawn_of(k) for k in range(K)])
         W = self.network.classifier.weight.detach().double().cpu().numpy()
         W = W / np.linalg.norm(W, axis=1).mean()
         return {

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import stats
 
 from notsodeep import checks
@@ -19,8 +18,10 @@ from notsodeep.architectures import (
     ExplicitNetwork,
     KernelName,
     checked_choice,
+    require_varying,
 )
-from notsodeep.data import Dataset, MixtureStatistics, load
+from notsodeep.checks import FloatArray, IntArray
+from notsodeep.data import Dataset, MixtureStatistics, draw_rows, load
 from notsodeep.data.loading import file_digests
 from notsodeep.equivalents import LimitingSpectrum, conditions, equivalent, limiting_spectrum
 from notsodeep.errors import InvalidInput, MissingPackage, NotConverged
@@ -43,9 +44,8 @@ In the theory's scaling a rate serves all widths: kernels do not depend on the w
 recurrent weights move so little that it stays a contraction.  (Adam moves every entry by its rate,
 which the wider a DEQ is drives it the faster to where its solver needs many steps.)
 """
-_CERTIFIED = 600  # rows of the certificate, at most
-_MATCHED = 900  # rows given to `match`, at most
-_BATCH = 256
+_CERTIFIED = 600  # held-out rows of the certificate, at most
+_TIMED = 256  # rows in a batch that is timed
 _BINS = 40  # of the eigenvalues, by their logarithm
 
 
@@ -116,6 +116,7 @@ class CompileSettings:
         checks.integer_at_least(self.seed, 0, "seed", owner)
         for name in ("ridge", "tolerance", "gap_limit", "accuracy_limit"):
             checks.positive_number(getattr(self, name), name, owner)
+        require_varying(self.deq.activation, 1.0, owner)  # the scale of preprocessed data
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON form."""
@@ -166,8 +167,10 @@ def compile_deq(
         run.require_same_inputs(data.provenance.sha256 if inputs else {})
         found, record = _matched(settings, data, run, say)
         say("certifying on held-out rows")
-        run.piece("certificate", lambda: _certificate(found, data, run))
-        run.piece("spectrum", lambda: _spectrum(settings, data, run))
+        drawn = draw_rows(data.X_test, _CERTIFIED, settings.seed)
+        held_out = data.X_test[drawn], data.y_test[drawn]
+        run.piece("certificate", lambda: _certificate(found, *held_out, run))
+        run.piece("spectrum", lambda: _spectrum(settings, *held_out, run))
         accuracies = _accuracies(settings, found, data, run, say)
         say("timing")
         times = run.piece("timing", lambda: _timing(settings, found, data))
@@ -199,14 +202,14 @@ def _matched(
 ) -> tuple[Match, dict[str, Any]]:
     """Return the match; a stored one is rebuilt by solving again, which is deterministic."""
     say("matching" + (" and refining" if settings.refine else ""))
-    rows = data.X[np.random.default_rng(settings.seed).permutation(len(data.X))[:_MATCHED]]
     found = match(
         settings.deq,
-        data=rows,
+        data=data.X,
         family=settings.family,
         kernel=settings.kernel,
         convention=settings.convention,
         refine=settings.refine,
+        rng=settings.seed,
     )
     record = run.piece("match", found.to_dict)
     _ = found.network  # an infeasible family ends here, with its reason
@@ -225,15 +228,17 @@ def _matched(
     return found, record
 
 
-def _statistics(X: NDArray[np.float64], y: NDArray[np.int64]) -> MixtureStatistics | None:
+def _statistics(X: FloatArray, y: IntArray) -> MixtureStatistics | None:
     """Statistics of the classes, if each has enough samples."""
     if np.unique(y, return_counts=True)[1].min() < 4:
         return None
     return MixtureStatistics.estimate(X, y)
 
 
-def _certificate(found: Match, data: Dataset, run: RunDirectory) -> dict[str, Any]:
-    certificate = found.certify(data.X_test[:_CERTIFIED], data.y_test[:_CERTIFIED])
+def _certificate(
+    found: Match, rows: FloatArray, labels: IntArray, run: RunDirectory
+) -> dict[str, Any]:
+    certificate = found.certify(rows, labels)
     reach = 3.0 * found.tau0
     x = np.linspace(-reach, reach, 301)
     curves = {f"layer_{k}": a(x) for k, a in enumerate(found.network.activations)}
@@ -252,7 +257,9 @@ def _certificate(found: Match, data: Dataset, run: RunDirectory) -> dict[str, An
     return certificate.to_dict()
 
 
-def _spectrum(settings: CompileSettings, data: Dataset, run: RunDirectory) -> dict[str, Any]:
+def _spectrum(
+    settings: CompileSettings, rows: FloatArray, labels: IntArray, run: RunDirectory
+) -> dict[str, Any]:
     """Find the limiting law of the DEQ's kernel on the certified rows, or say why there is none.
 
     Stored are the shares of eigenvalues in bins of equal ratio, as the law predicts them.
@@ -262,7 +269,7 @@ def _spectrum(settings: CompileSettings, data: Dataset, run: RunDirectory) -> di
     bottom = max(float(eigenvalues[eigenvalues > 0.0].min(initial=top)), 1e-6 * top)
     edges = np.geomspace(0.9 * bottom, 1.1 * top, _BINS + 1)
     try:
-        law = _limiting_law(settings, data)
+        law = _limiting_law(settings, rows, labels)
     except (InvalidInput, NotConverged) as error:
         run.arrays("spectrum", lambda: {"edges": edges, "shares": np.empty(0)})
         return {"law": None, "reason": str(error)}
@@ -270,8 +277,9 @@ def _spectrum(settings: CompileSettings, data: Dataset, run: RunDirectory) -> di
     return {"law": law.to_dict(), "reason": law.origin}
 
 
-def _limiting_law(settings: CompileSettings, data: Dataset) -> LimitingSpectrum:
-    rows, labels = data.X_test[:_CERTIFIED], data.y_test[:_CERTIFIED]
+def _limiting_law(
+    settings: CompileSettings, rows: FloatArray, labels: IntArray
+) -> LimitingSpectrum:
     statistics = _statistics(rows, labels)
     if statistics is None:
         raise InvalidInput("a class has fewer than four held-out samples")
@@ -319,7 +327,8 @@ def _timing(settings: CompileSettings, found: Match, data: Dataset) -> dict[str,
     options: Any = {"trainable": settings.train}
     deq = build(found.deq, *sizes, **options)
     explicit = build(found.network, *sizes, **options)
-    table = time_against(deq, explicit, data.X[:_BATCH], tolerance=settings.tolerance)  # type: ignore[arg-type]
+    rows = data.X[draw_rows(data.X, _TIMED, settings.seed)]
+    table = time_against(deq, explicit, rows, tolerance=settings.tolerance)  # type: ignore[arg-type]
     return table.to_dict()
 
 
@@ -373,6 +382,7 @@ def _summary(
         "accuracy_close": as_accurate,
         "relative_gap": gap,
         "unmatched_relative_gap": certificate["baseline"]["relative_gap"],
+        "certified_rows": len(run.stored_arrays("certificate")["deq"]),
         "accuracy": {role: float(np.mean(values)) for role, values in accuracies.items()},
         "accuracy_deviation": {
             role: float(np.std(values, ddof=1)) for role, values in accuracies.items()

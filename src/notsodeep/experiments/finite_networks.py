@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
-from notsodeep.data import Dataset
+from notsodeep.data import Dataset, draw_rows
 from notsodeep.experiments.compilation import DESCENT
 from notsodeep.networks.build import build
 from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule
@@ -18,6 +18,8 @@ from notsodeep.networks.training import train
 from notsodeep.networks.training_records import TrainingSettings
 
 FiniteNetwork = EquilibriumNetwork | ExplicitModule
+
+_SCALE_ROWS = 256  # by which the size of features is measured, to which the ridge is relative
 
 
 class NetworkSettings(Protocol):
@@ -113,7 +115,8 @@ def fit_network(
     """
     if settings.train == "readout":
         with torch.no_grad():
-            features = module.features(torch.as_tensor(data.X[:256], dtype=torch.float32))
+            rows = data.X[draw_rows(data.X, _SCALE_ROWS, settings.seed)]
+            features = module.features(torch.as_tensor(rows, dtype=torch.float32))
         ridge = settings.ridge * float(features.square().sum(dim=1).mean())
         fit = fit_readout(module, data.X, data.y, ridge)
         return {"ridge": ridge, "train_accuracy": fit.accuracy}

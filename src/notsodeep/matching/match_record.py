@@ -20,6 +20,7 @@ from notsodeep.architectures import (
 )
 from notsodeep.checks import FloatArray
 from notsodeep.data import MixtureStatistics
+from notsodeep.data.row_draws import order_by_content
 from notsodeep.equivalents import Coefficients, SphereCoefficients, conditions
 from notsodeep.errors import InvalidInput
 from notsodeep.matching.certificate import Certificate, certificate_of_kernels
@@ -44,7 +45,7 @@ class Candidate:
     feasible : bool
         Whether it met what it promises.
     score : float
-        The exact-kernel gap on the data, or the largest residual without data; NaN if there is no
+        The exact-kernel gap on drawn rows, or the largest residual without data; NaN if there is no
         network.
     reason : str
     """
@@ -137,7 +138,8 @@ class Match:
         X : array_like of shape (n, p)
             Held-out data, prepared as the data of the match was.
         y : array_like of shape (n,), optional
-            Integer labels: adds ridge accuracies, block means and the conditions on classes.
+            Integer labels: adds ridge accuracies, block means and the conditions on classes.  The
+            order of the rows does not matter.
         stats : MixtureStatistics, optional
             Of X and y, for the conditions; estimated if left out.
         """
@@ -170,6 +172,7 @@ class Match:
             kernel=self.kernel,
             convention=self.convention,
             names={name: str(model) for name, model in models.items()},
+            order=order_by_content(rows),
         )
 
     def to_dict(self) -> dict[str, Any]:

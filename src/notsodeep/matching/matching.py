@@ -16,13 +16,15 @@ from notsodeep.architectures import (
     ExplicitNetwork,
     KernelName,
     checked_choice,
+    require_varying,
 )
 from notsodeep.checks import FloatArray
+from notsodeep.data import draw_rows
 from notsodeep.equivalents import conditions
 from notsodeep.matching.coefficient_fit import fit_coefficients
 from notsodeep.matching.family import Family, MixtureTask, Solution
 from notsodeep.matching.match_record import Candidate, Match
-from notsodeep.matching.proposals import Proposal, Question
+from notsodeep.matching.proposals import DRAWN, Proposal, Question
 from notsodeep.matching.refinement import MeasuredKernel
 
 FAMILIES = ("auto", "leaky_relu", "hard_tanh", "piecewise_linear", "quadratic", "cubic", "dual")
@@ -46,6 +48,7 @@ def match(
     start: Sequence[float] | None = None,
     degree: int | None = None,
     measured: MeasuredKernel | None = None,
+    rng: int | np.random.Generator = 0,
 ) -> Match:
     """Find a shallow network whose kernel is that of a DEQ.
 
@@ -62,8 +65,8 @@ def match(
         √(tr C°/p), the scale of the data.
     data : array_like of shape (n, p), optional
         Samples: tau0 is their root mean squared norm, candidates are compared by their exact
-        kernels on them, and `refine` uses them.  Rows that all have norm one allow the families
-        of the sphere.
+        kernels on up to 300 of them, and `refine` uses them.  Rows that all have norm one allow
+        the families of the sphere.  The order of the rows does not matter.
     sphere : int, optional
         Dimension d of the unit sphere that the data lies on, instead of tau0 or data.
     family : str or callable
@@ -77,7 +80,7 @@ def match(
         Hidden layers: 1, or 2 for "leaky_relu", "cubic" and (its default) "quadratic".
     refine : bool
         Minimise the exact-kernel distance on up to 300 rows of the data over the family's
-        parameters, and keep the result if it is better on held-out rows.
+        parameters, and keep the result if it is better on up to 600 others.
     start : sequence of float
         Parameters to begin with, for a family of one's own.
     degree : int, optional
@@ -86,11 +89,18 @@ def match(
         A function from rows (n, p) to a kernel (n, n) that stands for the DEQ's where families are
         compared, refined and certified on data: for a DEQ with weights of its own,
         ``lambda X: empirical_kernels(module, X).conjugate``.
+    rng : int or Generator
+        Draws the rows of the data on which families are compared and refined.
 
     Returns
     -------
     Match
         Check ``feasible`` and ``residuals``; ``certify`` compares kernels on data.
+
+    Raises
+    ------
+    ConstantActivation
+        The DEQ's activation is constant, and its features know nothing of the data.
 
     Examples
     --------
@@ -107,6 +117,7 @@ def match(
     if not callable(family):
         checks.known_name(family, FAMILIES, "family")
     _require_one_place(tau0, data, sphere, optional=family == "dual")
+    generator = checks.random_generator(rng, owner)
     rows = None if data is None else _checked_rows(data)
     if refine and rows is None:
         remedy = "Pass data=X, a few hundred rows or more."
@@ -115,10 +126,11 @@ def match(
         checks.integer_at_least(degree, 1, "degree", owner)
     if rows is not None:
         tau0 = float(np.sqrt(np.einsum("ij,ij->", rows, rows) / len(rows)))
+    require_varying(deq.activation, 1.0 if tau0 is None else tau0, owner)
     question = Question(
         deq=deq,
         tau0=tau0,
-        rows=rows,
+        rows=None if rows is None else rows[draw_rows(rows, DRAWN, generator)],
         dimension=sphere if rows is None else rows.shape[1],
         unit=sphere is not None or (rows is not None and _unit_norm(rows)),
         kernel=kernel,
@@ -140,7 +152,7 @@ def match(
             if scores[k] <= reach:
                 proposals[k] = question.refine(proposal)
                 scores[k] = question.score(proposals[k])
-    best, why = _choose(proposals, scores, by_data=rows is not None)
+    best, why = _choose(proposals, scores, question.judged_rows)
     chosen = proposals[best]
     return Match(
         family=chosen.family,
@@ -165,19 +177,21 @@ def match(
     )
 
 
-def _choose(proposals: list[Proposal], scores: list[float], *, by_data: bool) -> tuple[int, str]:
+def _choose(proposals: list[Proposal], scores: list[float], judged_rows: int) -> tuple[int, str]:
     """Return the index of the best proposal, and why it is, for the reader."""
     usable = [k for k, proposal in enumerate(proposals) if proposal.network is not None]
     if len(proposals) == 1 or not usable:
         return 0, ""
-    if not by_data:
+    if not judged_rows:
         # Residuals say nothing about how a polynomial behaves at finite p: Lipschitz ones first.
         tame = [k for k in usable if proposals[k].lipschitz and proposals[k].feasible]
         usable = tame or usable
     # Within a hundredth the earlier, simpler family wins.
     least = min(scores[k] for k in usable)
     best = next(k for k in usable if scores[k] <= 1.01 * least + 1e-9)
-    what = "exact-kernel gap on the data" if by_data else "residual of those that apply"
+    what = "residual of those that apply"
+    if judged_rows:
+        what = f"exact-kernel gap on the data ({judged_rows} rows)"
     others = ", ".join(
         f"{proposal.family} {score:.3g}"
         for k, (proposal, score) in enumerate(zip(proposals, scores, strict=True))

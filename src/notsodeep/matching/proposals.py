@@ -46,7 +46,9 @@ _FAMILIES: dict[tuple[str, int], Family] = {
     ("cubic", 2): TWO_CUBIC,
 }
 _DEFAULT_LAYERS = {"quadratic": 2}
-_SAMPLE = 300  # rows on which proposals are compared and refined
+DRAWN = 2000
+"""Rows of the data that are looked at, at most."""
+_SAMPLE = 300  # of them, on which proposals are compared and refined
 _DUAL_REMAINDER = 1e-10
 _DUAL_DEGREE = 32
 
@@ -83,7 +85,7 @@ class Question:
     tau0 : float or None
         None if only the sphere is spoken of.
     rows : ndarray or None
-        Data.
+        Rows of the data in random order, so that the first ones are as good as any.
     dimension : int or None
         Of the data.
     unit : bool
@@ -120,6 +122,11 @@ class Question:
     def _sample(self) -> FloatArray:
         assert self.rows is not None
         return self.rows[:_SAMPLE]
+
+    @property
+    def judged_rows(self) -> int:
+        """Number of rows on which proposals are compared; 0 without data."""
+        return 0 if self.rows is None else len(self._sample)
 
     def ask_all(self) -> list[Proposal]:
         """Ask every family that applies, the simplest first."""
@@ -202,8 +209,10 @@ class Question:
         activation = dual_activation(series, self.kernel, natural)
         worst = f"an entry is off by at most {series.error_bound(1.0):.2g}"
         if self.rows is not None:
-            cosine = _largest_cosine(self.rows[:2000])
-            worst += f", {series.error_bound(cosine):.2g} for |x·y| ≤ {cosine:.3g} as in the data"
+            cosine = _largest_cosine(self.rows)
+            bound = series.error_bound(cosine)
+            among = f"{len(self.rows)} rows of the data"
+            worst += f", {bound:.2g} for |x·y| ≤ {cosine:.3g} as among {among}"
         return Proposal(
             family="dual",
             deq=self.deq,
@@ -218,7 +227,7 @@ class Question:
         )
 
     def score(self, proposal: Proposal) -> float:
-        """Return the exact-kernel gap on the data, or the largest residual over the diagonal."""
+        """Return the exact-kernel gap on rows, or the largest residual over the diagonal."""
         if proposal.network is None:
             return math.nan
         if self.rows is not None:

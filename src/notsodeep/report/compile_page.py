@@ -113,7 +113,7 @@ def sentences(summary: Mapping[str, Any], settings: Mapping[str, Any]) -> list[s
     accuracy, deviation = summary["accuracy"], summary["accuracy_deviation"]
     low, high = summary["accuracy_difference"]
     return [
-        f"Kernel gap on held-out data {summary['relative_gap']:.2%} "
+        f"Kernel gap on {certified_rows(summary)} {summary['relative_gap']:.2%} "
         f"(an unmatched network: {summary['unmatched_relative_gap']:.2%}).",
         f"Test accuracy {100 * accuracy['matched']:.1f} % against {100 * accuracy['deq']:.1f} "
         f"± {100 * deviation['deq']:.1f} % of the DEQ over {settings['seeds']} draws; the "
@@ -121,6 +121,12 @@ def sentences(summary: Mapping[str, Any], settings: Mapping[str, Any]) -> list[s
         f"Inference is {summary['inference_ratio']:.1f} times faster and a training step "
         f"{summary['training_ratio']:.1f} times, at tolerance {settings['tolerance']:g}.",
     ]
+
+
+def certified_rows(summary: Mapping[str, Any]) -> str:
+    """Say which rows the kernels were compared on."""
+    number = summary.get("certified_rows")  # not in runs of earlier versions
+    return "held-out rows" if number is None else f"{number} held-out rows"
 
 
 def rule(settings: Mapping[str, Any]) -> str:
