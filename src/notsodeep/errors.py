@@ -29,6 +29,10 @@ class UndeclaredKink(InvalidInput):
     """A function is not smooth at a point that was not declared in `kinks`."""
 
 
+class ConstantActivation(InvalidInput):
+    """An activation that is constant, or as good as, at the scale it is used at."""
+
+
 class NotIntegrable(InvalidInput):
     """A function has no Gaussian second moment at the scale asked for."""
 

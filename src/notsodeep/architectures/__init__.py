@@ -3,6 +3,7 @@
 from notsodeep.architectures.deep_equilibrium import DeepEquilibrium
 from notsodeep.architectures.explicit_network import ExplicitNetwork
 from notsodeep.architectures.kernel_choice import Convention, KernelName, Model, checked_choice
+from notsodeep.architectures.varying_activations import require_varying
 from notsodeep.architectures.verdicts import Conditions, Verdict, conditions
 from notsodeep.architectures.weight_analysis import WeightAnalysis, analyse_weights
 
@@ -18,4 +19,5 @@ __all__ = [
     "analyse_weights",
     "checked_choice",
     "conditions",
+    "require_varying",
 ]

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from notsodeep import checks
 from notsodeep.activations import Activation, Centred, as_activation, centre, from_dict
+from notsodeep.architectures.varying_activations import require_varying
 from notsodeep.errors import InvalidInput, NotIntegrable, TheoryDoubtful
 from notsodeep.numerics.fixed_point import FixedPoint, solve_fixed_point
 
@@ -52,6 +53,12 @@ class DeepEquilibrium:
     def sigma_b2(self) -> float:
         """σb² = 1 − σa², the share of the variance that comes from the input."""
         return 1.0 - self.sigma_a2
+
+    @property
+    def contraction_bound(self) -> float:
+        """1/(4L²), L the Lipschitz constant of φ: below it, z* is sure to exist and be unique."""
+        lipschitz = self.activation.lipschitz
+        return 0.25 / lipschitz / lipschitz if lipschitz > 0.0 else math.inf
 
     @property
     def tau_star(self) -> float:
@@ -98,8 +105,15 @@ class DeepEquilibrium:
         )
 
     def centred(self, tau0: float) -> DeepEquilibrium:
-        """Return the same model with φ − E φ(τ*ξ) as its activation, for data of scale tau0."""
+        """Return the same model with φ − E φ(τ*ξ) as its activation, for data of scale tau0.
+
+        Raises
+        ------
+        ConstantActivation
+            φ is constant, so that nothing would be left of it.
+        """
         tau = float(self.solve_tau_star(tau0).value)
+        require_varying(self.activation, tau, "DeepEquilibrium.centred")
         return DeepEquilibrium(centre(self.activation, tau), self.sigma_a2)
 
     def is_centred_for(self, tau0: float, *, rtol: float = 1e-8) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from notsodeep import checks
 from notsodeep.activations import Activation, as_activation, centre, from_dict
+from notsodeep.architectures.varying_activations import require_varying
 
 
 @dataclass(frozen=True, init=False)
@@ -55,10 +56,17 @@ class ExplicitNetwork:
         return tuple(scales)
 
     def centred(self, tau0: float) -> ExplicitNetwork:
-        """Return the same network with every σ_l centred at τ_{l−1}, for data of scale tau0."""
+        """Return the same network with every σ_l centred at τ_{l−1}, for data of scale tau0.
+
+        Raises
+        ------
+        ConstantActivation
+            Some σ_l is constant, so that nothing would be left of it.
+        """
         scale = checks.data_scale(tau0, "tau0", "ExplicitNetwork.centred")
         layers = []
         for activation in self.activations:
+            require_varying(activation, scale, "ExplicitNetwork.centred")
             layers.append(centre(activation, scale))
             scale = math.sqrt(layers[-1].moments(scale).square)
         return ExplicitNetwork(layers)

@@ -103,6 +103,11 @@ def conditions(deq: DeepEquilibrium, tau0: float = 1.0) -> Conditions:
     tau0 : float, default 1
         √(tr C°/p), the scale of the data.
 
+    Raises
+    ------
+    ConstantActivation
+        φ is constant, and no theory is about it.
+
     Examples
     --------
     >>> print(conditions(DeepEquilibrium("tanh", sigma_a2=0.3), tau0=1.0)["contraction"])
@@ -137,8 +142,7 @@ def conditions(deq: DeepEquilibrium, tau0: float = 1.0) -> Conditions:
 
 
 def _contraction(deq: DeepEquilibrium) -> Verdict:
-    lipschitz = deq.activation.lipschitz
-    bound = math.inf if lipschitz == 0.0 else 0.25 / lipschitz**2
+    bound = deq.contraction_bound
     return Verdict(
         "contraction",
         deq.sigma_a2 < bound,

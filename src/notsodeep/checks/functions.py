@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from notsodeep.checks.arrays import FloatArray
-from notsodeep.errors import InvalidInput
+from notsodeep.errors import ConstantActivation, InvalidInput
 
 
 def elementwise(function: Callable[[FloatArray], Any], owner: str) -> None:
@@ -42,3 +42,15 @@ def elementwise(function: Callable[[FloatArray], Any], owner: str) -> None:
             f"The {owner} must be elementwise and deterministic: its value at a point changed with "
             "the other points in the array, or from one call to the next."
         )
+
+
+def constant_activation(
+    activation: str, scale: float, deviation: float, owner: str
+) -> ConstantActivation:
+    """Word the error for an activation φ that does not vary at a scale τ."""
+    size = "constant" if deviation == 0.0 else f"so small, {deviation:.3g}, that its powers vanish"
+    return ConstantActivation(
+        f"The activation of {owner} is constant: the standard deviation of φ(τξ) must be at least "
+        f"1e-60 at τ = {scale:.6g}, the scale of its inputs. Got φ = {activation}, which is {size} "
+        "there. Nothing of the data would be left: use another activation, or one of usual size."
+    )

@@ -19,6 +19,7 @@ from notsodeep.architectures import (
     KernelName,
     Model,
     checked_choice,
+    require_varying,
 )
 from notsodeep.errors import InvalidInput, NotConverged
 
@@ -101,6 +102,8 @@ def coefficients(
     ------
     InvalidInput
         The model is not centred for this tau0.
+    ConstantActivation
+        An activation is constant at its scale.
 
     Examples
     --------
@@ -132,6 +135,7 @@ def _equilibrium_features(deq: DeepEquilibrium, tau0: float, kernel: KernelName)
     q = σa² E[φ′]², α1 = σb²/(1 − q), α4 = σb²/(1 − σa² E[(φ²)″]/2), all moments at τ*.
     """
     tau = float(deq.solve_tau_star(tau0).value)
+    require_varying(deq.activation, tau, "an equivalent")
     m = deq.activation.moments(tau)
     _require_centred(deq, deq.activation, m, tau0)
     back, forth = deq.sigma_a2, deq.sigma_b2
@@ -192,6 +196,7 @@ def coefficients_of_layers(
 def _layers(network: ExplicitNetwork, tau0: float) -> Iterator[Moments]:
     scale = tau0
     for activation in network.activations:
+        require_varying(activation, scale, "an equivalent")
         moments = activation.moments(scale)
         _require_centred(network, activation, moments, tau0)
         yield moments

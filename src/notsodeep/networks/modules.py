@@ -372,8 +372,7 @@ class EquilibriumNetwork(FeatureNetwork):
         return module
 
     def _report(self) -> Report:
-        lipschitz = self.description.activation.lipschitz
-        bound = 0.25 / lipschitz**2 if lipschitz > 0.0 else math.inf
+        bound = self.description.contraction_bound
         remedy = (
             "At finite width it is sure to exist and be unique for "
             f"σa² < 1/(4L²) = {bound:.4g} only. Use a smaller sigma_a2, a larger width, "

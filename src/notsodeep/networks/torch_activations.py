@@ -173,7 +173,7 @@ def _horner(x: Tensor, *, coefficients: tuple[float, ...]) -> Tensor:
     total = torch.full_like(x, coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         total = total * x + coefficient
-    return total
+    return total if len(coefficients) > 1 else _with_gradient(total, x)
 
 
 def _hermite_series(x: Tensor, *, coefficients: tuple[float, ...], scale: float) -> Tensor:
@@ -184,4 +184,9 @@ def _hermite_series(x: Tensor, *, coefficients: tuple[float, ...], scale: float)
         total = total + coefficient * current
         following = (x * current - math.sqrt(k) * previous) / math.sqrt(k + 1)
         previous, current = current, following
-    return total
+    return total if len(coefficients) > 1 else _with_gradient(total, x)
+
+
+def _with_gradient(constant: Tensor, x: Tensor) -> Tensor:
+    """Let autograd know of x, on which a constant depends with derivative zero."""
+    return constant + 0.0 * x
