@@ -15,7 +15,7 @@ from notsodeep.errors import InvalidInput
 
 
 def _centred(activation: Mapping[str, Any], scale: float, constant: float) -> Activation:
-    return centred_by(from_dict(activation), scale, constant)
+    return centred_by(_read(activation), scale, constant)
 
 
 _NAMED: dict[str, Callable[..., Activation]] = {
@@ -73,6 +73,15 @@ def from_dict(data: Mapping[str, Any]) -> Activation:
     >>> from_dict({"name": "leaky_relu", "parameters": {"negative_slope": 0.2}})
     <activation leaky_relu(positive_slope=1, negative_slope=0.2)>
     """
+    # An activation may contain another, and so on: it is read, and later evaluated, by recursion.
+    if not checks.shallow(data):
+        raise InvalidInput(
+            f"A stored activation must be nested at most {checks.DEEPEST} levels deep. Got more."
+        )
+    return _read(data)
+
+
+def _read(data: Mapping[str, Any]) -> Activation:
     if not isinstance(data, Mapping) or not {"name"} <= set(data) <= {"name", "parameters"}:
         raise InvalidInput(
             f"An activation is stored as {{'name': …, 'parameters': {{…}}}}. Got {data!r}."

@@ -32,7 +32,7 @@ from notsodeep.checks.classes import (
     positive_semidefinite,
 )
 from notsodeep.checks.functions import elementwise
-from notsodeep.checks.json_text import strict_json
+from notsodeep.checks.json_text import DEEPEST, shallow, strict_json
 from notsodeep.checks.memory import (
     available_memory,
     cache_fits,
@@ -54,6 +54,7 @@ from notsodeep.checks.scalars import (
 from notsodeep.checks.wording import known_name, refusal
 
 __all__ = [
+    "DEEPEST",
     "FloatArray",
     "IntArray",
     "available_memory",
@@ -88,6 +89,7 @@ __all__ = [
     "refusal",
     "samples",
     "scales",
+    "shallow",
     "stored_form",
     "strict_json",
     "symmetric_operator",

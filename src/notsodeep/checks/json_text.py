@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, NoReturn
+
+DEEPEST = 100
+"""Levels of nesting that are read: far more than we write, far less than what Python can follow."""
 
 
 def strict_json(text: str | bytes) -> Any:
@@ -12,12 +16,34 @@ def strict_json(text: str | bytes) -> Any:
     Raises
     ------
     ValueError
-        The text is something else, or nested beyond what can be read.
+        The text is something else, or nested more than `DEEPEST` levels deep.
     """
     try:
-        return json.loads(text, parse_constant=_not_json, object_pairs_hook=_without_repeats)
+        content = json.loads(text, parse_constant=_not_json, object_pairs_hook=_without_repeats)
     except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
+        raise ValueError(_TOO_DEEP) from error
+    if not shallow(content):
+        raise ValueError(_TOO_DEEP)
+    return content
+
+
+def shallow(content: Any) -> bool:
+    """Whether lists and mappings lie at most `DEEPEST` levels within each other."""
+    level = [content]
+    for _ in range(DEEPEST + 1):
+        level = [inner for outer in level for inner in _members(outer)]
+        if not level:
+            return True
+    return False
+
+
+def _members(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+_TOO_DEEP = f"it is nested more than {DEEPEST} levels deep"
 
 
 def _not_json(constant: str) -> NoReturn:
