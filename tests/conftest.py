@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import hypothesis
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that test modules can import `cases`
 
@@ -17,3 +18,12 @@ hypothesis.settings.load_profile("fixed")
 # so would every process that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+SLOW_SECONDS = 1800.0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Allow slow tests more time than pyproject.toml allows the others."""
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
