@@ -7,10 +7,11 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
-from distributed import Client, LocalCluster
+import pytest
 from threadpoolctl import threadpool_info
 
 from notsodeep.execution.dask_executor import DaskExecutor
@@ -18,20 +19,22 @@ from notsodeep.execution.threads import thread_count
 
 
 @contextlib.contextmanager
-def two_workers() -> Iterator[DaskExecutor]:
-    """Two worker processes with one thread each, and an executor on them."""
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
-        Client(cluster, set_as_default=False) as client,
-        DaskExecutor(client) as executor,
-    ):
+def local_workers(number: int = 2) -> Iterator[DaskExecutor]:
+    """Worker processes with one thread each, and an executor on them.
+
+    A test that kills workers needs some of its own: it may leave fewer behind.
+    """
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("NOTSODEEP_THREADS", str(number))
+        executor = DaskExecutor("local")
+    with executor:
         yield executor
 
 
 def kill_workers(executor: DaskExecutor, number: int) -> None:
     """Kill workers as the operating system would when memory runs out, two being all there are."""
-    executor.client.wait_for_workers(1, timeout=120)
-    for pid in list(executor.client.run(os.getpid).values())[:number]:
+    list(executor.map(abs, [0]))  # so that there is one
+    for pid in list(executor.client.run(os.getpid, on_error="ignore").values())[:number]:
         os.kill(pid, signal.SIGKILL)
 
 
@@ -54,3 +57,15 @@ def fail(item: int) -> NoReturn:
 
 def die(_: int) -> NoReturn:
     os._exit(1)
+
+
+def die_once(item: int, place: Path) -> int:
+    """Kill the worker when the third item is worked on for the first time."""
+    time.sleep(0.02)
+    if item == 2:
+        try:
+            (place / "died").touch(exist_ok=False)
+        except FileExistsError:
+            return item
+        os._exit(1)
+    return item

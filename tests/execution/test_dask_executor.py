@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from cluster import die, fail, kill_workers, scaled, threads, total, two_workers
+from cluster import die, fail, kill_workers, local_workers, scaled, threads, total
 from notsodeep.errors import ClusterUnreachable, InvalidInput, WorkersLost
 from notsodeep.execution.dask_executor import DaskExecutor
 from notsodeep.execution.executors import InProcess, open_executor
@@ -15,7 +15,14 @@ from notsodeep.execution.executors import InProcess, open_executor
 
 @pytest.fixture(scope="module")
 def executor() -> Iterator[DaskExecutor]:
-    with two_workers() as executor:
+    with local_workers() as executor:
+        yield executor
+
+
+@pytest.fixture
+def mortal() -> Iterator[DaskExecutor]:
+    """An executor whose workers may be killed."""
+    with local_workers() as executor:
         yield executor
 
 
@@ -45,28 +52,28 @@ def test_the_error_of_an_item_is_raised_here(executor: DaskExecutor) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 2], ids=["one-worker", "every-worker"])
-def test_killed_workers_change_nothing(executor: DaskExecutor, number: int) -> None:
-    vector = executor.share(np.arange(5.0))
-    kept = executor.keep(scaled, range(60), vector)
+def test_killed_workers_change_nothing(mortal: DaskExecutor, number: int) -> None:
+    vector = mortal.share(np.arange(5.0))
+    kept = mortal.keep(scaled, range(60), vector)
     expected = [11.0 * item + 10.0 for item in range(60)]
     found = {}
-    for position, value in executor.completed(total, range(60), kept, vector):
+    for position, value in mortal.completed(total, range(60), kept, vector):
         found[position] = value
         if len(found) == 5:
-            kill_workers(executor, number)
+            kill_workers(mortal, number)
     assert found == dict(enumerate(expected))
     # And what was kept is there again.
-    assert list(executor.map(total, range(60), kept, vector)) == expected
+    assert list(mortal.map(total, range(60), kept, vector)) == expected
 
 
 def test_work_that_kills_its_workers_is_given_up(
-    executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
+    mortal: DaskExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Dask tries four times by default, and each time a worker must start.
-    monkeypatch.setattr(executor.client.cluster.scheduler, "allowed_failures", 0)
+    monkeypatch.setattr(mortal.client.cluster.scheduler, "allowed_failures", 0)
     with pytest.raises(WorkersLost, match="more memory than a worker has"):
-        list(executor.map(die, [0]))
-    assert list(executor.map(abs, [-1])) == [1]
+        list(mortal.map(die, [0]))
+    assert list(mortal.map(abs, [-1])) == [1]
 
 
 def test_a_given_client_stays_open(executor: DaskExecutor) -> None:
@@ -86,6 +93,6 @@ def test_an_address(executor: DaskExecutor) -> None:
 
 
 def test_an_address_where_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("notsodeep.execution.dask_executor._CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("notsodeep.execution.dask_workers._CONNECT_SECONDS", 0.5)
     with pytest.raises(ClusterUnreachable, match=r"tcp://127\.0\.0\.1:9"):
         open_executor("tcp://127.0.0.1:9")

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from cluster import two_workers
+from cluster import local_workers
 from notsodeep.experiments.reproduction import reproduce
 
 
 @pytest.mark.slow
 def test_cells_on_workers(tmp_path: Path) -> None:
     here = reproduce("gap-versus-dimension", tmp_path / "here", profile="smoke")
-    with two_workers() as executor:
+    with local_workers() as executor:
         there = reproduce(
             "gap-versus-dimension", tmp_path / "there", profile="smoke", executor=executor
         )

@@ -12,7 +12,7 @@ import pytest
 from killed_store import MODEL, marks, samples, store
 
 import notsodeep as nsd
-from cluster import kill_workers, two_workers
+from cluster import kill_workers, local_workers
 from notsodeep.errors import InvalidInput
 from notsodeep.execution.dask_executor import DaskExecutor
 from notsodeep.execution.executors import InProcess
@@ -21,7 +21,14 @@ from notsodeep.kernels.distributed_operator import DistributedKernelOperator
 
 @pytest.fixture(scope="module")
 def executor() -> Iterator[DaskExecutor]:
-    with two_workers() as executor:
+    with local_workers() as executor:
+        yield executor
+
+
+@pytest.fixture
+def mortal() -> Iterator[DaskExecutor]:
+    """An executor whose workers may be killed."""
+    with local_workers() as executor:
         yield executor
 
 
@@ -70,27 +77,27 @@ def test_product_on_workers_is_the_same_to_the_last_bit(
     assert (A.diagonal() == operator(InProcess()).diagonal()).all()
 
 
-def test_stored_kernel_survives_a_killed_worker(executor: DaskExecutor, tmp_path: Path) -> None:
+def test_stored_kernel_survives_a_killed_worker(mortal: DaskExecutor, tmp_path: Path) -> None:
     expected = store(tmp_path / "whole.zarr").digest
     place = tmp_path / "k.zarr"
 
     def kill_midway() -> None:
         while len(marks(place)) < 8:
             time.sleep(0.005)
-        kill_workers(executor, 1)
+        kill_workers(mortal, 1)
 
-    killer = threading.Thread(target=kill_midway)
+    killer = threading.Thread(target=kill_midway, daemon=True)
     killer.start()
-    stored = store(place, executor)
+    stored = store(place, mortal)
     killer.join()
     assert stored.digest == expected
     assert stored.verify() == {}
 
 
 def test_kept_blocks_survive_the_loss_of_every_worker(
-    executor: DaskExecutor, product: np.ndarray
+    mortal: DaskExecutor, product: np.ndarray
 ) -> None:
-    A = operator(executor, cache="float64")
+    A = operator(mortal, cache="float64")
     assert (A @ vectors() == product).all()
-    kill_workers(executor, 2)
+    kill_workers(mortal, 2)
     assert (A @ vectors() == product).all()

@@ -7,7 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from notsodeep.checks.wording import refusal
-from notsodeep.errors import ClusterUnreachable, DataCorrupted, InvalidInput, StoreMismatch
+from notsodeep.errors import (
+    ClusterUnreachable,
+    DataCorrupted,
+    InvalidInput,
+    StoreMismatch,
+    WorkersLost,
+)
 
 
 def own_handles(own: bool, owner: str) -> None:
@@ -42,9 +48,47 @@ def same_version(found: Iterable[str], here: str) -> None:
         raise refusal("where", "open_executor", requirement, other[0], remedy)
 
 
-def new_or_own(path: Path, *, described: bool) -> None:
+def no_worker(seconds: float) -> WorkersLost:
+    """Say that no worker came in time."""
+    return WorkersLost(
+        f"No worker could be reached for {seconds:g} s. Start workers (`dask worker ADDRESS`), or "
+        "look into the logs of those that were there; if they take longer to come, choose a larger "
+        "worker_timeout in open_executor."
+    )
+
+
+def scheduler_lost() -> WorkersLost:
+    """Say that work cannot go on without its scheduler."""
+    return WorkersLost(
+        "The connection to the Dask scheduler is lost, and the workers with it. Connect again with "
+        "open_executor when it runs again."
+    )
+
+
+def data_not_taken(reason: object) -> WorkersLost:
+    """Say that no worker could be sent its data."""
+    return WorkersLost(f"No worker takes data ({reason}). Look into the workers' logs.")
+
+
+def deadly_work(reason: object) -> WorkersLost:
+    """Say that a piece of work was given up because it kills the workers."""
+    return WorkersLost(
+        f"{reason} The work probably needs more memory than a worker has: use smaller blocks, or "
+        "workers with more memory."
+    )
+
+
+def work_lost(left: int, total: int, times: int) -> WorkersLost:
+    """Say that pieces of work do not come back."""
+    return WorkersLost(
+        f"{left} of {total} pieces of work were lost {times} times, with the workers that held "
+        "their data. See the workers' logs."
+    )
+
+
+def empty_directory(path: Path) -> None:
     """Refuse to make a store in a directory that holds something else."""
-    if described or not path.exists():
+    if not path.exists():
         return
     if not path.is_dir():
         raise refusal("path", "store_kernel", "be a directory", f"the file {path}")
@@ -53,6 +97,22 @@ def new_or_own(path: Path, *, described: bool) -> None:
         raise InvalidInput(
             f"{path} is not empty and holds no kernel store (it has {foreign[0]}). Choose another "
             "path."
+        )
+
+
+def few_blocks(number: int, most: int, side: int) -> None:
+    """Require blocks that are not too small for their matrix."""
+    if number > most:
+        requirement = f"make at most {most} blocks"
+        raise refusal("side", "store_kernel", requirement, f"{side}, which makes {number}")
+
+
+def no_link(path: Path) -> None:
+    """Require that a directory of a store lies in it."""
+    if path.is_symlink():
+        raise DataCorrupted(
+            f"{path} is a symbolic link; a kernel store has none. Put what it leads to in its "
+            "place, or remove it."
         )
 
 
@@ -95,9 +155,29 @@ def damaged_block(path: Path, reason: object) -> DataCorrupted:
     )
 
 
+def damaged_description(path: Path, reason: object) -> DataCorrupted:
+    """Say that what a store says of itself cannot be read."""
+    return DataCorrupted(
+        f"{path} is damaged ({reason}). Copy the store again, or make it again in another "
+        "directory."
+    )
+
+
+def own_manifest(own: bool, path: Path) -> None:
+    """Require that the manifest in a store is of that store."""
+    if not own:
+        raise DataCorrupted(
+            f"The manifest in {path} is that of something else. Run store_kernel again with the "
+            "same model and data: it writes it again."
+        )
+
+
 def no_store(path: Path, reason: object) -> InvalidInput:
     """Say that there is no kernel store."""
-    return InvalidInput(f"{path} holds no kernel store ({reason}). Make one with store_kernel.")
+    return InvalidInput(
+        f"{path} holds no kernel store ({reason}). Make one with store_kernel, in a directory of "
+        "its own."
+    )
 
 
 def bounds(part: slice, length: int, parameter: str) -> slice:

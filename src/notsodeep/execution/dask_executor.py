@@ -3,30 +3,31 @@
 A worker may be lost at any time.  Dask computes its results again elsewhere; but a value that was
 brought to the workers from here has no recipe, and is lost with the last worker that holds it.
 So every worker gets a copy, and if all copies are gone the value is brought again from here.
+
+An item may itself kill the worker that works on it, by using too much memory.  Dask then blames
+every item that the worker had in hand, so the blamed ones are tried once more, each on its own.
 """
 
 from __future__ import annotations
 
-import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from importlib.metadata import version
 from typing import Any, TypeVar
 
 from dask.utils import funcname
-from distributed import Client, KilledWorker, LocalCluster, as_completed
+from distributed import Client, KilledWorker, as_completed
 
+from notsodeep import checks
 from notsodeep.checks import storage
-from notsodeep.errors import WorkersLost
-from notsodeep.execution.executors import Executor, Handle
-from notsodeep.execution.threads import single_thread, thread_count
+from notsodeep.execution.dask_workers import Workers
+from notsodeep.execution.executors import WORKER_TIMEOUT, Executor, Handle
+from notsodeep.execution.threads import single_thread
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _PATIENCE = 8  # attempts in vain, after losses, before giving up
-_CONNECT_SECONDS = 10.0
 
 
 class DaskExecutor(Executor):
@@ -35,50 +36,27 @@ class DaskExecutor(Executor):
     Parameters
     ----------
     where : "local", an address, or distributed.Client
-        See `notsodeep.execution.executors.open_executor`.
+    worker_timeout : float
+        See `notsodeep.execution.executors.open_executor` for both.
 
     Attributes
     ----------
     client : distributed.Client
     """
 
-    def __init__(self, where: Any) -> None:
+    def __init__(self, where: Any, worker_timeout: float = WORKER_TIMEOUT) -> None:
         storage.cluster_place(where, isinstance(where, Client))
-        self._connect(where)
-        # A worker that cannot import what it is sent would leave the cluster without a word.
-        found = self.client.run(version, "notsodeep", on_error="return")
-        storage.same_version(map(str, found.values()), version("notsodeep"))
-
-    def _connect(self, where: Any) -> None:
-        self._cluster = None
-        self._own = not isinstance(where, Client)
-        if not self._own:
-            self.client = where
-            return
-        if where == "local":
-            self._cluster = LocalCluster(  # type: ignore[no-untyped-call]
-                n_workers=thread_count(), threads_per_worker=1, dashboard_address=":0"
-            )
-        try:
-            self.client = Client(  # type: ignore[no-untyped-call]
-                self._cluster or where, timeout=_CONNECT_SECONDS, set_as_default=False
-            )
-        except (OSError, ValueError) as error:
-            raise storage.unreachable(where, error) from error
+        timeout = checks.positive_number(worker_timeout, "worker_timeout", "open_executor")
+        self._workers = Workers(where, timeout)
+        self.client = self._workers.client
 
     def close(self) -> None:
         """Disconnect, and end the workers that were started here; a given client stays open."""
-        if self._cluster is not None:
-            # A worker may notice that the scheduler has gone before it is told to go itself.
-            self.client.run(_hush, on_error="ignore")
-        if self._own:
-            self.client.close()
-        if self._cluster is not None:
-            self._cluster.close()
+        self._workers.close()
 
     def share(self, value: object) -> Handle:
         """Copy a value to every worker."""
-        return _Shared(self.client, value)
+        return _Shared(self._workers, value)
 
     def keep(
         self, function: Callable[..., object], items: Sequence[Any], *arguments: Handle
@@ -101,18 +79,23 @@ class DaskExecutor(Executor):
         """
         handles = _own(arguments)
         waiting = set(range(len(items)))
+        blamed: set[int] = set()
         fruitless = 0
         while waiting:
-            before = len(waiting)
-            for position, result in self._round(function, items, sorted(waiting), handles):
-                waiting.remove(position)
-                yield position, result
-            fruitless = fruitless + 1 if len(waiting) == before else 0
+            # The blamed one at a time, and after all others: then it can have been nobody else.
+            positions = sorted(waiting - blamed) or [min(waiting)]
+            before = len(waiting), len(blamed)
+            for position, result in self._round(function, items, positions, handles):
+                if not isinstance(result, KilledWorker):
+                    waiting.remove(position)
+                    yield position, result
+                elif position in blamed:
+                    raise storage.deadly_work(result) from result
+                else:
+                    blamed.add(position)
+            fruitless = fruitless + 1 if (len(waiting), len(blamed)) == before else 0
             if fruitless > _PATIENCE:
-                raise WorkersLost(
-                    f"{len(waiting)} of {len(items)} pieces of work were lost {fruitless} times, "
-                    "with the workers that held their data. See the workers' logs."
-                )
+                raise storage.work_lost(len(waiting), len(items), fruitless)
 
     def _round(
         self,
@@ -120,21 +103,24 @@ class DaskExecutor(Executor):
         items: Sequence[Item],
         positions: list[int],
         handles: list[_Remote],
-    ) -> Iterator[tuple[int, Result]]:
+    ) -> Iterator[tuple[int, Result | KilledWorker]]:
         """Submit some items; yield what comes back, which is not all if shared data were lost."""
+        self._workers.wait_for_one()
         for handle in handles:
-            handle.renew()
+            handle.renew(positions)
         futures = _submit(self.client, function, items, positions, handles)
         place = {future.key: at for future, at in zip(futures, positions, strict=True)}
-        done = as_completed(  # type: ignore[no-untyped-call]
+        done: Any = as_completed(  # type: ignore[no-untyped-call]
             futures, loop=self.client.loop, with_results=True, raise_errors=False
         )
         del futures  # so that each result is released on the workers as soon as it is here
-        for future, result in done:
-            if future.status == "error":
-                _raise(result[1])
-            if future.status == "finished":
-                yield place[future.key], result
+        while not done.is_empty():
+            self._workers.watch(done.has_ready)
+            for future, result in done.next_batch(block=False):
+                if future.status == "finished":
+                    yield place[future.key], result
+                elif future.status == "error":
+                    yield place[future.key], _killed(future)
 
 
 class _Remote(Handle, ABC):
@@ -145,37 +131,31 @@ class _Remote(Handle, ABC):
         """Return the future that stands for the value at a position."""
 
     @abstractmethod
-    def renew(self) -> None:
-        """Bring back what was lost, if anything."""
+    def renew(self, positions: Sequence[int]) -> None:
+        """Bring back what was lost of the values at some positions, if anything."""
 
 
 class _Shared(_Remote):
-    def __init__(self, client: Client, value: object) -> None:
-        self._client, self._value = client, value
+    def __init__(self, workers: Workers, value: object) -> None:
+        self._workers, self._value = workers, value
         self._future = self._scatter()
 
     def _scatter(self) -> Any:
         for attempt in range(_PATIENCE):
+            self._workers.wait_for_one()
             try:
                 # In a list, because a list or dictionary itself would be taken apart.
-                copies = self._client.scatter(  # type: ignore[no-untyped-call]
-                    [self._value], broadcast=True, hash=False
-                )
-                return copies[0]
+                client = self._workers.client
+                return client.scatter([self._value], broadcast=True, hash=False)[0]
             except OSError as error:
-                # A worker died while it was sent its copy; or there is none, and Dask has waited
-                # half a minute for one to come.
-                reason = error
+                reason = error  # a worker died while it was sent its copy
                 time.sleep(0.1 * 2**attempt)
-        raise WorkersLost(
-            f"No worker takes data ({reason}). Start workers (`dask worker ADDRESS`), or look into "
-            "the logs of those that are there."
-        ) from reason
+        raise storage.data_not_taken(reason) from reason
 
     def future(self, position: int) -> Any:  # the same for all
         return self._future
 
-    def renew(self) -> None:
+    def renew(self, positions: Sequence[int]) -> None:  # likewise
         if self._future.cancelled():
             self._future = self._scatter()
 
@@ -194,15 +174,22 @@ class _Kept(_Remote):
     def future(self, position: int) -> Any:
         return self._futures[position]
 
-    def renew(self) -> None:
-        lost = [at for at, future in enumerate(self._futures) if future.cancelled()]
+    def renew(self, positions: Sequence[int]) -> None:
+        lost = [at for at in positions if _is_lost(self._futures[at])]
         if not lost:
             return
         for handle in self._handles:
-            handle.renew()
+            handle.renew(lost)
         fresh = _submit(self._client, self._function, self._items, lost, self._handles)
         for at, future in zip(lost, fresh, strict=True):
             self._futures[at] = future
+
+
+def _is_lost(future: Any) -> bool:
+    """Whether a result is gone with its recipe, or the scheduler has given it up."""
+    if future.status == "error":
+        return isinstance(future.exception(), KilledWorker)
+    return bool(future.cancelled())
 
 
 def _own(arguments: Sequence[Handle]) -> list[_Remote]:
@@ -232,14 +219,9 @@ def _on_worker(item: Any, *values: Any, function: Callable[..., Result]) -> Resu
         return function(item, *values)
 
 
-def _hush() -> None:
-    logging.getLogger("distributed").setLevel(logging.CRITICAL)
-
-
-def _raise(error: BaseException) -> None:
+def _killed(future: Any) -> KilledWorker:
+    """Return what tells that workers were killed; raise what went wrong otherwise."""
+    error: BaseException = future.exception()
     if isinstance(error, KilledWorker):
-        raise WorkersLost(
-            f"{error} The work probably needs more memory than a worker has: use smaller blocks, "
-            "or workers with more memory."
-        ) from error
-    raise error
+        return error
+    raise error.with_traceback(future.traceback())

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+WORKER_TIMEOUT = 60.0
+"""Seconds without any worker after which work on a cluster is given up."""
+
 
 class Handle:
     """A value for all items, or one for each, that stays where the work is.
@@ -153,15 +156,21 @@ class InProcess(Executor):
         """Do nothing: nothing was started."""
 
 
-def open_executor(where: Client | str | None = None) -> Executor:
+def open_executor(
+    where: Client | str | None = None, *, worker_timeout: float = WORKER_TIMEOUT
+) -> Executor:
     """Return an executor; use it as a context, so that what it started is ended.
 
     Parameters
     ----------
     where : None, "local", an address, or distributed.Client
         None works in this process, item after item on all threads.  "local" starts one worker
-        process for each thread this process may use.  An address such as ``tcp://host:8786``
-        connects to a scheduler that is there.  A client is used as it is, and stays open.
+        process for each thread this process may use, which listen to this machine only.  An
+        address such as ``tcp://host:8786`` connects to a scheduler that is there.  A client is
+        used as it is, and stays open.
+    worker_timeout : float, default 60
+        Seconds without any worker after which the work fails with `WorkersLost`.  Choose more if
+        workers come from a queue of jobs.
 
     Raises
     ------
@@ -181,4 +190,4 @@ def open_executor(where: Client | str | None = None) -> Executor:
     saved_networks.installed("distributed", "cluster", "open_executor")
     from notsodeep.execution.dask_executor import DaskExecutor
 
-    return DaskExecutor(where)
+    return DaskExecutor(where, worker_timeout)
