@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep import checks
-from notsodeep.architectures import (
-    Convention,
-    DeepEquilibrium,
-    ExplicitNetwork,
-    KernelName,
-    Model,
-)
+from notsodeep.architectures import Convention, KernelName
 from notsodeep.checks import storage
-from notsodeep.execution import progress_bar
+from notsodeep.errors import DataCorrupted
+from notsodeep.execution import Manifest, progress_bar
 from notsodeep.execution.digests import sha256_of_bytes
 from notsodeep.execution.threads import thread_count
-from notsodeep.kernels.stored_blocks import Place, StoredBlocks
+from notsodeep.kernels.store_description import (
+    KIND,
+    described_blocks,
+    read_description,
+    read_model,
+)
+from notsodeep.kernels.stored_blocks import Place
 from notsodeep.kernels.tile_products import (
     Part,
     TiledOperator,
@@ -33,9 +33,6 @@ from notsodeep.kernels.tile_products import (
 
 FloatArray = NDArray[np.float64]
 
-DESCRIPTION = "description.json"
-KIND = "kernel store"
-VERSION = 1
 _WAITING = 1 << 28  # bytes of products that wait to be added up
 
 
@@ -66,6 +63,8 @@ class KernelStore:
     ------
     InvalidInput
         There is no kernel store at `path`.
+    DataCorrupted
+        There is one, and what it says of itself makes no sense.
 
     Examples
     --------
@@ -83,42 +82,76 @@ class KernelStore:
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).resolve()
         self.description = read_description(self.path)
-        form = self.description["model"]
-        is_equilibrium = form["kind"] == "deep_equilibrium"
-        read_model = DeepEquilibrium.from_dict if is_equilibrium else ExplicitNetwork.from_dict
-        self.model: Model = read_model(form)
+        self.model = read_model(self.description["model"], self.path)
         self.kernel: KernelName = self.description["kernel"]
         self.convention: Convention = self.description["convention"]
-        n = int(self.description["samples"]["shape"][0])
-        self.shape = (n, n)
-        self.dtype = np.dtype(self.description["dtype"])
-        facts = {key: value for key, value in self.description.items() if key != "versions"}
-        matrix = sha256_of_bytes(json.dumps(facts, sort_keys=True).encode())
-        side = self.description["side"]
-        self.blocks = StoredBlocks(self.path, n, side, self.dtype.name, matrix)
+        self.blocks = described_blocks(self.path, self.description)
+        self.shape = (self.blocks.size, self.blocks.size)
+        self.dtype = np.dtype(self.blocks.dtype)
 
     def __repr__(self) -> str:
         n, dtype = self.shape[0], self.dtype.name
         return f"<{n}x{n} KernelStore with dtype={dtype} at {self.path}>"
 
     def missing(self) -> list[Place]:
-        """Return the blocks that are not done, or whose file is missing or of the wrong size."""
-        return [place for place in self.blocks.places() if self.blocks.problem(place) is not None]
+        """Return the blocks that are not done, or whose file is missing or of the wrong size.
+
+        Or whose mark is not the one that was there when the store was complete.
+        """
+        try:
+            sealed = self.sealed()
+        except DataCorrupted:  # which says nothing of the blocks
+            sealed = None
+        return [place for place in self.blocks.places() if self._problem(place, sealed) is not None]
 
     def verify(self) -> dict[Place, str]:
         """Read every file and compare its SHA-256; return what is wrong, {} if nothing.
 
-        ``store_kernel(…, verify=True)`` does this and computes the blocks concerned again.
+        If the description of the array or the manifest are not those of this store, that is wrong
+        with every block.  ``store_kernel(…, verify=True)`` does this and computes the blocks
+        concerned again.
         """
+        sealed, wrong_for_all = None, None
+        try:
+            self.blocks.require_array()
+            sealed = self.sealed()
+        except DataCorrupted as error:
+            wrong_for_all = str(error)
         places = self.blocks.places()
         found = {}
         with progress_bar("verifying blocks") as advance:
             for done, place in enumerate(places):
                 advance(done, len(places))
-                problem = self.blocks.problem(place, content=True)
+                problem = self._problem(place, sealed, content=True) or wrong_for_all
                 if problem is not None:
                     found[place] = problem
         return found
+
+    def sealed(self) -> Mapping[str, str] | None:
+        """Return the SHA-256 of every block as the manifest has it; None if there is none yet.
+
+        Raises
+        ------
+        DataCorrupted
+            It is not a manifest of this store.
+        """
+        manifest = Manifest.read(self.path)
+        if manifest is None:
+            return None
+        facts = {key: manifest.facts.get(key) for key in self.description}
+        storage.own_manifest(manifest.kind == KIND and facts == self.description, self.path)
+        return manifest.sha256
+
+    def _problem(
+        self, place: Place, sealed: Mapping[str, str] | None, *, content: bool = False
+    ) -> str | None:
+        """Say what is wrong with a block, also in the light of the manifest."""
+        problem = self.blocks.problem(place, content=content)
+        if problem is None and sealed is not None:
+            name = self.blocks.chunk_name(place)
+            if sealed.get(name) != self.blocks.digest(place):
+                return f"{self.blocks.chunk(place)}: its mark and the manifest do not agree"
+        return problem
 
     @property
     def digest(self) -> str:
@@ -173,6 +206,7 @@ class KernelStore:
         return StoredKernelOperator(self)
 
     def _require_complete(self) -> None:
+        self.blocks.require_array()
         storage.finished_store(self.missing(), len(self.blocks.places()), self.path)
 
 
@@ -223,17 +257,6 @@ class StoredKernelOperator(TiledOperator):
         threads = thread_count()
         size = max(threads, _WAITING // (2 * blocks.side * max(1, V[0].nbytes)))
         return parts_in_batches(work, len(places), threads, size)
-
-
-def read_description(place: Path) -> dict[str, Any]:
-    """Read what a store is of."""
-    try:
-        content: dict[str, Any] = checks.strict_json((place / DESCRIPTION).read_bytes())
-        if content["kind"] != KIND or content["version"] != VERSION:
-            raise ValueError(f"version {content['version']} of a {content['kind']}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise storage.no_store(place, f"{DESCRIPTION}: {error}") from error
-    return content
 
 
 def _overlap(wanted: slice, start: int, length: int) -> tuple[slice, slice]:

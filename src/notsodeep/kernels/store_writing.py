@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import shutil
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,7 +12,7 @@ from numpy.typing import ArrayLike
 from notsodeep import checks
 from notsodeep.architectures import Convention, KernelName, Model
 from notsodeep.checks import saved_networks, storage
-from notsodeep.errors import LockTimeout, RunInUse
+from notsodeep.errors import DataCorrupted, LockTimeout, RunInUse
 from notsodeep.execution import Manifest, manifests, progress_bar
 from notsodeep.execution.atomic_files import make_directory, write_json
 from notsodeep.execution.digests import sha256_of_array
@@ -22,8 +21,15 @@ from notsodeep.execution.locks import exclusive_lock
 from notsodeep.execution.threads import thread_count
 from notsodeep.execution.versions import versions
 from notsodeep.kernels.block_source import BLOCK, BlockSource
-from notsodeep.kernels.kernel_store import DESCRIPTION, KIND, VERSION, KernelStore, read_description
-from notsodeep.kernels.stored_blocks import Place, StoredBlocks
+from notsodeep.kernels.kernel_store import KernelStore
+from notsodeep.kernels.store_description import (
+    DESCRIPTION,
+    KIND,
+    VERSION,
+    described_blocks,
+    read_description,
+)
+from notsodeep.kernels.stored_blocks import MOST_BLOCKS, Place, StoredBlocks, block_count
 
 
 def store_kernel(
@@ -66,7 +72,8 @@ def store_kernel(
     verify : bool
         Check the SHA-256 of every block that is there, and compute damaged ones again.
     force : bool
-        Replace a store of another kernel, and start over.
+        Replace a store of another kernel, and start over.  Only the files of that store are
+        removed; a directory that holds anything else instead of a store is refused.
 
     Returns
     -------
@@ -75,6 +82,8 @@ def store_kernel(
 
     Raises
     ------
+    InvalidInput
+        The directory holds something else.
     StoreMismatch
         The directory holds the kernel of another model, of other data, or in another form.
     RunInUse
@@ -101,6 +110,8 @@ def store_kernel(
     checks.integer_at_least(side, 16, "side", owner)
     source = BlockSource.checked(model, X, None, kernel, convention, owner)
     samples = source.evaluation.X
+    side = min(int(side), len(samples))
+    storage.few_blocks(block_count(len(samples), side), MOST_BLOCKS, side)
     description = {
         "kind": KIND,
         "version": VERSION,
@@ -109,10 +120,13 @@ def store_kernel(
         "convention": convention,
         "samples": {"sha256": sha256_of_array(samples), "shape": list(samples.shape)},
         "dtype": kind.name,
-        "side": min(int(side), len(samples)),
+        "side": side,
     }
     place = Path(path).resolve()
-    storage.new_or_own(place, described=(place / DESCRIPTION).exists())
+    if (place / DESCRIPTION).exists():
+        read_description(place)  # refuses one that is not ours
+    else:
+        storage.empty_directory(place)
     make_directory(place)
     try:
         with exclusive_lock(place / ".lock", timeout=0.0):
@@ -131,32 +145,31 @@ def _describe(place: Path, description: dict[str, Any], *, force: bool) -> None:
     """Compare the description of the store with what is wanted, or write it."""
     path = place / DESCRIPTION
     if path.exists():
+        stored = read_description(place)
         if not force:
             # Through JSON, so that tuples compare equal to what is read back.
             wanted = json.loads(json.dumps(description, allow_nan=False))
-            storage.same_kernel(read_description(place), wanted, place)
+            storage.same_kernel(stored, wanted, place)
             return
-        _clear(place)
+        # The description last: while it is there, the rest is known for what it is.
+        (place / manifests.FILE_NAME).unlink(missing_ok=True)
+        described_blocks(place, stored).remove()
+        path.unlink()
     write_json(path, {**description, "versions": versions()})
-
-
-def _clear(place: Path) -> None:
-    """Remove everything that belongs to a store, the description last."""
-    for name in (manifests.FILE_NAME, "zarr.json"):
-        (place / name).unlink(missing_ok=True)
-    for name in ("done", "c"):
-        shutil.rmtree(place / name, ignore_errors=True)
-    (place / DESCRIPTION).unlink()
 
 
 def _complete(store: KernelStore, source: BlockSource, executor: Executor, *, verify: bool) -> None:
     """Compute the blocks that are missing, and seal the store with a manifest."""
+    store.blocks.prepare()
+    try:
+        sealed = store.sealed()
+    except DataCorrupted:  # it is a function of the rest, so it is written again
+        sealed = None
+        (store.path / manifests.FILE_NAME).unlink()
     missing = list(store.verify()) if verify else store.missing()
-    sealed = (store.path / manifests.FILE_NAME).exists()
-    if sealed and not missing and store.blocks.prepared:
+    if sealed is not None and not missing:
         return
     (store.path / manifests.FILE_NAME).unlink(missing_ok=True)
-    store.blocks.prepare()
     work = functools.partial(_store_block, blocks=store.blocks)
     shared = executor.share(source)
     total = len(store.blocks.places())

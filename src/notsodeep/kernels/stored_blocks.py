@@ -7,7 +7,9 @@ a small file with the SHA-256 of the chunk, written after the chunk is safely on
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,13 +20,14 @@ from numpy.typing import NDArray
 
 from notsodeep import checks
 from notsodeep.checks import saved_networks, storage
-from notsodeep.errors import DataCorrupted
 from notsodeep.execution.atomic_files import (
     named_write_failures,
+    remove_abandoned,
     synchronise_directory,
     write_json,
 )
 from notsodeep.execution.digests import sha256_of_file
+from notsodeep.kernels import zarr_format
 from notsodeep.kernels.evaluation import Tile
 
 if TYPE_CHECKING:
@@ -33,7 +36,11 @@ if TYPE_CHECKING:
 Place = tuple[int, int]
 """Row and column of a block, counted in blocks; row ≤ column."""
 
+MOST_BLOCKS = 1 << 22
+"""Blocks of a matrix: as many files as a directory tree bears."""
+
 _MARKS = "done"
+_PARTIAL = re.compile(r"\d+\.[0-9a-f]{32}\.partial")  # a chunk that Zarr has not written to its end
 
 
 @dataclass(frozen=True)
@@ -75,60 +82,89 @@ class StoredBlocks:
 
     def chunk(self, place: Place) -> Path:
         """Return the file of a block."""
-        return self.directory / self._chunk_name(place)
+        return self.directory / self.chunk_name(place)
 
     @staticmethod
-    def _chunk_name(place: Place) -> str:
+    def chunk_name(place: Place) -> str:
+        """Return the name of that file in the directory."""
         return f"c/{place[0]}/{place[1]}"
 
     def _mark(self, place: Place) -> Path:
         return self.directory / _MARKS / f"{place[0]}-{place[1]}.json"
 
-    def prepare(self) -> None:
-        """Write the description of the array, and remove what a killed writer left half done."""
-        saved_networks.installed("zarr", "cluster", "store_kernel")
-        import zarr
-        from zarr.codecs import Crc32cCodec
-
-        with named_write_failures(self.directory):
-            for leftover in self.directory.glob("c/*/*.partial"):
-                leftover.unlink(missing_ok=True)
-            if self.prepared:
-                return
-            # It is a function of what is known here, so one that was damaged is written again.
-            (self.directory / "zarr.json").unlink(missing_ok=True)
-            zarr.create_array(
-                self.directory,
-                shape=(self.size, self.size),
-                chunks=(self.side, self.side),
-                dtype=self.dtype,
-                fill_value=np.nan,
-                compressors=Crc32cCodec(),
-                dimension_names=("sample", "sample"),
-            )
+    @property
+    def _array_file(self) -> Path:
+        return self.directory / zarr_format.FILE_NAME
 
     @property
-    def prepared(self) -> bool:
-        """Whether the description of the array is there and is right."""
-        try:
-            array = self._array("r")
-        except DataCorrupted:
-            return False
-        found = (array.shape, array.chunks, array.dtype.name)
-        return found == ((self.size,) * 2, (self.side,) * 2, self.dtype)
+    def _description(self) -> dict[str, Any]:
+        return zarr_format.array_description(self.size, self.side, self.dtype)
 
-    def _array(self, mode: str) -> zarr.Array[Any]:
-        saved_networks.installed("zarr", "cluster", "KernelStore")
-        import zarr
+    @property
+    def _chunk_bytes(self) -> int:
+        return zarr_format.chunk_bytes(self.side, self.dtype)
 
-        try:
-            return zarr.open_array(self.directory, mode=mode)
-        except (OSError, ValueError, KeyError) as error:
-            raise storage.damaged_block(self.directory / "zarr.json", error) from error
+    def require_array(self) -> None:
+        """Require that zarr.json is what it must be.
 
-    @cached_property
-    def _reader(self) -> zarr.Array[Any]:
-        return self._array("r")
+        Raises
+        ------
+        DataCorrupted
+        """
+        problem = zarr_format.description_problem(self.directory, self._description)
+        if problem is not None:
+            raise storage.damaged_block(self._array_file, problem)
+
+    def prepare(self) -> None:
+        """Write the description of the array, and remove what a killed writer left half done.
+
+        Raises
+        ------
+        DataCorrupted
+            A directory is a symbolic link: what is written there would go elsewhere.
+        """
+        saved_networks.installed("zarr", "cluster", "store_kernel")
+        self._refuse_links()
+        with named_write_failures(self.directory):
+            self._remove_abandoned()
+        # It is a function of what is known here, so one that was damaged is written again.
+        if zarr_format.description_problem(self.directory, self._description) is not None:
+            write_json(self._array_file, self._description)
+
+    def remove(self) -> None:
+        """Remove the files of all blocks and the description of the array, and nothing else.
+
+        Raises
+        ------
+        DataCorrupted
+            A directory is a symbolic link: what it leads to is not ours.
+        """
+        self._refuse_links()
+        with named_write_failures(self.directory):
+            for place in self.places():
+                self._mark(place).unlink(missing_ok=True)
+                self.chunk(place).unlink(missing_ok=True)
+            self._remove_abandoned()
+            self._array_file.unlink(missing_ok=True)
+        for directory in self._directories():
+            with contextlib.suppress(OSError):  # it is not there, or holds something else
+                directory.rmdir()
+
+    def _directories(self) -> list[Path]:
+        """Return where blocks and marks lie, the innermost first."""
+        rows = [self.directory / "c" / str(row) for row in range(self.across)]
+        return [*rows, self.directory / "c", self.directory / _MARKS]
+
+    def _refuse_links(self) -> None:
+        for directory in self._directories():
+            storage.no_link(directory)
+
+    def _remove_abandoned(self) -> None:
+        """Remove what killed writers left half done."""
+        for path in self.directory.glob("c/*/*.partial"):
+            if _PARTIAL.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+        remove_abandoned(self.directory / _MARKS, r"\d+-\d+[.]json")
 
     def write(self, place: Place, block: NDArray[Any]) -> str:
         """Store a block, then its mark; return the SHA-256 of its file.
@@ -138,7 +174,8 @@ class StoredBlocks:
         """
         tile, chunk = self.tile(place), self.chunk(place)
         with named_write_failures(chunk):
-            self._array("r+")[tile.rows, tile.columns] = block
+            array = zarr_format.open_array(self.directory, self._description, read_only=False)
+            array[tile.rows, tile.columns] = block
             with chunk.open("rb") as stream:
                 os.fsync(stream.fileno())
             synchronise_directory(chunk.parent)
@@ -148,26 +185,48 @@ class StoredBlocks:
         return digest
 
     def read(self, place: Place) -> NDArray[Any]:
-        """Return a block; its checksum is compared.
+        """Return a block; its checksum is compared, and its SHA-256 when it is new to this object.
 
         Raises
         ------
         DataCorrupted
-            The block is not there, or not what was written.
+            The block is not there, or not what was written, or the array is described wrongly.
+        NotEnoughMemory
+            It does not fit into the memory that is free.
         """
-        chunk = self.chunk(place)
-        if not chunk.is_file():
-            raise storage.damaged_block(chunk, "it is missing")
-        tile = self.tile(place)
+        self.require_array()
+        chunk, tile = self.chunk(place), self.tile(place)
+        version = _version(chunk)
+        if version is None or self._known.get(place) != version:
+            checks.enough_memory(self._chunk_bytes, str(chunk))
+            flaw = self._flaw(place, content=True)
+            if flaw is not None:
+                raise storage.damaged_block(chunk, flaw)
+            self._known[place] = version
         try:
             return np.asarray(self._reader[tile.rows, tile.columns])
-        except ValueError as error:
+        except (OSError, ValueError) as error:
             raise storage.damaged_block(chunk, error) from error
 
+    @cached_property
+    def _reader(self) -> zarr.Array[Any]:
+        return zarr_format.open_array(self.directory, self._description, read_only=True)
+
+    @cached_property
+    def _known(self) -> dict[Place, tuple[int, ...] | None]:
+        """Files whose SHA-256 was found right: it costs as much as a product with ten vectors."""
+        return {}
+
     def digest(self, place: Place) -> str | None:
-        """Return the SHA-256 in the mark of a block; None if it has no readable mark."""
-        mark = self._read_mark(place)
-        return None if mark is None else mark[0]
+        """Return the SHA-256 in the mark of a block; None if it has no mark that is right."""
+        try:
+            mark = zarr_format.stored_json(self._mark(place))
+        except (OSError, ValueError):
+            return None
+        match mark:
+            case {"sha256": str(digest), "bytes": self._chunk_bytes, "matrix": self.matrix}:
+                return digest
+        return None
 
     def problem(self, place: Place, *, content: bool = False) -> str | None:
         """Say what is wrong with a block; None if it is done.
@@ -177,28 +236,45 @@ class StoredBlocks:
         content : bool
             Compare the SHA-256 of the file as well, which reads all of it.
         """
-        mark = self._read_mark(place)
-        if mark is None:
-            return f"block {place} has no mark that it is done"
-        chunk = self.chunk(place)
+        flaw = self._flaw(place, content=content)
+        return None if flaw is None else f"{self.chunk(place)}: {flaw}"
+
+    def _flaw(self, place: Place, *, content: bool) -> str | None:
+        chunk, digest = self.chunk(place), self.digest(place)
+        if _behind_link(chunk):
+            return "it lies behind a symbolic link"
         if not chunk.is_file():
-            return f"{chunk} is missing"
-        if chunk.stat().st_size != mark[1]:
-            return f"{chunk} has {chunk.stat().st_size} bytes, expected {mark[1]}"
-        if content and (got := sha256_of_file(chunk)) != mark[0]:
-            return f"{chunk} has SHA-256 {got[:12]}…, expected {mark[0][:12]}…"
+            return "it is missing"
+        if digest is None:
+            return "it has no mark that it is done"
+        if (size := chunk.stat().st_size) != self._chunk_bytes:
+            return f"it has {size} bytes, expected {self._chunk_bytes}"
+        try:
+            if content and (got := sha256_of_file(chunk)) != digest:
+                return f"it has SHA-256 {got[:12]}…, expected {digest[:12]}…"
+        except OSError as error:
+            return f"it cannot be read: {error}"
         return None
 
     def digests(self) -> dict[str, str]:
         """Return the SHA-256 of every block that is done, by the name of its file."""
-        found = ((self._chunk_name(place), self.digest(place)) for place in self.places())
+        found = ((self.chunk_name(place), self.digest(place)) for place in self.places())
         return {name: digest for name, digest in found if digest is not None}
 
-    def _read_mark(self, place: Place) -> tuple[str, int] | None:
-        try:
-            mark = checks.strict_json(self._mark(place).read_bytes())
-            if mark["matrix"] != self.matrix:
-                return None
-            return str(mark["sha256"]), int(mark["bytes"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
+
+def block_count(size: int, side: int) -> int:
+    """Return how many blocks of a matrix are stored."""
+    across = -(-size // side)
+    return across * (across + 1) // 2
+
+
+def _behind_link(chunk: Path) -> bool:
+    return any(path.is_symlink() for path in (chunk, chunk.parent, chunk.parent.parent))
+
+
+def _version(chunk: Path) -> tuple[int, ...] | None:
+    """Return what changes with a file, None if there is no such file in its place."""
+    if _behind_link(chunk) or not chunk.exists():
+        return None
+    found = chunk.stat()
+    return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

@@ -1,0 +1,82 @@
+"""What a kernel on disk says of itself, in ``description.json``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+
+from notsodeep.architectures import (
+    Convention,
+    DeepEquilibrium,
+    ExplicitNetwork,
+    KernelName,
+    Model,
+)
+from notsodeep.checks import storage
+from notsodeep.execution.digests import sha256_of_bytes
+from notsodeep.kernels.stored_blocks import MOST_BLOCKS, StoredBlocks, block_count
+from notsodeep.kernels.zarr_format import stored_json
+
+DESCRIPTION = "description.json"
+KIND = "kernel store"
+VERSION = 1
+
+
+def read_description(place: Path) -> dict[str, Any]:
+    """Read what a store is of.
+
+    Raises
+    ------
+    InvalidInput
+        There is no store, or one that another release has made.
+    DataCorrupted
+        There is something that no release would have written.
+    """
+    path = place / DESCRIPTION
+    try:
+        content = stored_json(path)
+    except OSError as error:
+        raise storage.no_store(place, f"{DESCRIPTION}: {error}") from error
+    except ValueError as error:
+        raise storage.damaged_description(path, error) from error
+    if not isinstance(content, dict) or content.get("kind") != KIND:
+        raise storage.no_store(place, f"its {DESCRIPTION} is that of something else")
+    if content.get("version") != VERSION:
+        raise storage.no_store(place, f"version {content.get('version')} of a {KIND}")
+    if not _well_formed(content):
+        raise storage.damaged_description(path, f"it is not that of a {KIND}")
+    return content
+
+
+def _well_formed(content: dict[str, Any]) -> bool:
+    match content:
+        case {
+            "model": dict(),
+            "kernel": str(kernel),
+            "convention": str(convention),
+            "dtype": "float32" | "float64",
+            "side": int(side),
+            "samples": {"shape": [int(n), int(p)], "sha256": str()},
+            "versions": dict(),
+        }:
+            known = kernel in get_args(KernelName) and convention in get_args(Convention)
+            return known and p >= 1 and 1 <= side <= n and block_count(n, side) <= MOST_BLOCKS
+    return False
+
+
+def described_blocks(place: Path, description: dict[str, Any]) -> StoredBlocks:
+    """Return the blocks of the store that a description is of."""
+    facts = {key: value for key, value in description.items() if key != "versions"}
+    matrix = sha256_of_bytes(json.dumps(facts, sort_keys=True).encode())
+    n, side = description["samples"]["shape"][0], description["side"]
+    return StoredBlocks(place, n, side, description["dtype"], matrix)
+
+
+def read_model(form: dict[str, Any], place: Path) -> Model:
+    """Return the model that a description names."""
+    is_equilibrium = form.get("kind") == "deep_equilibrium"
+    try:
+        return (DeepEquilibrium if is_equilibrium else ExplicitNetwork).from_dict(form)
+    except (ValueError, TypeError, KeyError, ArithmeticError) as error:
+        raise storage.damaged_description(place / DESCRIPTION, error) from error
