@@ -97,6 +97,10 @@ def test_a_hidden_setting_is_remembered() -> None:
     [
         ({"activation": "formula", "formula": "__import__('os')"}, "Unknown function '__import__'"),
         ({"activation": "formula", "formula": "abs(x)", "kinks": ""}, "undeclared kink near x = 0"),
+        (
+            {"activation": "formula", "formula": "0*x", "kinks": ""},
+            "activation of match is constant",
+        ),
         ({"activation": "formula", "kinks": "a"}, "must be numbers between commas"),
         ({"family": "dual"}, "for rows of norm one"),
         ({"data": "upload"}, "upload a .npz or .csv"),

@@ -84,8 +84,15 @@ class DeepEquilibrium:
         -------
         FixedPoint
             `value` is τ (not τ²).
+
+        Raises
+        ------
+        ConstantActivation
+            φ is constant, and no theory is about it.
         """
         start = self.sigma_b2 * checks.data_scale(tau0, "tau0", "DeepEquilibrium.centred") ** 2
+        # If φ hardly varies, τ* is where the iteration starts.
+        require_varying(self.activation, math.sqrt(start), "DeepEquilibrium")
 
         def variance_map(q: FloatArray) -> FloatArray:
             try:
@@ -113,7 +120,6 @@ class DeepEquilibrium:
             φ is constant, so that nothing would be left of it.
         """
         tau = float(self.solve_tau_star(tau0).value)
-        require_varying(self.activation, tau, "DeepEquilibrium.centred")
         return DeepEquilibrium(centre(self.activation, tau), self.sigma_a2)
 
     def is_centred_for(self, tau0: float, *, rtol: float = 1e-8) -> bool:

@@ -9,13 +9,14 @@ import numpy as np
 from notsodeep.activations import Activation, Centred
 from notsodeep.checks import functions
 
-_SMALLEST = 1e-60  # standard deviation whose fourth power is a number, as for data
+_SMALLEST = 1e-30  # standard deviation, at scales of one and more: its eighth power is a number
+_TINIEST = 1e-62  # and at the smallest scales that data may have
 _LOST = 1e-10  # share of E φ² below which the variance is looked for in the values themselves
 _ROUNDING = 1e-13  # standard deviation, relative to the mean, that is rounding
 
 
 def require_varying(activation: Activation, scale: float, owner: str) -> None:
-    """Require that φ(τξ), ξ ~ N(0, 1), varies: by more than rounding errors, and above 1e-60.
+    """Require that φ(τξ), ξ ~ N(0, 1), varies: by more than rounding errors, and than 1e-30·τ.
 
     Centring, matching and the random-matrix equivalents divide by its variance.
 
@@ -23,24 +24,35 @@ def require_varying(activation: Activation, scale: float, owner: str) -> None:
     ------
     ConstantActivation
         It does not.
+
+    Examples
+    --------
+    >>> from notsodeep.activations import leaky_relu
+    >>> require_varying(leaky_relu(1.0, 0.0), 1.0, "this example")
+    >>> require_varying(leaky_relu(0.0, 0.0), 1.0, "this example")
+    Traceback (most recent call last):
+    ...
+    notsodeep.errors.ConstantActivation: The activation of this example is constant, or as good ...
     """
     base = activation.base if isinstance(activation, Centred) else activation
     deviation = standard_deviation(base, scale)
-    if not deviation >= _SMALLEST:
-        raise functions.constant_activation(str(base), scale, deviation, owner)
+    least = max(_SMALLEST * min(scale, 1.0), _TINIEST)
+    if not deviation >= least:
+        raise functions.constant_activation(str(base), scale, deviation, least, owner)
 
 
 @functools.lru_cache(maxsize=256)
 def standard_deviation(activation: Activation, scale: float) -> float:
     """Return the standard deviation of φ(τξ); 0 if it is within rounding errors of the mean."""
+    xi = np.linspace(-8.0, 8.0, 1601)
+    weights = np.exp(-0.5 * xi**2)
+    weights /= weights.sum()
+    values = activation(scale * xi)
+    seen = float(np.sqrt(weights @ (values - weights @ values) ** 2))
+    if 0.0 < float(np.abs(values).max()) < _TINIEST:
+        return seen  # no quadrature resolves denormal numbers
     moments = activation.moments(scale)
     variance, square = float(moments.variance), float(moments.square)
-    if variance <= _LOST * square:
-        xi = np.linspace(-8.0, 8.0, 1601)
-        weights = np.exp(-0.5 * xi**2)
-        weights /= weights.sum()
-        values = activation(scale * xi)
-        variance = float(weights @ (values - weights @ values) ** 2)
-        if variance <= _ROUNDING**2 * square:
-            return 0.0
-    return float(np.sqrt(variance))
+    if variance > _LOST * square:
+        return float(np.sqrt(variance))
+    return seen if seen > _ROUNDING * float(np.sqrt(square)) else 0.0

@@ -45,12 +45,12 @@ def elementwise(function: Callable[[FloatArray], Any], owner: str) -> None:
 
 
 def constant_activation(
-    activation: str, scale: float, deviation: float, owner: str
+    activation: str, scale: float, deviation: float, least: float, owner: str
 ) -> ConstantActivation:
     """Word the error for an activation φ that does not vary at a scale τ."""
-    size = "constant" if deviation == 0.0 else f"so small, {deviation:.3g}, that its powers vanish"
     return ConstantActivation(
-        f"The activation of {owner} is constant: the standard deviation of φ(τξ) must be at least "
-        f"1e-60 at τ = {scale:.6g}, the scale of its inputs. Got φ = {activation}, which is {size} "
-        "there. Nothing of the data would be left: use another activation, or one of usual size."
+        f"The activation of {owner} is constant, or as good as: the standard deviation of φ(τξ) "
+        f"must be at least {least:.1g} at τ = {scale:.6g}, the scale of its inputs. Got "
+        f"{deviation:.3g} for φ = {activation}. Nothing of the data would be left: use another "
+        "activation, or one of usual size."
     )

@@ -135,7 +135,6 @@ def _equilibrium_features(deq: DeepEquilibrium, tau0: float, kernel: KernelName)
     q = σa² E[φ′]², α1 = σb²/(1 − q), α4 = σb²/(1 − σa² E[(φ²)″]/2), all moments at τ*.
     """
     tau = float(deq.solve_tau_star(tau0).value)
-    require_varying(deq.activation, tau, "an equivalent")
     m = deq.activation.moments(tau)
     _require_centred(deq, deq.activation, m, tau0)
     back, forth = deq.sigma_a2, deq.sigma_b2

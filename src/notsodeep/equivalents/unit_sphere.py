@@ -57,6 +57,7 @@ class _Jet:
         return _Jet(value, first * self.first, bend, end)
 
 
+_SMALLEST = 1e-60  # variance of a layer whose powers, up to the fifth, are numbers
 _INNER_PRODUCT = _Jet(0.0, 1.0, 0.0, 1.0)
 
 
@@ -182,7 +183,11 @@ def _explicit(network: ExplicitNetwork, kernel: KernelName) -> _Jet:
         f = dual_derivatives(activation, covariance.end, covariance.value)
         slope = covariance.mapped(f.first, f.second, f.third, float(moments.slope_square))
         covariance = covariance.mapped(f.value, f.first, f.second, float(moments.square))
-        if not covariance.end > 0.0:
-            raise InvalidInput(f"The {network} is zero on the unit sphere: {activation} vanishes.")
+        if not covariance.end > _SMALLEST:
+            raise InvalidInput(
+                f"The {network} vanishes on the unit sphere: E σ² = {covariance.end:.3g} for "
+                f"{activation}, and must be above {_SMALLEST:g}. Use another activation, or one of "
+                "usual size."
+            )
         tangent = covariance.plus(tangent.times(slope))
     return tangent if kernel == "tangent" else covariance

@@ -1,0 +1,174 @@
+"""Activations that are zero, constant or of denormal size: one named error, at every door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from public_calls import BASE
+
+import notsodeep as nsd
+from notsodeep import activations, estimators
+from notsodeep.activations import Activation
+from notsodeep.activations.centred import centred_by
+from notsodeep.errors import ConstantActivation, InvalidInput
+from notsodeep.experiments.compilation import CompileSettings
+
+LABELS = np.arange(len(BASE)) % 2
+SPHERE = nsd.data.sphere(12, 5, rng=0)
+STATISTICS = nsd.data.MixtureStatistics.estimate(BASE, LABELS)
+
+CONSTANTS: dict[str, Activation] = {
+    "zero times x": activations.from_formula("0*x"),
+    "one, by rounding": activations.from_formula("sin(x)**2 + cos(x)**2"),
+    "5000, by rounding": activations.from_formula("5000*(sin(x)**2 + cos(x)**2)"),
+    "slopes of zero": activations.leaky_relu(0.0, 0.0),
+    "hard tanh of height zero": activations.hard_tanh(0.0, 1.0),
+    "level": activations.piecewise_linear((-1.0, 1.0), (0.0, 0.0, 0.0), 3.0),
+    "polynomial": activations.polynomial([2.0]),
+    "zero polynomial": activations.polynomial([0.0, 0.0]),
+    "Hermite": activations.hermite([3.0]),
+    "function": activations.from_function(lambda x: np.full_like(x, 2.0), name="two"),
+    "1e-200": activations.from_formula("1e-200*x"),
+    "1e-100": activations.from_formula("1e-100*tanh(x)"),
+    "1e-31": activations.leaky_relu(1e-31, 1e-31),
+    "denormal": activations.leaky_relu(1e-320, 0.0),
+    "beyond the data": activations.from_formula("relu(x - 100)", kinks=(100.0,)),
+}
+FAMILIES = ("auto", "leaky_relu", "hard_tanh", "piecewise_linear", "quadratic", "cubic")
+
+
+def centred_by_hand(activation: Activation) -> Activation:
+    return centred_by(activation, STATISTICS.tau0, float(activation(0.0)))
+
+
+DOORS: dict[str, Callable[[Activation], Any]] = {
+    "centring": lambda a: nsd.DeepEquilibrium(a, 0.2).centred(1.0),
+    "centring a network": lambda a: nsd.ExplicitNetwork([a]).centred(1.0),
+    "centring a second layer": lambda a: nsd.ExplicitNetwork(["tanh", a]).centred(1.0),
+    "conditions": lambda a: nsd.conditions(nsd.DeepEquilibrium(a, 0.2), X=BASE),
+    "conditions without recurrence": lambda a: nsd.conditions(nsd.DeepEquilibrium(a, 0.0)),
+    "equivalent": lambda a: nsd.equivalent(
+        nsd.DeepEquilibrium(centred_by_hand(a), 0.2), BASE, STATISTICS
+    ),
+    "equivalent of a network": lambda a: nsd.equivalent(
+        nsd.ExplicitNetwork([centred_by_hand(a)]), BASE, STATISTICS
+    ),
+    "match on data": lambda a: nsd.match(nsd.DeepEquilibrium(a, 0.2), data=BASE, refine=True),
+    "match on the sphere": lambda a: nsd.match(nsd.DeepEquilibrium(a, 0.2), sphere=5),
+    "dual": lambda a: nsd.match(nsd.DeepEquilibrium(a, 0.2), data=SPHERE, family="dual"),
+    "compile": lambda a: CompileSettings(nsd.DeepEquilibrium(a, 0.2)),
+    "centred ridge": lambda a: estimators.EquilibriumKernelRidge(a, centred=True).fit(
+        BASE, 1.0 * LABELS
+    ),
+    "compiled": lambda a: estimators.CompiledClassifier(a, width=8).fit(BASE, LABELS),
+    "random features": lambda a: estimators.RandomEquilibriumFeatures(a, width=8).fit(BASE),
+}
+
+every_constant = pytest.mark.parametrize("activation", CONSTANTS.values(), ids=CONSTANTS)
+
+
+@every_constant
+def test_every_door(activation: Activation) -> None:
+    for name, door in DOORS.items():
+        with pytest.raises(ConstantActivation, match=r"is constant.*use another activation"):
+            pytest.fail(f"{name}: {door(activation)}")
+
+
+@every_constant
+@pytest.mark.parametrize("kernel", ["conjugate", "tangent"])
+@pytest.mark.parametrize("convention", ["feature", "preactivation"])
+def test_every_family(activation: Activation, kernel: Any, convention: Any) -> None:
+    deq = nsd.DeepEquilibrium(activation, 0.2)
+    for family in FAMILIES:
+        with pytest.raises(ConstantActivation, match="activation of match is constant"):
+            nsd.match(deq, tau0=1.0, family=family, kernel=kernel, convention=convention)
+
+
+@pytest.mark.parametrize("constant", [0.0, 2.0])
+def test_exact_kernels_are_what_they_are(constant: float) -> None:
+    """Nothing comes back through a constant: G = σa² c² + σb² XXᵀ, and Φ = c²."""
+    deq = nsd.DeepEquilibrium(activations.polynomial([constant]), 0.2)
+    expected = 0.2 * constant**2 + 0.8 * BASE @ BASE.T
+    pair = nsd.kernel_pair(deq, BASE)
+    np.testing.assert_allclose(pair.conjugate, expected, atol=1e-14)
+    np.testing.assert_allclose(pair.tangent, expected, atol=1e-14)
+    features = nsd.conjugate_kernel(deq, BASE, convention="feature")
+    np.testing.assert_allclose(features, constant**2, atol=1e-14)
+
+
+@pytest.mark.parametrize("activation", [activations.polynomial([2.0]), activations.hermite([3.0])])
+def test_finite_networks_are_what_they_are(activation: Activation) -> None:
+    module = nsd.build(nsd.DeepEquilibrium(activation, 0.2), 5, 8, 2, rng=0, dtype=torch.float64)
+    kernels = nsd.empirical_kernels(module, BASE)
+    square = float(activation(0.0)) ** 2
+    np.testing.assert_allclose(kernels.conjugate, square, rtol=1e-12)
+    np.testing.assert_allclose(kernels.tangent, square, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [
+        activations.leaky_relu(1e-29, 0.0),
+        activations.from_formula("1e7 + tanh(x)"),
+        activations.from_formula("1e-6*tanh(x) - 3"),
+    ],
+    ids=str,
+)
+def test_small_is_not_constant(activation: Activation) -> None:
+    deq = nsd.DeepEquilibrium(activation, 0.2)
+    assert nsd.conditions(deq, 1.0)["contraction"].holds
+    found = nsd.match(deq, tau0=1.0, family="leaky_relu")
+    assert found.feasible
+    assert found.deq.activation.moments(found.deq.tau_star).square > 0.0
+
+
+@pytest.mark.parametrize("tau0", [1e-60, 1e-40, 1e40])
+def test_the_scale_of_the_data_is_another_matter(tau0: float) -> None:
+    for activation in ("relu", "tanh", "abs"):
+        assert nsd.DeepEquilibrium(activation, 0.2).centred(tau0).tau_star > 0.0
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-200, 1e-61, 1e-40, 1e-31])
+def test_networks_on_the_sphere(size: float) -> None:
+    for layers in (
+        [activations.leaky_relu(size, 0.0)],
+        [activations.leaky_relu(size, 0.0), "tanh"],
+    ):
+        with pytest.raises(InvalidInput, match="vanishes on the unit sphere"):
+            nsd.sphere_equivalent(nsd.ExplicitNetwork(layers), SPHERE)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["match", "--out", "match.json"],
+        ["match", "--data", "digits", "--samples", "40", "--refine"],
+        ["compile", "--out", "run"],
+        ["spectrum", "--samples", "60", "--out", "spectrum.svg"],
+        ["kernel", "--data", "digits", "--samples", "20", "--centred", "--out", "kernel.npy"],
+        ["kernel", "--data", "digits", "--samples", "20", "--centred", "--out", "kernel.zarr"],
+    ],
+    ids=" ".join,
+)
+def test_command_line(
+    command: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    from notsodeep.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["notsodeep", *command, "--activation", "0*x"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    errors = [line for line in capfd.readouterr().err.splitlines() if line.startswith("error:")]
+    assert len(errors) == 1
+    assert "is constant" in errors[0]
+    assert list(tmp_path.iterdir()) == []
