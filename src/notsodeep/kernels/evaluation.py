@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -192,8 +192,7 @@ class Evaluation:
         X, Y = self.X[rows], self._columns[tile.columns]
         own = np.arange(len(X))
         first = own + 1 if upper else np.zeros_like(own)
-        fill = partial(np.matmul, X, Y.T, out=gram)
-        block = Block(gram, tangent, rows, tile.columns.start, first, fill)
+        block = Block(gram, tangent, rows, tile.columns.start, first, X, Y)
         if self._cosine is not None:
             marked = self._cosine.run(block, self._norms1[rows], self._norms2, self._homogeneous)
         if self._cosine is None or marked.sum() > _MANY * gram.size:
@@ -215,9 +214,9 @@ class Evaluation:
         if self._pairs.attempts == 1 or min(n, m) < _PROBE:
             return 0
         rows = slice(0, n, n // _PROBE)
-        gram = self.X[rows] @ self._columns[:_PROBE].T
-        first = np.zeros(len(gram), dtype=np.int64)
-        block = Block(gram, np.empty_like(gram), rows, 0, first, lambda: None)
+        X, Y = self.X[rows], self._columns[:_PROBE]
+        gram, tangent = np.empty((2, len(X), len(Y)))
+        block = Block(gram, tangent, rows, 0, np.zeros(len(X), dtype=np.int64), X, Y)
         return self._pairs.attempts - 1 if self._pairs.attempt(block, 0)[:, 1].any() else 0
 
     def _finish(self, block: Block, marked: NDArray[np.int64]) -> None:

@@ -1,4 +1,4 @@
-"""How the pairs of a block are evaluated, and the one place where that is decided.
+"""How the pairs of a block are evaluated; which route is taken is decided in `evaluation`.
 
 Routes, fastest first:
 
@@ -60,8 +60,8 @@ class Block:
         Which sample the first column is.
     first : ndarray of shape (rows,)
         The column at which the work on a row begins.
-    fill : callable
-        Puts x·y into `gram`; called again if a first attempt was not enough.
+    X, Y : ndarray of shape (rows, p), (columns, p)
+        The samples of rows and columns.
     """
 
     gram: FloatArray
@@ -69,7 +69,12 @@ class Block:
     rows: slice
     shift: int
     first: IntArray
-    fill: Callable[[], object]
+    X: FloatArray
+    Y: FloatArray
+
+    def fill(self) -> None:
+        """Put x·y into `gram`; again, if a first attempt has overwritten it."""
+        np.matmul(self.X, self.Y.T, out=self.gram)
 
 
 class PairMap:
@@ -287,7 +292,8 @@ class CosineMap:
         inner = self._squared_norm * cosine
         gram, tangent = np.empty((2, 1, len(cosine)))
         none = np.zeros(1, dtype=np.int64)
-        block = Block(gram, tangent, slice(0, 1), 0, none, lambda: np.copyto(gram, inner))
+        # Samples of one feature, whose products are the inner products wanted.
+        block = Block(gram, tangent, slice(0, 1), 0, none, np.ones((1, 1)), inner[:, None])
         self._pairs.run(block)
         left = np.flatnonzero(np.isnan(gram[0]))
         if left.size:
