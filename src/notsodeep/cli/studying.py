@@ -76,6 +76,7 @@ def match_command(
             convention=convention,  # type: ignore[arg-type]
             layers=layers,
             refine=refine,
+            rng=seed,
             **place,
         )
         if out is not None:
