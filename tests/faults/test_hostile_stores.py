@@ -251,6 +251,19 @@ def test_nothing_is_written_or_removed_behind_links(
     assert files(target) == before
 
 
+@pytest.mark.parametrize(
+    "name", [".lock.holder", "description.json", "zarr.json", "manifest.json", "done/0-0.json"]
+)
+def test_files_behind_links_are_not_written(gift: Path, name: str) -> None:
+    target = gift.parent / "diary.txt"
+    target.write_bytes((gift / name).read_bytes() if (gift / name).exists() else b"dear diary")
+    (gift / name).unlink(missing_ok=True)
+    (gift / name).symlink_to(target)
+    before = target.read_bytes()
+    store(gift, side=20, force=True)
+    assert target.read_bytes() == before
+
+
 def test_a_block_and_its_mark_from_elsewhere(gift: Path, good: Path) -> None:
     """Each fits the other, and the manifest tells."""
     shutil.copy(gift / "c/0/1", gift / "c/0/0")

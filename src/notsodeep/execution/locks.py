@@ -130,6 +130,7 @@ def exclusive_lock(
                 announced = True
             time.sleep(_POLL_SECONDS)
         with named_write_failures(holder):
+            holder.unlink(missing_ok=True)  # it may be a link that a stranger put there
             holder.write_text(f"process {os.getpid()} on {platform.node()}")
         try:
             yield
