@@ -66,7 +66,7 @@ class PiecewiseLinear(Activation):
         return self.slopes[sum(k <= x for k in self.knots)]
 
     @cached_property
-    def _hinge_form(self) -> closed_forms.HingeForm:
+    def hinge_form(self) -> closed_forms.HingeForm:
         """φ as the line through its segment at 0, plus hinges that open away from 0.
 
         A hinge opened towards 0 would have to cancel against the others there.
@@ -99,7 +99,7 @@ class PiecewiseLinear(Activation):
             return closed_forms.hinge_at_zero(
                 scale1, scale2, rho, rest, self.slopes[-1], self.slopes[0]
             )
-        return closed_forms.piecewise_linear(scale1, scale2, rho, rest, self._hinge_form)
+        return closed_forms.piecewise_linear(scale1, scale2, rho, rest, self.hinge_form)
 
     def _hermite_coefficients(self, scales: FloatArray, terms: int) -> FloatArray:
         """Exact coefficients.
@@ -108,7 +108,7 @@ class PiecewiseLinear(Activation):
         a_0 = τ(ϕ(κ) − κ Φ(−κ)), a_1 = τ Φ(−κ), a_n = τ ϕ(κ) h_{n−2}(κ)/√(n(n−1)).
         Those of (k − x)₊ are those of (x + k)₊, mirrored: times (−1)^n.
         """
-        intercept, slope, hinges = self._hinge_form
+        intercept, slope, hinges = self.hinge_form
         coefficients = np.zeros((len(scales), max(terms, 2)))
         coefficients[:, 0] = intercept
         coefficients[:, 1] = slope * scales

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -175,15 +174,15 @@ def _piecewise_linear(graph: GraphBuilder, activation: PiecewiseLinear, x: str) 
         return _scaled(graph, graph.apply("Clip", x, knots[0], knots[1]), slopes[1])
     if activation.homogeneous and slopes[0] == 0.0:
         return _scaled(graph, graph.apply("Relu", x), slopes[-1])
-    # A line and hinges: intercept + s₀x + Σ_k (s_k − s_{k−1})(x − knot_k)₊.
-    changes = [b - a for a, b in pairwise(slopes)]
-    hinges = list(zip(knots, changes, strict=True))
-    intercept = activation.value_at_zero - sum(c * max(-k, 0.0) for k, c in hinges)
-    total = _scaled(graph, x, slopes[0])
-    if intercept != 0.0:
-        total = graph.apply("Add", total, intercept)
-    for knot, change in hinges:
-        shifted = x if knot == 0.0 else graph.apply("Sub", x, knot)
+    form = activation.hinge_form
+    total = _scaled(graph, x, form.slope)
+    if form.intercept != 0.0:
+        total = graph.apply("Add", total, form.intercept)
+    for knot, change in form.hinges:
+        if knot < 0.0:  # opens to the left
+            shifted = graph.apply("Neg", graph.apply("Sub", x, knot))
+        else:
+            shifted = x if knot == 0.0 else graph.apply("Sub", x, knot)
         total = graph.apply("Add", total, _scaled(graph, graph.apply("Relu", shifted), change))
     return total
 

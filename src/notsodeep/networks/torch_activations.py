@@ -10,7 +10,6 @@ import math
 import operator
 from collections.abc import Callable
 from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -28,6 +27,7 @@ from notsodeep.activations import (
     Polynomial,
     Wave,
 )
+from notsodeep.activations.closed_forms import HingeForm
 from notsodeep.activations.expressions import Expression, evaluate
 from notsodeep.errors import NoTorchTwin
 
@@ -134,9 +134,7 @@ def _piecewise_linear(activation: PiecewiseLinear) -> TensorFunction:
         return partial(_two_slopes, left=left, right=right)
     if len(knots) == 2 and slopes[0] == slopes[2] == 0.0 and activation.value_at_zero == 0.0:
         return partial(_clipped, slope=slopes[1], low=knots[0], high=knots[1])
-    hinges = tuple(zip(knots, (b - a for a, b in pairwise(slopes)), strict=True))
-    intercept = activation.value_at_zero - sum(change * max(-knot, 0.0) for knot, change in hinges)
-    return partial(_hinges, intercept=intercept, slope=slopes[0], hinges=hinges)
+    return partial(_hinges, form=activation.hinge_form)
 
 
 def _scaled_relu(x: Tensor, *, slope: float) -> Tensor:
@@ -151,12 +149,10 @@ def _clipped(x: Tensor, *, slope: float, low: float, high: float) -> Tensor:
     return slope * torch.clamp(x, low, high)
 
 
-def _hinges(
-    x: Tensor, *, intercept: float, slope: float, hinges: tuple[tuple[float, float], ...]
-) -> Tensor:
-    total = intercept + slope * x
-    for knot, change in hinges:
-        total = total + change * torch.relu(x - knot)
+def _hinges(x: Tensor, *, form: HingeForm) -> Tensor:
+    total = form.intercept + form.slope * x
+    for knot, change in form.hinges:
+        total = total + change * torch.relu(x - knot if knot >= 0.0 else knot - x)
     return total
 
 
