@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from notsodeep.data import draw_rows
 from notsodeep.experiments import compilation
 from notsodeep.experiments.compilation import CompileSettings, compile_deq
 from notsodeep.experiments.finite_networks import train_network
+
+RELU = nsd.DeepEquilibrium("relu", 0.2)
 
 
 def two_kinds(each: int, p: int, seed: int = 0) -> tuple[FloatArray, IntArray]:
@@ -36,37 +39,38 @@ def orders(n: int) -> dict[str, IntArray]:
     }
 
 
-@pytest.mark.parametrize("order", ["backwards", "alternating", "shuffled"])
-@pytest.mark.parametrize("each", [100, 400])
-def test_a_match_does_not_depend_on_the_order(order: str, each: int) -> None:
+@pytest.mark.parametrize(
+    ("order", "each"), [("backwards", 400), ("alternating", 100), ("shuffled", 100)]
+)
+def test_a_refined_match_does_not_depend_on_the_order(order: str, each: int) -> None:
     X, _ = two_kinds(each, 20)
-    other = X[orders(len(X))[order]]
-    deq = nsd.DeepEquilibrium("relu", 0.2)
-    found, again = (
-        nsd.match(deq, data=rows, family="leaky_relu", refine=True) for rows in (X, other)
-    )
+    options: dict[str, Any] = {"family": "leaky_relu", "refine": True}
+    found = nsd.match(RELU, data=X, **options)
+    again = nsd.match(RELU, data=X[orders(len(X))[order]], **options)
     assert again.parameters == pytest.approx(found.parameters, rel=1e-6)
     assert found.refinement is not None
     assert found.refinement.kept
-    plain = nsd.match(deq, data=X, family="leaky_relu")
+    plain = nsd.match(RELU, data=X, family="leaky_relu")
     assert found.certify(X).matched.gap < plain.certify(X).matched.gap / 3.0
-    judged, judged_again = (nsd.match(deq, data=rows) for rows in (X, other))
-    assert judged_again.family == judged.family
-    assert [c.score for c in judged_again.candidates] == pytest.approx(
-        [c.score for c in judged.candidates], rel=1e-6
-    )
+
+
+def test_the_choice_of_a_family_does_not_depend_on_the_order() -> None:
+    X, _ = two_kinds(200, 20)
+    found, again = (nsd.match(RELU, data=rows) for rows in (X, X[::-1]))
+    assert again.family == found.family
+    scores, others = ([c.score for c in m.candidates] for m in (found, again))
+    assert others == pytest.approx(scores, rel=1e-6)
 
 
 def test_the_seed_of_a_match_draws_its_rows() -> None:
-    X, _ = two_kinds(400, 20)
-    deq = nsd.DeepEquilibrium("relu", 0.2)
-    options = {"data": X, "family": "leaky_relu", "refine": True}
-    first, same, other = (nsd.match(deq, **options, rng=seed) for seed in (0, 0, 1))  # type: ignore[arg-type]
-    assert first.parameters == same.parameters == nsd.match(deq, **options).parameters  # type: ignore[arg-type]
+    X, _ = two_kinds(100, 20)
+    options: dict[str, Any] = {"data": X, "family": "leaky_relu", "refine": True}
+    first, other = (nsd.match(RELU, **options, rng=seed) for seed in (0, 1))
+    assert first.parameters == nsd.match(RELU, **options).parameters
     assert first.parameters != other.parameters
     assert first.parameters == pytest.approx(other.parameters, abs=0.05)
     with pytest.raises(nsd.errors.InvalidInput, match="rng of match"):
-        nsd.match(deq, **options, rng=-1)  # type: ignore[arg-type]
+        nsd.match(RELU, **options, rng=-1)
 
 
 def test_the_largest_cosine_is_looked_for_everywhere() -> None:
@@ -74,7 +78,7 @@ def test_the_largest_cosine_is_looked_for_everywhere() -> None:
     X = nsd.data.sphere(2400, 30, rng=0)
     X[1200:] = X[1200:1201] + 1e-3 * X[1200:]
     X /= np.linalg.norm(X, axis=1, keepdims=True)
-    reason = nsd.match(nsd.DeepEquilibrium("relu", 0.2), data=X, family="dual").reason
+    reason = nsd.match(RELU, data=X, family="dual").reason
     assert "|x·y| ≤ 1 as among 2000 rows of the data" in reason
 
 
@@ -101,9 +105,7 @@ def test_a_compilation_is_about_all_test_rows(
     X, y = two_kinds(60, 12)
     X_test, y_test = two_kinds(90, 12, seed=1)
     found = {}
-    for name, chosen in {"sorted": np.arange(180), **orders(180)}.items():
-        if name == "backwards":
-            continue
+    for name, chosen in {"sorted": np.arange(180), "shuffled": orders(180)["shuffled"]}.items():
         path = tmp_path / f"{name}.npz"
         np.savez(path, X=X, y=y, X_test=X_test[chosen], y_test=y_test[chosen])
         settings = CompileSettings(
@@ -116,15 +118,15 @@ def test_a_compilation_is_about_all_test_rows(
         )
         found[name] = compile_deq(settings, tmp_path / name)
     gaps = [summary["relative_gap"] for summary in found.values()]
-    assert gaps == pytest.approx([gaps[0]] * 3, rel=1e-9)
-    assert [summary["certified_rows"] for summary in found.values()] == [60] * 3
+    assert gaps == pytest.approx([gaps[0]] * 2, rel=1e-9)
+    assert [summary["certified_rows"] for summary in found.values()] == [60] * 2
     assert found["sorted"]["accuracies"] == found["shuffled"]["accuracies"]
 
 
 def test_the_ridge_is_relative_to_features_of_all_rows(tmp_path: Path) -> None:
     """The first rows and the last have very different sizes."""
     X, y = two_kinds(300, 12)
-    settings = CompileSettings(nsd.DeepEquilibrium("relu", 0.2), width=8)
+    settings = CompileSettings(RELU, width=8)
     ridges = []
     for name, chosen in {"sorted": np.arange(600), **orders(600)}.items():
         path = tmp_path / f"{name}.npz"
