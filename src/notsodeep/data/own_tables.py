@@ -130,7 +130,10 @@ def _text(cell: str, column: str, where: str, path: Path) -> str:
     text = cell.strip()
     # An array of strings would drop zero bytes at the end.
     if not text or "\0" in text:
-        raise DataCorrupted(f"{path}: {where}, has {cell[:40]!r} in the column {column}.")
+        raise DataCorrupted(
+            f"{path} is not a table with a label in every row: {where}, has {cell[:40]!r} in the "
+            f"column {column}."
+        )
     return text
 
 
