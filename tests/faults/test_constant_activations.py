@@ -35,7 +35,7 @@ CONSTANTS: dict[str, Activation] = {
     "function": activations.from_function(lambda x: np.full_like(x, 2.0), name="two"),
     "1e-200": activations.from_formula("1e-200*x"),
     "1e-100": activations.from_formula("1e-100*tanh(x)"),
-    "1e-31": activations.leaky_relu(1e-31, 1e-31),
+    "1e-21": activations.leaky_relu(1e-21, 1e-21),
     "denormal": activations.leaky_relu(1e-320, 0.0),
     "beyond the data": activations.from_formula("relu(x - 100)", kinks=(100.0,)),
 }
@@ -113,7 +113,7 @@ def test_finite_networks_are_what_they_are(activation: Activation) -> None:
 @pytest.mark.parametrize(
     "activation",
     [
-        activations.leaky_relu(1e-29, 0.0),
+        activations.leaky_relu(1e-19, 0.0),
         activations.from_formula("1e7 + tanh(x)"),
         activations.from_formula("1e-6*tanh(x) - 3"),
     ],
@@ -133,14 +133,33 @@ def test_the_scale_of_the_data_is_another_matter(tau0: float) -> None:
         assert nsd.DeepEquilibrium(activation, 0.2).centred(tau0).tau_star > 0.0
 
 
+@pytest.mark.parametrize("kernel", ["conjugate", "tangent"])
+@pytest.mark.parametrize("tau0", [1e20, 1e60])
+def test_far_out_a_sigmoid_is_a_jump(tau0: float, kernel: Any) -> None:
+    for family in FAMILIES:
+        found = nsd.match(nsd.DeepEquilibrium("tanh", 0.2), tau0, family=family, kernel=kernel)
+        assert found.feasible or found.reason
+
+
+def test_activations_of_absurd_size() -> None:
+    huge = activations.leaky_relu(1e100, 0.0)
+    for call in (
+        lambda: nsd.ExplicitNetwork([huge, "tanh"]).centred(1.0),
+        lambda: nsd.conditions(nsd.DeepEquilibrium(huge, 0.0)),
+        lambda: nsd.match(nsd.DeepEquilibrium(huge, 0.0), tau0=1.0),
+    ):
+        with pytest.raises(InvalidInput, match=r"standard deviation of at most 1e\+60"):
+            call()
+    with pytest.raises(InvalidInput, match="is too large on the unit sphere"):
+        nsd.sphere_equivalent(nsd.ExplicitNetwork([huge, "tanh"]), SPHERE)
+
+
 @pytest.mark.parametrize("size", [0.0, 1e-200, 1e-61, 1e-40, 1e-31])
 def test_networks_on_the_sphere(size: float) -> None:
-    for layers in (
-        [activations.leaky_relu(size, 0.0)],
-        [activations.leaky_relu(size, 0.0), "tanh"],
-    ):
+    tiny = activations.leaky_relu(size, 0.0)
+    for network in (nsd.ExplicitNetwork([tiny]), nsd.ExplicitNetwork([tiny, "tanh"])):
         with pytest.raises(InvalidInput, match="vanishes on the unit sphere"):
-            nsd.sphere_equivalent(nsd.ExplicitNetwork(layers), SPHERE)
+            nsd.sphere_equivalent(network, SPHERE)
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,18 @@ import functools
 
 import numpy as np
 
+from notsodeep import checks
 from notsodeep.activations import Activation, Centred
 from notsodeep.checks import functions
 
-_SMALLEST = 1e-30  # standard deviation, at scales of one and more: its eighth power is a number
-_TINIEST = 1e-62  # and at the smallest scales that data may have
+_SMALLEST = 1e-20  # standard deviation, at scales of one and more; least squares need room below
+_TINIEST, _LARGEST = 1e-62, 1e60  # at any scale, as for data
 _LOST = 1e-10  # share of E φ² below which the variance is looked for in the values themselves
 _ROUNDING = 1e-13  # standard deviation, relative to the mean, that is rounding
 
 
 def require_varying(activation: Activation, scale: float, owner: str) -> None:
-    """Require that φ(τξ), ξ ~ N(0, 1), varies: by more than rounding errors, and than 1e-30·τ.
+    """Require that φ(τξ), ξ ~ N(0, 1), varies: by more than rounding errors, and than 1e-20·τ.
 
     Centring, matching and the random-matrix equivalents divide by its variance.
 
@@ -24,6 +25,8 @@ def require_varying(activation: Activation, scale: float, owner: str) -> None:
     ------
     ConstantActivation
         It does not.
+    InvalidInput
+        It varies by more than 1e60.
 
     Examples
     --------
@@ -39,6 +42,10 @@ def require_varying(activation: Activation, scale: float, owner: str) -> None:
     least = max(_SMALLEST * min(scale, 1.0), _TINIEST)
     if not deviation >= least:
         raise functions.constant_activation(str(base), scale, deviation, least, owner)
+    if deviation > _LARGEST:
+        requirement = f"have a standard deviation of at most {_LARGEST:g} at τ = {scale:.6g}"
+        got = f"{deviation:.3g} for φ = {base}"
+        raise checks.refusal("activation", owner, requirement, got, "Its powers overflow.")
 
 
 @functools.lru_cache(maxsize=256)

@@ -183,11 +183,12 @@ def _explicit(network: ExplicitNetwork, kernel: KernelName) -> _Jet:
         f = dual_derivatives(activation, covariance.end, covariance.value)
         slope = covariance.mapped(f.first, f.second, f.third, float(moments.slope_square))
         covariance = covariance.mapped(f.value, f.first, f.second, float(moments.square))
-        if not covariance.end > _SMALLEST:
+        if not _SMALLEST < covariance.end < 1.0 / _SMALLEST:
+            verb = "vanishes" if covariance.end < 1.0 else "is too large"
             raise InvalidInput(
-                f"The {network} vanishes on the unit sphere: E σ² = {covariance.end:.3g} for "
-                f"{activation}, and must be above {_SMALLEST:g}. Use another activation, or one of "
-                "usual size."
+                f"The {network} {verb} on the unit sphere: E σ² = {covariance.end:.3g} for "
+                f"{activation}, and must be between {_SMALLEST:g} and {1.0 / _SMALLEST:g}. Use "
+                "another activation, or one of usual size."
             )
         tangent = covariance.plus(tangent.times(slope))
     return tangent if kernel == "tangent" else covariance

@@ -87,8 +87,10 @@ def _solve_hard_tanh(task: MixtureTask) -> Solution:
         return float(top / (tau0 * m.slope) ** 2) - wanted
 
     low, high = -3.0, 1.0
-    while excess(low) < 0.0:
+    while excess(low) < 0.0 and low > -33.0:
         low -= 2.0
+    if excess(low) < 0.0:  # a clip below 1e-14 of the scale
+        return Solution(None, False, "the target is that of a jump up to rounding")
     while excess(high) > 0.0 and high < 4.0:
         high += 0.25
     if excess(high) > 0.0:  # linear up to rounding
