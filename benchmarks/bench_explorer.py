@@ -21,12 +21,12 @@ from typing import Any
 
 from measure import Results, benchmark_parser
 
-from notsodeep.app.computing import view_of
-from notsodeep.app.drawings import figures_of
-from notsodeep.app.explorer_data import prepared
-from notsodeep.app.limiting_laws import KnownData
-from notsodeep.app.process_settings import settle
-from notsodeep.app.state import ExplorerState
+from notsodeep.explorer.computing import view_of
+from notsodeep.explorer.drawings import figures_of
+from notsodeep.explorer.explorer_data import prepared
+from notsodeep.explorer.limiting_laws import KnownData
+from notsodeep.explorer.process_settings import settle
+from notsodeep.explorer.state import ExplorerState
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from app.browser import chromium, metric, served

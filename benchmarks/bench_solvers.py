@@ -19,7 +19,7 @@ from measure import Results, benchmark_parser
 
 import notsodeep as nsd
 from notsodeep.data import MixtureStatistics
-from notsodeep.solvers import (
+from notsodeep.kernel_solvers import (
     combined_preconditioner,
     equivalent_preconditioner,
     nystrom_preconditioner,

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from clocks import best_time
 
-from notsodeep.execution.threads import map_threads, thread_count
+from notsodeep.threads import map_threads, thread_count
 
 BYTES_PER_PAIR = 32
 """Two kernels in float64, each written above and below the diagonal; tiles stay in cache."""

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator
 
 import notsodeep as nsd
+from notsodeep.cluster import open_executor
 from notsodeep.data import MixtureStatistics
-from notsodeep.execution import open_executor
+from notsodeep.kernel_solvers import Solution, combined_preconditioner, solve
 from notsodeep.kernels import DistributedKernelOperator
-from notsodeep.solvers import Solution, combined_preconditioner, solve
 
 FloatArray = NDArray[np.float64]
 

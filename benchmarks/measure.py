@@ -15,7 +15,7 @@ from typing import Any
 
 from threadpoolctl import threadpool_info
 
-from notsodeep.execution.atomic_files import write_json
+from notsodeep.files.atomic_files import write_json
 
 RESULTS = Path(__file__).parent / "results"
 PACKAGES = ("notsodeep", "numpy", "scipy", "numba", "torch")

@@ -17,7 +17,7 @@ from typing import Any
 
 from measure import RESULTS
 
-from notsodeep.execution.atomic_files import atomic_write
+from notsodeep.files.atomic_files import atomic_write
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 PLACE = re.compile(r"(<!-- table: ([\w-]+) -->\n).*?(<!-- end of table -->)", flags=re.DOTALL)

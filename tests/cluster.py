@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_info
 
-from notsodeep.execution.dask_executor import DaskExecutor
-from notsodeep.execution.threads import thread_count
+from notsodeep.cluster.dask_executor import DaskExecutor
+from notsodeep.threads import thread_count
 
 
 @contextlib.contextmanager

@@ -12,16 +12,17 @@ import notsodeep
 PACKAGES = (
     "notsodeep",
     "notsodeep.activations",
-    "notsodeep.architectures",
+    "notsodeep.models",
     "notsodeep.collapse",
     "notsodeep.data",
     "notsodeep.equivalents",
     "notsodeep.estimators",
-    "notsodeep.execution",
+    "notsodeep.cluster",
+    "notsodeep.files",
     "notsodeep.kernels",
     "notsodeep.matching",
     "notsodeep.networks",
-    "notsodeep.solvers",
+    "notsodeep.kernel_solvers",
 )
 # `notsodeep.checks` and `notsodeep.errors` are not among them: refusals for contributors to word,
 # and classes that are caught, not called.

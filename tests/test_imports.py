@@ -13,32 +13,41 @@ import notsodeep
 
 ROOT = Path(notsodeep.__file__).parent
 
-FOUNDATION = {"errors", "checks"}
-DESCRIPTIONS = {*FOUNDATION, "numerics", "data", "activations", "architectures"}
+FOUNDATION = {"errors", "checks", "progress", "threads"}
+DESCRIPTIONS = {*FOUNDATION, "numerics", "files", "data", "activations", "models"}
 WITNESSES = {"kernels", "equivalents", "networks"}
-SCIENCE = {*DESCRIPTIONS, "execution", *WITNESSES, "matching", "solvers", "collapse"}
+SCIENCE = {*DESCRIPTIONS, "cluster", *WITNESSES, "matching", "kernel_solvers", "collapse"}
+PRODUCT = {*SCIENCE, "estimators", "compilation"}
 
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "checks": {"errors"},
+    "progress": {"errors", "checks"},
+    "threads": {"errors", "checks"},
     "numerics": FOUNDATION,
-    "execution": FOUNDATION,
-    "data": {*FOUNDATION, "numerics", "execution"},
+    "files": FOUNDATION,
+    "cluster": {*FOUNDATION, "files"},
+    "data": {*FOUNDATION, "numerics", "files"},
     "activations": {*FOUNDATION, "numerics"},
-    "architectures": {*FOUNDATION, "numerics", "activations"},
-    "kernels": {*DESCRIPTIONS, "execution"},
-    "equivalents": DESCRIPTIONS,
-    "networks": {*DESCRIPTIONS, "execution"},
+    "models": {*FOUNDATION, "numerics", "activations"},
+    "kernels": {*DESCRIPTIONS, "cluster"},
+    "equivalents": DESCRIPTIONS - {"files"},
+    "networks": DESCRIPTIONS,
     "matching": {*DESCRIPTIONS, *WITNESSES},
-    "solvers": {*DESCRIPTIONS, "execution", "kernels", "equivalents"},
+    "kernel_solvers": {*DESCRIPTIONS, "cluster", "kernels", "equivalents"},
     "collapse": {*FOUNDATION, "numerics", "data"},
     "estimators": SCIENCE,
-    "experiments": {*SCIENCE, "estimators"},
-    "report": {*SCIENCE, "estimators", "experiments"},
-    "app": {*SCIENCE, "estimators", "experiments", "report"},
-    "cli": {*SCIENCE, "estimators", "experiments", "report", "app"},
-    "__init__": {*SCIENCE, "estimators"},
+    "compilation": {*SCIENCE, "estimators"},
+    "papers": PRODUCT,
+    "report": {*PRODUCT, "papers"},
+    "explorer": {*PRODUCT, "papers", "report"},
+    "cli": {*PRODUCT, "papers", "report", "explorer"},
+    "__init__": {*PRODUCT, "solvers"},
     "__main__": {"cli"},
+    # Former names.
+    "solvers": {"kernel_solvers"},
+    "architectures": {"models"},
+    "execution": {"cluster", "files"},
 }
 
 

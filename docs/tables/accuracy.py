@@ -12,7 +12,7 @@ import sys
 from itertools import groupby
 from pathlib import Path
 
-from notsodeep.experiments.width_summary import WidthSummary, by_width
+from notsodeep.papers.width_summary import WidthSummary, by_width
 from notsodeep.report.accuracy_figure import accuracy_figure
 from notsodeep.report.drawing import save_figure
 

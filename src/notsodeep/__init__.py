@@ -12,8 +12,21 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from notsodeep import activations, collapse, data, errors, estimators, solvers
-    from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
+    from notsodeep import (
+        activations,
+        cluster,
+        collapse,
+        data,
+        equivalents,
+        errors,
+        estimators,
+        files,
+        kernel_solvers,
+        kernels,
+        matching,
+        models,
+        networks,
+    )
     from notsodeep.equivalents import (
         compare,
         conditions,
@@ -30,6 +43,7 @@ if TYPE_CHECKING:
         tangent_kernel,
     )
     from notsodeep.matching import match
+    from notsodeep.models import DeepEquilibrium, ExplicitNetwork
     from notsodeep.networks.build import build
     from notsodeep.networks.empirical_kernels import empirical_kernels
     from notsodeep.networks.onnx_export import export_onnx
@@ -40,8 +54,8 @@ __version__ = "0.1.0"
 # Each public name and the module that defines it.  They are imported when first used, so that
 # `import notsodeep` and `notsodeep --help` stay instant.
 _HOMES = {
-    "DeepEquilibrium": "notsodeep.architectures",
-    "ExplicitNetwork": "notsodeep.architectures",
+    "DeepEquilibrium": "notsodeep.models",
+    "ExplicitNetwork": "notsodeep.models",
     "KernelOperator": "notsodeep.kernels",
     "KernelPair": "notsodeep.kernels",
     "build": "notsodeep.networks.build",
@@ -60,7 +74,22 @@ _HOMES = {
     "sphere_equivalent": "notsodeep.equivalents",
     "tangent_kernel": "notsodeep.kernels",
 }
-_MODULES = ("activations", "collapse", "data", "errors", "estimators", "solvers")
+_MODULES = (
+    "activations",
+    "cluster",
+    "collapse",
+    "data",
+    "equivalents",
+    "errors",
+    "estimators",
+    "files",
+    "kernel_solvers",
+    "kernels",
+    "matching",
+    "models",
+    "networks",
+    "solvers",
+)
 
 __all__ = [
     "DeepEquilibrium",
@@ -70,6 +99,7 @@ __all__ = [
     "__version__",
     "activations",
     "build",
+    "cluster",
     "collapse",
     "compare",
     "conditions",
@@ -77,16 +107,22 @@ __all__ = [
     "data",
     "empirical_kernels",
     "equivalent",
+    "equivalents",
     "errors",
     "estimators",
     "export_onnx",
+    "files",
     "kernel_pair",
+    "kernel_solvers",
+    "kernels",
     "limiting_spectrum",
     "load",
     "match",
+    "matching",
+    "models",
     "monte_carlo",
+    "networks",
     "save",
-    "solvers",
     "sphere_equivalent",
     "tangent_kernel",
 ]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
-from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
 from notsodeep.equivalents import coefficients
 from notsodeep.errors import InvalidInput, NotConverged
+from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 
 ACTIVATIONS = ("tanh", "arctan", "relu", "swish", "cos", "erf", "hard_tanh", "softplus", "elu")
 both_kernels = pytest.mark.parametrize("kernel", ["conjugate", "tangent"])

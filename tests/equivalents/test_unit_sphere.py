@@ -9,9 +9,9 @@ import pytest
 
 import notsodeep as nsd
 from notsodeep import activations
-from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
 from notsodeep.equivalents import sphere_coefficients
 from notsodeep.errors import InvalidInput, NotConverged, UnknownName
+from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 from notsodeep.numerics.matrix_norms import operator_norm
 
 REFERENCE = DeepEquilibrium("normalized_relu", 0.2)

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
+from notsodeep.compilation.random_deq import CompileSettings, compile_deq
 from notsodeep.data.loading import file_digests
 from notsodeep.errors import DataCorrupted, InvalidInput
-from notsodeep.experiments.collapse_settings import CollapseSettings
-from notsodeep.experiments.collapse_training import compare_heads
-from notsodeep.experiments.compilation import CompileSettings, compile_deq
-from notsodeep.experiments.run_directory import RunDirectory
+from notsodeep.files.run_directory import RunDirectory
+from notsodeep.papers.collapse_settings import CollapseSettings
+from notsodeep.papers.collapse_training import compare_heads
 
 
 def arrays(seed: int) -> dict[str, np.ndarray]:

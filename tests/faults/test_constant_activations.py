@@ -15,8 +15,8 @@ import notsodeep as nsd
 from notsodeep import activations, estimators
 from notsodeep.activations import Activation
 from notsodeep.activations.centred import centred_by
+from notsodeep.compilation.random_deq import CompileSettings
 from notsodeep.errors import ConstantActivation, InvalidInput
-from notsodeep.experiments.compilation import CompileSettings
 
 LABELS = np.arange(len(BASE)) % 2
 SPHERE = nsd.data.sphere(12, 5, rng=0)

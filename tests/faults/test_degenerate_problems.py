@@ -9,7 +9,7 @@ from public_calls import BASE, DEQ
 import notsodeep as nsd
 from notsodeep.errors import InvalidInput, NotConverged, NotEnoughMemory, NotSoDeepError
 from notsodeep.estimators import EquilibriumKernelClassifier, EquilibriumKernelRidge
-from notsodeep.solvers.spectral_basis import _dense_basis
+from notsodeep.kernel_solvers.spectral_basis import _dense_basis
 
 TWICE = np.repeat(BASE[:4], 2, axis=0)
 
@@ -40,9 +40,9 @@ def test_equal_rows_with_a_ridge_share_their_targets() -> None:
 def test_indefinite_kernels_are_noticed() -> None:
     lopsided = np.triu(np.ones((4, 4)))
     with pytest.raises(InvalidInput, match="be symmetric"):
-        nsd.solvers.solve(lopsided, np.ones(4), ridge=0.1)
+        nsd.kernel_solvers.solve(lopsided, np.ones(4), ridge=0.1)
     with pytest.raises(NotSoDeepError, match="positive"):
-        nsd.solvers.solve(np.diag([1.0, 1.0, -1.0, 1.0]), np.ones(4), ridge=0.1)
+        nsd.kernel_solvers.solve(np.diag([1.0, 1.0, -1.0, 1.0]), np.ones(4), ridge=0.1)
 
 
 @pytest.mark.parametrize(

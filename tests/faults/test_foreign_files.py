@@ -14,10 +14,10 @@ import pytest
 import notsodeep as nsd
 from notsodeep.cli.main import main
 from notsodeep.errors import DataCorrupted, InvalidInput, NotSoDeepError
-from notsodeep.execution.stored_states import read_state, write_state
-from notsodeep.experiments.run_directory import RunDirectory
+from notsodeep.files.run_directory import RunDirectory
+from notsodeep.files.stored_states import read_state, write_state
+from notsodeep.kernel_solvers import solve
 from notsodeep.networks import TrainingSettings, train
-from notsodeep.solvers import solve
 
 FOREIGN = {
     "state-dict.safetensors": b"two weeks of training",

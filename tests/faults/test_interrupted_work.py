@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 
 from notsodeep.errors import DataCorrupted, NotWritable, RunInUse
-from notsodeep.execution import Manifest
-from notsodeep.execution.stored_states import read_state, write_state
-from notsodeep.experiments.run_directory import RunDirectory
+from notsodeep.files import Manifest
+from notsodeep.files.run_directory import RunDirectory
+from notsodeep.files.stored_states import read_state, write_state
 
 JOB = textwrap.dedent(
     """
     import sys, time
     import numpy as np
-    from notsodeep.experiments.run_directory import RunDirectory
+    from notsodeep.files.run_directory import RunDirectory
     run = RunDirectory(sys.argv[1], "job", {"pieces": 4})
     with run.opened():
         for k in range(4):

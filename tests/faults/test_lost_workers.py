@@ -11,9 +11,9 @@ import pytest
 from distributed import Client, LocalCluster
 
 from cluster import die, die_once, kill_workers, local_workers
+from notsodeep.cluster.dask_executor import DaskExecutor
+from notsodeep.cluster.executors import open_executor
 from notsodeep.errors import InvalidInput, WorkersLost
-from notsodeep.execution.dask_executor import DaskExecutor
-from notsodeep.execution.executors import open_executor
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ import notsodeep as nsd
 from notsodeep import estimators
 from notsodeep.data import Preprocessing
 from notsodeep.errors import InvalidInput
+from notsodeep.kernel_solvers import ridge_path, solve
 from notsodeep.networks import TrainingSettings, fit_readout, train
 from notsodeep.networks.build import build
-from notsodeep.solvers import ridge_path, solve
 
 LABELS = np.arange(len(BASE)) % 2
 KERNEL = nsd.tangent_kernel(DEQ, BASE)

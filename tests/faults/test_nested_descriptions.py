@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 import notsodeep as nsd
 from notsodeep import activations, checks
 from notsodeep.errors import DataCorrupted, InvalidInput
-from notsodeep.experiments.run_directory import RunDirectory, stored_settings
+from notsodeep.files.run_directory import RunDirectory, stored_settings
 
 DEPTHS = [50, 150, 450, 5000]
 

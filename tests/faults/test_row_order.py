@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
-from notsodeep.app.explorer_data import prepared
-from notsodeep.app.python_code import code_of
-from notsodeep.app.state import ExplorerState
 from notsodeep.checks import FloatArray, IntArray
+from notsodeep.compilation.finite_networks import train_network
+from notsodeep.compilation.random_deq import CompileSettings, compile_deq
 from notsodeep.data import draw_rows
-from notsodeep.experiments import compilation
-from notsodeep.experiments.compilation import CompileSettings, compile_deq
-from notsodeep.experiments.finite_networks import train_network
+from notsodeep.explorer.explorer_data import prepared
+from notsodeep.explorer.python_code import code_of
+from notsodeep.explorer.state import ExplorerState
+from notsodeep.papers import compilation
 
 RELU = nsd.DeepEquilibrium("relu", 0.2)
 

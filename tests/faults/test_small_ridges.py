@@ -15,8 +15,8 @@ from scipy.sparse.linalg import aslinearoperator
 import notsodeep as nsd
 from notsodeep.errors import InvalidInput, NotConverged
 from notsodeep.estimators import EquilibriumKernelClassifier, EquilibriumKernelRidge
+from notsodeep.kernel_solvers import early_stopping_path, ridge_path
 from notsodeep.networks import fit_readout
-from notsodeep.solvers import early_stopping_path, ridge_path
 
 Array = NDArray[np.floating[Any]]
 

@@ -115,7 +115,7 @@ def test_missing_extras_are_named(tmp_path: Path) -> None:
             sys.modules[name] = None  # as if it were not installed
         import numpy as np
         import notsodeep as nsd
-        from notsodeep.execution import open_executor
+        from notsodeep.cluster import open_executor
         from notsodeep.kernels.store_writing import store_kernel
         deq = nsd.DeepEquilibrium("relu", 0.2)
         assert nsd.conjugate_kernel(deq, np.eye(4)).shape == (4, 4)

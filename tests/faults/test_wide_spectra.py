@@ -13,10 +13,10 @@ from scipy.integrate import quad
 import notsodeep as nsd
 from notsodeep.data import GaussianMixture
 from notsodeep.equivalents import LimitingSpectrum
+from notsodeep.kernel_solvers import predicted_effective_dimension
 from notsodeep.numerics.bulk_law import BulkLaw
 from notsodeep.numerics.silverstein import SilversteinEquation
 from notsodeep.numerics.spectral_distances import kolmogorov_to_law
-from notsodeep.solvers import predicted_effective_dimension
 
 FloatArray = NDArray[np.floating[Any]]
 

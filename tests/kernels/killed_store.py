@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 import notsodeep as nsd
-from notsodeep.execution.executors import Executor, open_executor
+from notsodeep.cluster.executors import Executor, open_executor
 from notsodeep.kernels.kernel_store import KernelStore
 from notsodeep.kernels.store_writing import store_kernel
 

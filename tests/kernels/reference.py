@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from notsodeep.activations import Activation, pair_expectations
-from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
+from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 
 
 def pinned(odd: bool, X: np.ndarray, Y: np.ndarray) -> np.ndarray:

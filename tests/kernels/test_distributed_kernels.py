@@ -13,9 +13,9 @@ from killed_store import MODEL, marks, samples, store
 
 import notsodeep as nsd
 from cluster import kill_workers, local_workers
+from notsodeep.cluster.dask_executor import DaskExecutor
+from notsodeep.cluster.executors import InProcess
 from notsodeep.errors import InvalidInput
-from notsodeep.execution.dask_executor import DaskExecutor
-from notsodeep.execution.executors import InProcess
 from notsodeep.kernels.distributed_operator import DistributedKernelOperator
 
 

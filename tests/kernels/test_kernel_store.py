@@ -21,6 +21,7 @@ from scipy.sparse.linalg import LinearOperator, aslinearoperator, cg
 
 import notsodeep as nsd
 from notsodeep import checks
+from notsodeep.cluster.executors import InProcess
 from notsodeep.errors import (
     DataCorrupted,
     InvalidInput,
@@ -31,8 +32,7 @@ from notsodeep.errors import (
     StoreMismatch,
     UnknownName,
 )
-from notsodeep.execution import Manifest, exclusive_lock
-from notsodeep.execution.executors import InProcess
+from notsodeep.files import Manifest, exclusive_lock
 from notsodeep.kernels.kernel_store import KernelStore
 from notsodeep.kernels.store_writing import store_kernel
 

@@ -9,8 +9,8 @@ import pytest
 
 import notsodeep as nsd
 from notsodeep.activations import Moments
-from notsodeep.architectures import ExplicitNetwork
 from notsodeep.matching import piecewise_families, polynomial_families
+from notsodeep.models import ExplicitNetwork
 
 SHAPES = {
     "three knots": (

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
-from notsodeep.architectures import Convention, KernelName
+from notsodeep.models import Convention, KernelName
 
 KERNELS: tuple[KernelName, ...] = ("conjugate", "tangent")
 CONVENTIONS: tuple[Convention, ...] = ("preactivation", "feature")

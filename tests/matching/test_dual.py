@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
-from notsodeep.architectures import Convention, KernelName
 from notsodeep.matching import KernelSeries
 from notsodeep.matching.refinement import exact_kernel
+from notsodeep.models import Convention, KernelName
 
 BOTH: tuple[KernelName, ...] = ("conjugate", "tangent")
 

@@ -20,7 +20,7 @@ from torch import nn
 
 import notsodeep as nsd
 from notsodeep.errors import DataCorrupted, InvalidInput, LockTimeout
-from notsodeep.execution import Manifest, sha256_of_bytes
+from notsodeep.files import Manifest, sha256_of_bytes
 from notsodeep.networks.build import build
 from notsodeep.networks.checkpoints import (
     Checkpoint,

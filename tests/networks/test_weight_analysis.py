@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
-from notsodeep.architectures.weight_analysis import analyse_weights
 from notsodeep.errors import InvalidInput, TheoryDoubtful, UnknownName
+from notsodeep.models.given_weights import analyse_weights
 
 LAWS: dict[str, Callable[[np.random.Generator, tuple[int, int]], np.ndarray]] = {
     "gaussian": lambda rng, shape: rng.standard_normal(shape),

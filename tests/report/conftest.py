@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from notsodeep.experiments.collapse_settings import CollapseSettings
-from notsodeep.experiments.collapse_training import train_head
 from notsodeep.networks.heads import HEAD_KINDS
+from notsodeep.papers.collapse_settings import CollapseSettings
+from notsodeep.papers.collapse_training import train_head
 
 Record = dict[str, Any]
 

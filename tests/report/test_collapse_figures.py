@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from notsodeep.experiments.collapse_kernels import EXPERIMENT as KERNELS
-from notsodeep.experiments.head_comparison import HEAD_LABELS, by_settings, last_value
-from notsodeep.experiments.reproduction import reproduce
+from notsodeep.papers.collapse_kernels import EXPERIMENT as KERNELS
+from notsodeep.papers.head_comparison import HEAD_LABELS, by_settings, last_value
+from notsodeep.papers.reproduction import reproduce
 from notsodeep.report.collapse_figures import kernel_figure, phase_figure
 from notsodeep.report.drawing import save_figure, svg_text
 from notsodeep.report.head_styles import head_style

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from notsodeep.errors import InvalidInput
-from notsodeep.experiments.head_comparison import HEAD_LABELS, by_settings
+from notsodeep.papers.head_comparison import HEAD_LABELS, by_settings
 from notsodeep.report.collapse_page import (
     headline,
     sentences,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
+from notsodeep.compilation.random_deq import CompileSettings, compile_deq
 from notsodeep.errors import DataCorrupted, InvalidInput
-from notsodeep.experiments.compilation import CompileSettings, compile_deq
 from notsodeep.report.compile_page import headline, verdict_colour, write_compile_page
 
 

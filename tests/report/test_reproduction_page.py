@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from notsodeep.experiments.reproduction import Experiment, Finding, experiment, reproduce
+from notsodeep.papers.reproduction import Experiment, Finding, experiment, reproduce
 from notsodeep.report.drawing import new_figure
 from notsodeep.report.reproduction_figures import reproduction_figure
 from notsodeep.report.reproduction_page import write_reproduction_page

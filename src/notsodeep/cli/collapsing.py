@@ -78,8 +78,8 @@ def collapse_command(
     Example: notsodeep collapse --samples 400 --majority 5 --ratio 10 --epochs 5 --seeds 1
     """
     from notsodeep import checks
-    from notsodeep.experiments.collapse_settings import CollapseSettings
-    from notsodeep.experiments.collapse_training import compare_heads
+    from notsodeep.papers.collapse_settings import CollapseSettings
+    from notsodeep.papers.collapse_training import compare_heads
 
     heads: Any = list(dict.fromkeys(head or _HEADS))
     for each in heads:

@@ -64,7 +64,7 @@ def compile_command(
 
     Example: notsodeep compile --activation relu --sigma-a2 0.2 --data digits --out runs/relu
     """
-    from notsodeep.experiments.compilation import CompileSettings, compile_deq
+    from notsodeep.compilation.random_deq import CompileSettings, compile_deq
     from notsodeep.report.compile_page import (
         certified_rows,
         headline,
@@ -125,7 +125,7 @@ def report_command(
 
     Example: notsodeep report runs/relu
     """
-    from notsodeep.experiments.run_directory import RunDirectory
+    from notsodeep.files.run_directory import RunDirectory
     from notsodeep.report.compile_page import write_compile_page
 
     with new_file(out, force):

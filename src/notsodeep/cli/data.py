@@ -44,7 +44,7 @@ def get(
     from notsodeep.data import acquire
     from notsodeep.data.catalogue import IMAGE_SETS
     from notsodeep.data.loading import names as names_of_sets
-    from notsodeep.execution import progress_bar
+    from notsodeep.progress import progress_bar
 
     for name in names:
         checks.known_name(name, names_of_sets(), "data set")  # all of them, before any is fetched

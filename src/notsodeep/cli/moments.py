@@ -18,7 +18,7 @@ from notsodeep.cli.options import (
 
 if TYPE_CHECKING:
     from notsodeep.activations import Moments
-    from notsodeep.architectures import Conditions, DeepEquilibrium
+    from notsodeep.models import Conditions, DeepEquilibrium
 
 
 def moments(
@@ -32,7 +32,7 @@ def moments(
 
     Example: notsodeep moments --activation relu --sigma-a2 0.2 --tau0 1
     """
-    from notsodeep.architectures import conditions
+    from notsodeep.models import conditions
 
     deq = equilibrium(activation, sigma_a2, kink)
     centred = deq.centred(tau0)

@@ -16,7 +16,7 @@ import typer
 from notsodeep.errors import InvalidInput, LockTimeout, RunInUse
 
 if TYPE_CHECKING:
-    from notsodeep.architectures import DeepEquilibrium
+    from notsodeep.models import DeepEquilibrium
 
 ActivationOption = Annotated[
     str, typer.Option(help="A name (relu, tanh, swish, …) or a formula in x, like 'x*sigmoid(x)'.")
@@ -77,7 +77,7 @@ ConfigOption = Annotated[
 def equilibrium(activation: str, sigma_a2: float, kinks: Iterable[float] | None) -> DeepEquilibrium:
     """Make the DEQ that the options describe; an activation is a name or else a formula."""
     from notsodeep.activations import from_formula, named
-    from notsodeep.architectures import DeepEquilibrium
+    from notsodeep.models import DeepEquilibrium
 
     points = tuple(kinks or ())
     is_name = activation.isidentifier() and activation != "x" and not points
@@ -99,8 +99,8 @@ def new_file(out: Path | None, force: bool) -> Iterator[None]:
     if out is None:
         yield
         return
-    from notsodeep.execution.atomic_files import remove_abandoned
-    from notsodeep.execution.locks import exclusive_lock
+    from notsodeep.files.atomic_files import remove_abandoned
+    from notsodeep.files.locks import exclusive_lock
 
     if out.is_dir():
         raise InvalidInput(f"out must be a file. Got {out}, which is a directory.")

@@ -35,8 +35,8 @@ def reproduce_command(
 
     Example: notsodeep reproduce gap-versus-dimension --profile smoke
     """
-    from notsodeep.execution.executors import open_executor
-    from notsodeep.experiments.reproduction import NAMES, experiment, reproduce
+    from notsodeep.cluster.executors import open_executor
+    from notsodeep.papers.reproduction import NAMES, experiment, reproduce
 
     if list_all:
         for each in NAMES:

@@ -29,8 +29,8 @@ from notsodeep.cli.options import (
 from notsodeep.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from notsodeep.architectures import DeepEquilibrium
     from notsodeep.data import Dataset
+    from notsodeep.models import DeepEquilibrium
 
 SamplesOption = Annotated[int | None, typer.Option(help="Training samples to use.")]
 
@@ -58,7 +58,7 @@ def match_command(
     Example: notsodeep match --activation tanh --sigma-a2 0.2 --family hard_tanh
     """
     from notsodeep.data import load
-    from notsodeep.execution.atomic_files import write_json
+    from notsodeep.files.atomic_files import write_json
     from notsodeep.matching import match
 
     place: dict[str, Any] = {"tau0": 1.0 if tau0 is None else tau0}
@@ -119,7 +119,7 @@ def kernel_command(
 
     Example: notsodeep kernel --activation tanh --data digits --samples 200 --out kernel.npy
     """
-    from notsodeep.architectures import checked_choice
+    from notsodeep.models import checked_choice
 
     deq = equilibrium(activation, sigma_a2, kink)
     checked_choice(deq, kernel, convention, "kernel")
@@ -134,7 +134,7 @@ def kernel_command(
         chosen: dict[str, Any] = {"kernel": kernel, "convention": convention, "dtype": dtype}
         record = {**chosen, "model": model.to_dict(), "shape": [n, n], "file": str(out)}
         if stored:
-            from notsodeep.execution.executors import open_executor
+            from notsodeep.cluster.executors import open_executor
             from notsodeep.kernels.store_writing import store_kernel
 
             chosen |= {"verify": verify, "force": force}
@@ -207,7 +207,7 @@ def _write_npy(
     out: Path, model: DeepEquilibrium, X: Any, *, kernel: str, convention: str, dtype: str
 ) -> None:
     from notsodeep import checks
-    from notsodeep.execution.atomic_files import atomic_memmap
+    from notsodeep.files.atomic_files import atomic_memmap
     from notsodeep.kernels import conjugate_kernel, tangent_kernel
 
     function = conjugate_kernel if kernel == "conjugate" else tangent_kernel

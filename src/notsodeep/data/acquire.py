@@ -17,7 +17,8 @@ from notsodeep.data.image_arrays import ImageArrays
 from notsodeep.data.image_store import Location
 from notsodeep.data.raw_files import read_archive, read_directory
 from notsodeep.errors import DataCorrupted, NotWritable, SourceUnavailable
-from notsodeep.execution import Advance, exclusive_lock, make_directory
+from notsodeep.files import exclusive_lock, make_directory
+from notsodeep.progress import Advance
 
 
 @dataclass(frozen=True)

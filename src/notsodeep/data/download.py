@@ -18,8 +18,9 @@ from pathlib import Path
 
 from notsodeep import __version__
 from notsodeep.errors import DataCorrupted, SourceUnavailable
-from notsodeep.execution import Advance, make_directory, sha256_of_file
-from notsodeep.execution.atomic_files import named_write_failures
+from notsodeep.files import make_directory, sha256_of_file
+from notsodeep.files.atomic_files import named_write_failures
+from notsodeep.progress import Advance
 
 _CHUNK = 1 << 18
 # An unknown host stays unknown and a closed port closed; asking again only costs time.

@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 
 from notsodeep.data.vgg19 import VGG19Features
 from notsodeep.errors import DataCorrupted
-from notsodeep.execution import (
+from notsodeep.files import (
     Manifest,
     exclusive_lock,
     make_directory,
-    progress_bar,
     sha256_of_array,
     sha256_of_bytes,
     write_array,
 )
-from notsodeep.execution.stored_arrays import read_npy
+from notsodeep.files.stored_arrays import read_npy
+from notsodeep.progress import progress_bar
 
 _CHUNK = 2048
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from notsodeep.execution import sha256_of_array
+from notsodeep.files import sha256_of_array
 
 ByteArray = NDArray[np.uint8]
 ARRAY_NAMES = ("train_images", "train_labels", "test_images", "test_labels")

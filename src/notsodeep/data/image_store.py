@@ -19,9 +19,9 @@ from notsodeep.data.image_arrays import ARRAY_NAMES, ByteArray, ImageArrays
 from notsodeep.data.raw_files import directory_has, read_archive, read_directory
 from notsodeep.data.raw_formats import RawFormat
 from notsodeep.errors import DataCorrupted, DataNotFound
-from notsodeep.execution import Manifest, make_directory, sha256_of_bytes, write_array
-from notsodeep.execution.atomic_files import named_write_failures
-from notsodeep.execution.manifests import FILE_NAME
+from notsodeep.files import Manifest, make_directory, sha256_of_bytes, write_array
+from notsodeep.files.atomic_files import named_write_failures
+from notsodeep.files.manifests import FILE_NAME
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from notsodeep.data.raw_data import RawData
 from notsodeep.data.selection import class_positions, select
 from notsodeep.data.unit_sphere import sphere
 from notsodeep.data.vgg19 import VGG19Features
-from notsodeep.execution import sha256_of_array
+from notsodeep.files import sha256_of_array
 
 
 def names() -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from notsodeep.data.raw_formats import RawFormat
 from notsodeep.errors import SourceUnavailable
-from notsodeep.execution.atomic_files import named_write_failures
+from notsodeep.files.atomic_files import named_write_failures
 
 _SECONDS = 1800.0
 

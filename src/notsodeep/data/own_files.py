@@ -26,8 +26,8 @@ from notsodeep import checks
 from notsodeep.data.own_tables import read_table
 from notsodeep.data.raw_data import RawData
 from notsodeep.errors import DataNotFound
-from notsodeep.execution import sha256_of_file
-from notsodeep.execution.stored_arrays import read_npy, read_npz
+from notsodeep.files import sha256_of_file
+from notsodeep.files.stored_arrays import read_npy, read_npz
 
 _NAMES = ("X", "y", "X_test", "y_test")
 

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from notsodeep import checks
 from notsodeep.data.directories import with_home
 from notsodeep.errors import DataCorrupted, DataNotFound
-from notsodeep.execution import Advance, sha256_of_file
+from notsodeep.files import sha256_of_file
+from notsodeep.progress import Advance
 
 if TYPE_CHECKING:
     import torch

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from notsodeep import checks
-from notsodeep.architectures import Conditions, DeepEquilibrium, Verdict
-from notsodeep.architectures import conditions as model_conditions
 from notsodeep.data import MixtureStatistics
+from notsodeep.models import Conditions, DeepEquilibrium, Verdict
+from notsodeep.models import conditions as model_conditions
 
 # The theorems speak of orders of growth.  One sample shows sizes only, so each bound below is a
 # convention: the size beyond which finite-sample corrections are no longer small.

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from notsodeep.architectures import Convention, KernelName, Model
 from notsodeep.checks import FloatArray, IntArray
 from notsodeep.data import MixtureStatistics
 from notsodeep.equivalents.mixture_coefficients import Coefficients
+from notsodeep.models import Convention, KernelName, Model
 from notsodeep.numerics.structured_matrix import StructuredMatrix
 
 

@@ -12,7 +12,8 @@ import numpy as np
 from notsodeep import checks
 from notsodeep.activations import Activation
 from notsodeep.activations.moments import Moments
-from notsodeep.architectures import (
+from notsodeep.errors import InvalidInput, NotConverged
+from notsodeep.models import (
     Convention,
     DeepEquilibrium,
     ExplicitNetwork,
@@ -21,7 +22,6 @@ from notsodeep.architectures import (
     checked_choice,
     require_varying,
 )
-from notsodeep.errors import InvalidInput, NotConverged
 
 _CENTRED = 1e-8  # largest |E φ|, relative to the root mean square, of a centred activation
 

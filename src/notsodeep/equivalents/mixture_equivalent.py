@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from notsodeep import checks
-from notsodeep.architectures import Convention, KernelName, Model, checked_choice
 from notsodeep.checks import FloatArray
 from notsodeep.data import MixtureStatistics
 from notsodeep.data.theory_scaling import to_theory_scale
 from notsodeep.equivalents.equivalent_matrix import Equivalent
 from notsodeep.equivalents.mixture_coefficients import Coefficients, coefficients
 from notsodeep.errors import InvalidInput
+from notsodeep.models import Convention, KernelName, Model, checked_choice
 
 
 def equivalent(

@@ -9,7 +9,10 @@ from numpy.typing import ArrayLike
 
 from notsodeep import checks
 from notsodeep.activations.dual_derivatives import DualDerivatives, dual_derivatives
-from notsodeep.architectures import (
+from notsodeep.checks import FloatArray
+from notsodeep.equivalents.equivalent_matrix import Equivalent, SphereCoefficients
+from notsodeep.errors import InvalidInput, NotConverged
+from notsodeep.models import (
     Convention,
     DeepEquilibrium,
     ExplicitNetwork,
@@ -17,9 +20,6 @@ from notsodeep.architectures import (
     Model,
     checked_choice,
 )
-from notsodeep.checks import FloatArray
-from notsodeep.equivalents.equivalent_matrix import Equivalent, SphereCoefficients
-from notsodeep.errors import InvalidInput, NotConverged
 from notsodeep.numerics.fixed_point import solve_fixed_point
 
 

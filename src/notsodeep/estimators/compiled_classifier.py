@@ -13,7 +13,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from notsodeep import checks
 from notsodeep.activations import Activation
-from notsodeep.architectures import DeepEquilibrium
 from notsodeep.checks import FloatArray, IntArray
 from notsodeep.checks import estimators as estimator_checks
 from notsodeep.data.preprocessing import Preprocessing, PreprocessingKind
@@ -21,6 +20,7 @@ from notsodeep.estimators.calibration import probabilities
 from notsodeep.estimators.finite_models import generator_from, match_on_data
 from notsodeep.estimators.kernel_classifier import encode_classes
 from notsodeep.estimators.theory_scaler import preprocessed_rows, validated_training_data
+from notsodeep.models import DeepEquilibrium
 
 if TYPE_CHECKING:
     from notsodeep.networks.training_records import TrainingSettings

@@ -9,18 +9,18 @@ from typing import Any, Literal
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
-from notsodeep.architectures import Model
 from notsodeep.checks import FloatArray
 from notsodeep.checks import estimators as estimator_checks
 from notsodeep.checks import solvers as solver_checks
 from notsodeep.errors import NotEnoughMemory
+from notsodeep.kernel_solvers.preconditioners import nystrom_preconditioner
+from notsodeep.kernel_solvers.ridge_paths import Score, ridge_path
+from notsodeep.kernel_solvers.solving import solve
 from notsodeep.kernels import KernelOperator
-from notsodeep.solvers.preconditioners import nystrom_preconditioner
-from notsodeep.solvers.ridge_paths import Score, ridge_path
-from notsodeep.solvers.solving import solve
+from notsodeep.models import Model
 
 RULES: dict[str, Score] = {"gcv": "generalised_cross_validation", "loo": "leave_one_out"}
-"""What a ridge is chosen by, in the words of `notsodeep.solvers.ridge_path`."""
+"""What a ridge is chosen by, in the words of `notsodeep.kernel_solvers.ridge_path`."""
 
 # Columns of the preconditioner, unless their number is given.
 _LEAST_RANK, _SAMPLES_PER_RANK = 200, 20

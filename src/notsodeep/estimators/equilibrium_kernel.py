@@ -10,10 +10,10 @@ from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 
 from notsodeep import checks
 from notsodeep.activations import Activation
-from notsodeep.architectures import Convention, DeepEquilibrium, KernelName
 from notsodeep.checks import FloatArray
 from notsodeep.estimators.kernel_matrices import checked_model, kernel_diagonal, kernel_matrix
 from notsodeep.estimators.sigma_derivative import log_sigma_derivative
+from notsodeep.models import Convention, DeepEquilibrium, KernelName
 
 
 class EquilibriumKernel(Kernel):  # type: ignore[misc]  # scikit-learn has no types

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from notsodeep.architectures import DeepEquilibrium, KernelName
 from notsodeep.checks import FloatArray
 from notsodeep.estimators.kernel_matrices import root_mean_square_norm
 from notsodeep.matching import Match, match
+from notsodeep.models import DeepEquilibrium, KernelName
 
 MATCHED_ROWS = 1000
 """Rows on which families are compared by their exact kernels."""

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from notsodeep import checks
 from notsodeep.activations import Activation
-from notsodeep.architectures import Convention, DeepEquilibrium, KernelName
 from notsodeep.checks import estimators as estimator_checks
 from notsodeep.estimators.kernel_matrices import checked_model, kernel_diagonal, kernel_matrix
 from notsodeep.estimators.sigma_derivative import log_sigma_derivative
+from notsodeep.models import Convention, DeepEquilibrium, KernelName
 
 with warnings.catch_warnings():
     # While it is imported it uses a part of torch that newer releases want to drop.

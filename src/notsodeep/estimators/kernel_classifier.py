@@ -11,13 +11,13 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
 from notsodeep.activations import Activation
-from notsodeep.architectures import Convention, KernelName
 from notsodeep.checks import FloatArray, IntArray
 from notsodeep.checks import estimators as estimator_checks
 from notsodeep.data.preprocessing import PreprocessingKind
 from notsodeep.estimators.calibration import fit_slope, probabilities
 from notsodeep.estimators.kernel_model import EquilibriumKernelModel, SolverName
 from notsodeep.estimators.theory_scaler import validated_training_data
+from notsodeep.models import Convention, KernelName
 
 
 def _is_calibrated(estimator: Any) -> bool:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from notsodeep.activations import Activation
-from notsodeep.architectures import Convention, DeepEquilibrium, KernelName, Model, checked_choice
 from notsodeep.checks import FloatArray
 from notsodeep.kernels import KernelOperator, conjugate_kernel, tangent_kernel
+from notsodeep.models import Convention, DeepEquilibrium, KernelName, Model, checked_choice
 
 
 def checked_model(

@@ -11,7 +11,6 @@ from sklearn.utils.validation import check_is_fitted
 
 from notsodeep import checks
 from notsodeep.activations import Activation
-from notsodeep.architectures import Convention, KernelName
 from notsodeep.checks import FloatArray
 from notsodeep.checks import estimators as estimator_checks
 from notsodeep.data.preprocessing import Preprocessing, PreprocessingKind
@@ -29,6 +28,7 @@ from notsodeep.estimators.kernel_matrices import (
 )
 from notsodeep.estimators.theory_scaler import preprocessed_rows
 from notsodeep.kernels import KernelOperator
+from notsodeep.models import Convention, KernelName
 
 SolverName = Literal["auto", "dense", "cg"]
 

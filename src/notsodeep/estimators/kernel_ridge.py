@@ -37,7 +37,7 @@ class EquilibriumKernelRidge(MultiOutputMixin, RegressorMixin, EquilibriumKernel
     ridge : float, "gcv" or "loo", default "gcv"
         λ, or the rule that chooses it: generalised cross-validation or leave-one-out, both in
         closed form from one eigendecomposition, for 61 values at once (see
-        `notsodeep.solvers.ridge_path`).
+        `notsodeep.kernel_solvers.ridge_path`).
     preprocessing : {"theory", "unit_norm", "none"}
         Fixed on the training data and applied to whatever is predicted; see `TheoryScaler`.
     solver : {"auto", "dense", "cg"}

@@ -11,12 +11,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from notsodeep import checks
 from notsodeep.activations import Activation
-from notsodeep.architectures import DeepEquilibrium
 from notsodeep.checks import FloatArray
 from notsodeep.data.preprocessing import Preprocessing, PreprocessingKind
 from notsodeep.estimators.finite_models import generator_from, match_on_data
 from notsodeep.estimators.kernel_matrices import root_mean_square_norm
 from notsodeep.estimators.theory_scaler import preprocessed_rows, validated_training_data
+from notsodeep.models import DeepEquilibrium
 
 NetworkName = Literal["equilibrium", "matched"]
 

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.polynomial import chebyshev
 
-from notsodeep.architectures import Convention, DeepEquilibrium, KernelName
 from notsodeep.checks import FloatArray
 from notsodeep.checks import estimators as estimator_checks
 from notsodeep.estimators.kernel_matrices import kernel_matrix
+from notsodeep.models import Convention, DeepEquilibrium, KernelName
 
 _POINTS = 7
 _HALF_WIDTH = 0.05  # in θ, where σa² is small; less towards σa² = 1, which has to stay out of reach

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from notsodeep import checks
-from notsodeep.architectures import Convention, KernelName, Model
-from notsodeep.execution.threads import map_threads
 from notsodeep.kernels.evaluation import SIDE, Evaluation, Tile
 from notsodeep.kernels.exact import checked_evaluation
+from notsodeep.models import Convention, KernelName, Model
+from notsodeep.threads import map_threads
 
 FloatArray = NDArray[np.float64]
 

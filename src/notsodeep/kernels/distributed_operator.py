@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from notsodeep import checks
-from notsodeep.architectures import Convention, KernelName, Model
-from notsodeep.execution.executors import Executor, Handle
+from notsodeep.cluster.executors import Executor, Handle
 from notsodeep.kernels.block_source import BLOCK, BlockSource
 from notsodeep.kernels.evaluation import Tile
 from notsodeep.kernels.operator import Cache
 from notsodeep.kernels.tile_products import Part, TiledOperator, Vectors, tile_parts
+from notsodeep.models import Convention, KernelName, Model
 
 FloatArray = NDArray[np.float64]
 
@@ -34,7 +34,7 @@ class DistributedKernelOperator(TiledOperator):
     Y : array_like of shape (m, p), optional
         Without it the operator is symmetric, (n, n); with it, (n, m).
     executor : Executor
-        See `notsodeep.execution.executors.open_executor`.  It must stay open.
+        See `notsodeep.cluster.executors.open_executor`.  It must stay open.
     kernel : {"conjugate", "tangent"}
         See `conjugate_kernel` and `tangent_kernel`.
     convention : {"preactivation", "feature"}
@@ -56,7 +56,7 @@ class DistributedKernelOperator(TiledOperator):
     Examples
     --------
     >>> import notsodeep as nsd
-    >>> from notsodeep.execution import open_executor
+    >>> from notsodeep.cluster import open_executor
     >>> X = nsd.data.sphere(100, 20, rng=0)
     >>> deq = nsd.DeepEquilibrium("tanh", sigma_a2=0.2)
     >>> with open_executor() as executor:  # open_executor("local") for worker processes

@@ -10,11 +10,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from notsodeep.architectures import Convention, DeepEquilibrium, Model
 from notsodeep.kernels import compiled
 from notsodeep.kernels.careful_pairs import InputPairs
 from notsodeep.kernels.layers import SERIES_BOUND, padded
 from notsodeep.kernels.routes import Block, CosineMap, PairMap, RouteName
+from notsodeep.models import Convention, DeepEquilibrium, Model
 from notsodeep.numerics.pair_quadrature import TOLERANCE
 
 FloatArray = NDArray[np.float64]

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from notsodeep import checks
-from notsodeep.architectures import Convention, KernelName, Model, checked_choice
-from notsodeep.execution import progress_bar
-from notsodeep.execution.threads import map_threads
 from notsodeep.kernels.evaluation import Evaluation, Explanation, Tile
+from notsodeep.models import Convention, KernelName, Model, checked_choice
+from notsodeep.progress import progress_bar
+from notsodeep.threads import map_threads
 
 KernelMatrix = NDArray[np.floating[Any]]
 

@@ -10,12 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep import checks
-from notsodeep.architectures import Convention, KernelName
 from notsodeep.checks import storage
 from notsodeep.errors import DataCorrupted
-from notsodeep.execution import Manifest, progress_bar
-from notsodeep.execution.digests import sha256_of_bytes
-from notsodeep.execution.threads import thread_count
+from notsodeep.files import Manifest
+from notsodeep.files.digests import sha256_of_bytes
 from notsodeep.kernels.store_description import (
     KIND,
     described_blocks,
@@ -30,6 +28,9 @@ from notsodeep.kernels.tile_products import (
     parts_in_batches,
     tile_parts,
 )
+from notsodeep.models import Convention, KernelName
+from notsodeep.progress import progress_bar
+from notsodeep.threads import thread_count
 
 FloatArray = NDArray[np.float64]
 

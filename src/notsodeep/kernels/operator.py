@@ -17,8 +17,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from notsodeep import checks
-from notsodeep.architectures import Convention, KernelName, Model
-from notsodeep.execution.threads import thread_count
 from notsodeep.kernels.compiled import PADDING
 from notsodeep.kernels.evaluation import SIDE, Explanation
 from notsodeep.kernels.exact import checked_evaluation
@@ -30,6 +28,8 @@ from notsodeep.kernels.tile_products import (
     parts_in_batches,
     tile_parts,
 )
+from notsodeep.models import Convention, KernelName, Model
+from notsodeep.threads import thread_count
 
 FloatArray = NDArray[np.float64]
 Cache = Literal["never", "float32", "float64"]

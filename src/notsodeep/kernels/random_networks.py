@@ -18,10 +18,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from notsodeep import checks
 from notsodeep.activations import Activation
-from notsodeep.architectures import Convention, DeepEquilibrium, ExplicitNetwork
 from notsodeep.errors import NotConverged
-from notsodeep.execution import progress_bar
+from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork
 from notsodeep.numerics.fixed_point import FixedPoint
+from notsodeep.progress import progress_bar
 
 FloatArray = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, FloatArray], Mapping[str, ArrayLike]]

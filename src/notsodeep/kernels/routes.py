@@ -26,12 +26,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep.activations import Activation
-from notsodeep.architectures import Convention, DeepEquilibrium, ExplicitNetwork, Model
 from notsodeep.errors import InvalidInput, NotConverged
 from notsodeep.kernels import compiled
 from notsodeep.kernels.careful_pairs import InputPairs, equilibrium_pairs, explicit_pairs
 from notsodeep.kernels.layers import Layer
 from notsodeep.kernels.sample_scales import SampleColumns, equilibrium_scales
+from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork, Model
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

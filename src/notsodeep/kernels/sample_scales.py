@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from notsodeep.activations import Activation
 from notsodeep.activations.gaussian_pairs import LEAST_SCALE
-from notsodeep.architectures import DeepEquilibrium
 from notsodeep.errors import NotConverged, NotIntegrable
+from notsodeep.models import DeepEquilibrium
 from notsodeep.numerics.fixed_point import solve_fixed_point
 from notsodeep.numerics.hermite import LEAST_SQUARE
 from notsodeep.numerics.scale_table import ScaleFunction, at_many_scales, tabulated

@@ -6,17 +6,17 @@ import json
 from pathlib import Path
 from typing import Any, get_args
 
-from notsodeep.architectures import (
+from notsodeep.checks import storage
+from notsodeep.files.digests import sha256_of_bytes
+from notsodeep.kernels.stored_blocks import MOST_BLOCKS, StoredBlocks, block_count
+from notsodeep.kernels.zarr_format import stored_json
+from notsodeep.models import (
     Convention,
     DeepEquilibrium,
     ExplicitNetwork,
     KernelName,
     Model,
 )
-from notsodeep.checks import storage
-from notsodeep.execution.digests import sha256_of_bytes
-from notsodeep.kernels.stored_blocks import MOST_BLOCKS, StoredBlocks, block_count
-from notsodeep.kernels.zarr_format import stored_json
 
 DESCRIPTION = "description.json"
 KIND = "kernel store"

@@ -10,16 +10,14 @@ from typing import Any, Literal
 from numpy.typing import ArrayLike
 
 from notsodeep import checks
-from notsodeep.architectures import Convention, KernelName, Model
 from notsodeep.checks import saved_networks, storage
+from notsodeep.cluster.executors import Executor, InProcess
 from notsodeep.errors import DataCorrupted, LockTimeout, RunInUse
-from notsodeep.execution import Manifest, manifests, progress_bar
-from notsodeep.execution.atomic_files import make_directory, write_json
-from notsodeep.execution.digests import sha256_of_array
-from notsodeep.execution.executors import Executor, InProcess
-from notsodeep.execution.locks import exclusive_lock
-from notsodeep.execution.threads import thread_count
-from notsodeep.execution.versions import versions
+from notsodeep.files import Manifest, manifests
+from notsodeep.files.atomic_files import make_directory, write_json
+from notsodeep.files.digests import sha256_of_array
+from notsodeep.files.locks import exclusive_lock
+from notsodeep.files.versions import versions
 from notsodeep.kernels.block_source import BLOCK, BlockSource
 from notsodeep.kernels.kernel_store import KernelStore
 from notsodeep.kernels.store_description import (
@@ -30,6 +28,9 @@ from notsodeep.kernels.store_description import (
     read_description,
 )
 from notsodeep.kernels.stored_blocks import MOST_BLOCKS, Place, StoredBlocks, block_count
+from notsodeep.models import Convention, KernelName, Model
+from notsodeep.progress import progress_bar
+from notsodeep.threads import thread_count
 
 
 def store_kernel(

@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 
 from notsodeep import checks
 from notsodeep.checks import saved_networks, storage
-from notsodeep.execution.atomic_files import (
+from notsodeep.files.atomic_files import (
     named_write_failures,
     remove_abandoned,
     synchronise_directory,
     write_json,
 )
-from notsodeep.execution.digests import sha256_of_file
+from notsodeep.files.digests import sha256_of_file
 from notsodeep.kernels import zarr_format
 from notsodeep.kernels.evaluation import Tile
 

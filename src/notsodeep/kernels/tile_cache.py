@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from notsodeep.execution.atomic_files import make_directory, named_write_failures
+from notsodeep.files.atomic_files import make_directory, named_write_failures
 from notsodeep.kernels.evaluation import Tile
 
 

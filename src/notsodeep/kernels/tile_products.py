@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator
 
-from notsodeep.execution.threads import map_threads
 from notsodeep.kernels.evaluation import Tile
 from notsodeep.kernels.mirrored_product import MOST_COLUMNS, mirrored_product
+from notsodeep.threads import map_threads
 
 Vectors = NDArray[Any]
 Part = tuple[slice, Vectors]

@@ -11,8 +11,8 @@ from rich.table import Table
 from scipy import linalg
 
 from notsodeep import checks
-from notsodeep.architectures import Conditions
 from notsodeep.checks import FloatArray, IntArray
+from notsodeep.models import Conditions
 from notsodeep.numerics.kernel_distance import KernelDistance, kernel_distance
 
 _RIDGE = 1e-3  # of the mean of the kernel's diagonal

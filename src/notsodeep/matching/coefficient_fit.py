@@ -8,11 +8,11 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from notsodeep.activations import Moments
-from notsodeep.architectures import ExplicitNetwork
 from notsodeep.checks import FloatArray
 from notsodeep.equivalents import Coefficients
 from notsodeep.errors import NotSoDeepError
 from notsodeep.matching.family import MixtureTask, Solution
+from notsodeep.models import ExplicitNetwork
 
 MET = 1e-9
 """A coefficient is met if its difference, in units of the target's diagonal, is at most this."""

@@ -11,9 +11,9 @@ import numpy as np
 
 from notsodeep.activations import hermite
 from notsodeep.activations.polynomial import HermiteSeries
-from notsodeep.architectures import Convention, DeepEquilibrium, KernelName
 from notsodeep.checks import FloatArray
 from notsodeep.errors import NotConverged
+from notsodeep.models import Convention, DeepEquilibrium, KernelName
 from notsodeep.numerics.fixed_point import solve_fixed_point
 from notsodeep.numerics.hermite import hermite_polynomials
 

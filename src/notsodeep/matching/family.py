@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from notsodeep.activations import Moments
-from notsodeep.architectures import Convention, DeepEquilibrium, ExplicitNetwork, KernelName
 from notsodeep.checks import FloatArray
 from notsodeep.equivalents import Coefficients, coefficients
 from notsodeep.equivalents.mixture_coefficients import coefficients_of_layers
+from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork, KernelName
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,6 @@ from numpy.typing import ArrayLike
 
 from notsodeep import checks
 from notsodeep.activations import Centred
-from notsodeep.architectures import (
-    Conditions,
-    Convention,
-    DeepEquilibrium,
-    ExplicitNetwork,
-    KernelName,
-    Model,
-)
 from notsodeep.checks import FloatArray
 from notsodeep.data import MixtureStatistics
 from notsodeep.data.row_draws import order_by_content
@@ -30,6 +22,14 @@ from notsodeep.matching.refinement import (
     Refinement,
     exact_kernel,
     wanted_kernel,
+)
+from notsodeep.models import (
+    Conditions,
+    Convention,
+    DeepEquilibrium,
+    ExplicitNetwork,
+    KernelName,
+    Model,
 )
 
 Target = Coefficients | SphereCoefficients | KernelSeries

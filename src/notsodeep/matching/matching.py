@@ -10,14 +10,6 @@ from numpy.typing import ArrayLike
 
 from notsodeep import checks
 from notsodeep.activations import Activation, centre
-from notsodeep.architectures import (
-    Convention,
-    DeepEquilibrium,
-    ExplicitNetwork,
-    KernelName,
-    checked_choice,
-    require_varying,
-)
 from notsodeep.checks import FloatArray
 from notsodeep.data import draw_rows
 from notsodeep.equivalents import conditions
@@ -26,6 +18,14 @@ from notsodeep.matching.family import Family, MixtureTask, Solution
 from notsodeep.matching.match_record import Candidate, Match
 from notsodeep.matching.proposals import DRAWN, Proposal, Question
 from notsodeep.matching.refinement import MeasuredKernel
+from notsodeep.models import (
+    Convention,
+    DeepEquilibrium,
+    ExplicitNetwork,
+    KernelName,
+    checked_choice,
+    require_varying,
+)
 
 FAMILIES = ("auto", "leaky_relu", "hard_tanh", "piecewise_linear", "quadratic", "cubic", "dual")
 

@@ -9,10 +9,10 @@ from scipy.optimize import brentq
 from scipy.special import erf, ndtr
 
 from notsodeep.activations import Moments, centre, hard_tanh, leaky_relu, piecewise_linear
-from notsodeep.architectures import ExplicitNetwork
 from notsodeep.checks import FloatArray
 from notsodeep.matching.coefficient_fit import described, fit_coefficients
 from notsodeep.matching.family import Family, MixtureTask, Solution
+from notsodeep.models import ExplicitNetwork
 
 _LINEAR, _OVERLAP, _SCALE = 0, 2, 3
 

@@ -9,10 +9,10 @@ import numpy as np
 
 from notsodeep.activations import Moments, hermite
 from notsodeep.activations.polynomial import moments_of_series
-from notsodeep.architectures import ExplicitNetwork
 from notsodeep.checks import FloatArray
 from notsodeep.matching.coefficient_fit import described, fit_coefficients
 from notsodeep.matching.family import Family, MixtureTask, Solution
+from notsodeep.models import ExplicitNetwork
 
 
 def _layers(table: FloatArray, tau0: float) -> ExplicitNetwork:

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from notsodeep import checks
-from notsodeep.architectures import Convention, DeepEquilibrium, ExplicitNetwork, KernelName
 from notsodeep.checks import FloatArray
 from notsodeep.equivalents import coefficients, sphere_coefficients
 from notsodeep.matching.coefficient_fit import NAMES
@@ -34,6 +33,7 @@ from notsodeep.matching.refinement import (
     wanted_kernel,
 )
 from notsodeep.matching.sphere_quadratic import quadratic_network, solve_sphere_quadratic
+from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork, KernelName
 from notsodeep.numerics.matrix_norms import operator_norm
 
 _FAMILIES: dict[tuple[str, int], Family] = {

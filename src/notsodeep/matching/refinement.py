@@ -11,16 +11,16 @@ from numpy.typing import ArrayLike
 from scipy.optimize import least_squares
 
 from notsodeep import checks
-from notsodeep.architectures import (
+from notsodeep.checks import FloatArray
+from notsodeep.errors import NotSoDeepError
+from notsodeep.kernels import conjugate_kernel, tangent_kernel
+from notsodeep.models import (
     Convention,
     DeepEquilibrium,
     ExplicitNetwork,
     KernelName,
     Model,
 )
-from notsodeep.checks import FloatArray
-from notsodeep.errors import NotSoDeepError
-from notsodeep.kernels import conjugate_kernel, tangent_kernel
 from notsodeep.numerics.matrix_norms import operator_norm
 
 MeasuredKernel = Callable[[FloatArray], ArrayLike]

@@ -7,9 +7,9 @@ import math
 import numpy as np
 
 from notsodeep.activations import polynomial
-from notsodeep.architectures import ExplicitNetwork, KernelName
 from notsodeep.equivalents import SphereCoefficients
 from notsodeep.matching.family import Solution
+from notsodeep.models import ExplicitNetwork, KernelName
 
 
 def quadratic_network(parameters: tuple[float, float, float]) -> ExplicitNetwork:

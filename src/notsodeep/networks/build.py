@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from notsodeep import checks
-from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
 from notsodeep.checks import networks as network_checks
+from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 from notsodeep.networks.equilibrium_solvers import Solver
 from notsodeep.networks.implicit_gradient import Gradient
 from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule, FeatureNetwork, Trainable

@@ -14,7 +14,7 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
-from notsodeep.execution.stored_states import read_state, state_lock, write_state
+from notsodeep.files.stored_states import read_state, state_lock, write_state
 
 _KIND = "training checkpoint"
 checkpoint_lock = state_lock

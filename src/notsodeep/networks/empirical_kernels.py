@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from notsodeep import checks
 from notsodeep.checks import networks as network_checks
-from notsodeep.execution import progress_bar
 from notsodeep.networks.feature_rows import as_tensor
 from notsodeep.networks.modules import FeatureNetwork
+from notsodeep.progress import progress_bar
 
 KernelMatrix = NDArray[np.floating[Any]]
 

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from notsodeep import checks
 from notsodeep.activations import Activation
-from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
-from notsodeep.architectures.weight_analysis import estimate_model
 from notsodeep.checks import networks as network_checks
+from notsodeep.models import DeepEquilibrium, ExplicitNetwork
+from notsodeep.models.given_weights import estimate_model
 from notsodeep.networks.equilibrium_map import EquilibriumMap
 from notsodeep.networks.equilibrium_solvers import Solver, as_solver
 from notsodeep.networks.gradient_choices import as_gradient

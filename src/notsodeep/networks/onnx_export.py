@@ -16,7 +16,7 @@ from notsodeep import __version__, checks
 from notsodeep.checks import saved_networks
 from notsodeep.data import Preprocessing
 from notsodeep.errors import NotConverged
-from notsodeep.execution import atomic_write
+from notsodeep.files import atomic_write
 from notsodeep.networks.equilibrium_map import EquilibriumMap
 from notsodeep.networks.equilibrium_solvers import DEFAULT_TOLERANCE, FixedPointIteration, solve
 from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule, FeatureNetwork

@@ -17,11 +17,11 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from notsodeep.architectures import DeepEquilibrium, ExplicitNetwork
 from notsodeep.checks import saved_networks
 from notsodeep.data import Preprocessing
 from notsodeep.errors import DataCorrupted
-from notsodeep.execution import atomic_write
+from notsodeep.files import atomic_write
+from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule, FeatureNetwork
 from notsodeep.networks.tensor_digests import sha256_of_tensors
 

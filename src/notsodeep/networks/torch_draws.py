@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from notsodeep import checks
-from notsodeep.architectures import Convention, DeepEquilibrium, ExplicitNetwork
+from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork
 from notsodeep.networks.build import Initialisation, build
 from notsodeep.networks.empirical_kernels import empirical_kernels
 

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from notsodeep.checks import saved_networks
 from notsodeep.errors import TrainingDiverged
-from notsodeep.execution import progress_bar
 from notsodeep.networks.checkpoints import (
     Checkpoint,
     checkpoint_lock,
@@ -42,6 +41,7 @@ from notsodeep.networks.training_tasks import (
     fingerprints,
     make_task,
 )
+from notsodeep.progress import progress_bar
 
 Measure = Callable[[int], dict[str, Any]]
 """Takes the number of an epoch and returns plain JSON values."""

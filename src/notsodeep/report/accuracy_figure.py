@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from notsodeep.experiments.width_summary import WidthSummary, by_width
+from notsodeep.papers.width_summary import WidthSummary, by_width
 from notsodeep.report.drawing import DEEP, MUTED, SHALLOW, new_figure
 
 _ROLES = {"deq": ("DEQ", DEEP), "matched": ("matched", SHALLOW), "unmatched": ("unmatched", MUTED)}

@@ -19,8 +19,8 @@ from matplotlib.ticker import (
     NullLocator,
 )
 
-from notsodeep.experiments.collapse_phase import HEADS, rows_of
-from notsodeep.experiments.head_comparison import HEAD_LABELS
+from notsodeep.papers.collapse_phase import HEADS, rows_of
+from notsodeep.papers.head_comparison import HEAD_LABELS
 from notsodeep.report.drawing import DEEP, MUTED, SHALLOW, house_style, new_figure
 from notsodeep.report.head_styles import head_style
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from notsodeep.checks import refusal
-from notsodeep.experiments.collapse_findings import setting_words
-from notsodeep.experiments.head_comparison import (
+from notsodeep.papers.collapse_findings import setting_words
+from notsodeep.papers.head_comparison import (
     HEAD_LABELS,
     Measure,
     PairedDifference,
@@ -67,7 +67,7 @@ def write_collapse_page(records: list[Record], path: str | Path) -> Path:
     Parameters
     ----------
     records : list of dict
-        As `notsodeep.experiments.collapse_training.train_head` returns them: any heads, seeds and
+        As `notsodeep.papers.collapse_training.train_head` returns them: any heads, seeds and
         settings.
     path : path
         The HTML file.

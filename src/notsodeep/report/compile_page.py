@@ -8,8 +8,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 
-from notsodeep.experiments.compilation import ROLES
-from notsodeep.experiments.run_directory import RunDirectory
+from notsodeep.compilation.random_deq import ROLES
+from notsodeep.files.run_directory import RunDirectory
 from notsodeep.report.drawing import new_figure
 from notsodeep.report.match_figure import (
     draw_activations,

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from notsodeep.execution.atomic_files import atomic_write
+from notsodeep.files.atomic_files import atomic_write
 from notsodeep.report.colours import DEEP, MUTED, SHALLOW
 
 __all__ = [

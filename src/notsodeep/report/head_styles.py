@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from notsodeep import checks
-from notsodeep.experiments.head_comparison import HEAD_LABELS
+from notsodeep.papers.head_comparison import HEAD_LABELS
 from notsodeep.report.drawing import DEEP, MUTED, SHALLOW
 
 # Told apart by lightness and dashes as well as by hue.

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from notsodeep import __version__
-from notsodeep.execution import atomic_write
+from notsodeep.files import atomic_write
 from notsodeep.report.drawing import svg_text
 
 NAME = "report.html"

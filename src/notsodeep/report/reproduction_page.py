@@ -8,8 +8,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from notsodeep.execution.versions import versions
-from notsodeep.experiments.reproduction import Experiment
+from notsodeep.files.versions import versions
+from notsodeep.papers.reproduction import Experiment
 from notsodeep.report.page import NAME, inline_figure, write_page
 
 Record = dict[str, Any]

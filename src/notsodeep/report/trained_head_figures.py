@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from notsodeep.checks import FloatArray
-from notsodeep.experiments.head_comparison import (
+from notsodeep.papers.head_comparison import (
     HEAD_LABELS,
     by_settings,
     heads_of,

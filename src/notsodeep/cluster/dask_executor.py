@@ -1,0 +1,227 @@
+"""Work on the workers of a Dask cluster.
+
+A worker may be lost at any time.  Dask computes its results again elsewhere; but a value that was
+brought to the workers from here has no recipe, and is lost with the last worker that holds it.
+So every worker gets a copy, and if all copies are gone the value is brought again from here.
+
+An item may itself kill the worker that works on it, by using too much memory.  Dask then blames
+every item that the worker had in hand, so the blamed ones are tried once more, each on its own.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from dask.utils import funcname
+from distributed import Client, KilledWorker, as_completed
+
+from notsodeep import checks
+from notsodeep.checks import storage
+from notsodeep.cluster.dask_workers import Workers
+from notsodeep.cluster.executors import WORKER_TIMEOUT, Executor, Handle
+from notsodeep.threads import single_thread
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+_PATIENCE = 8  # attempts in vain, after losses, before giving up
+
+
+class DaskExecutor(Executor):
+    """Work on a Dask cluster, one item at a time on each thread of a worker.
+
+    Parameters
+    ----------
+    where : "local", an address, or distributed.Client
+    worker_timeout : float
+        See `notsodeep.cluster.executors.open_executor` for both.
+
+    Attributes
+    ----------
+    client : distributed.Client
+    """
+
+    def __init__(self, where: Any, worker_timeout: float = WORKER_TIMEOUT) -> None:
+        storage.cluster_place(where, isinstance(where, Client))
+        timeout = checks.positive_number(worker_timeout, "worker_timeout", "open_executor")
+        self._workers = Workers(where, timeout)
+        self.client = self._workers.client
+
+    def close(self) -> None:
+        """Disconnect, and end the workers that were started here; a given client stays open."""
+        self._workers.close()
+
+    def share(self, value: object) -> Handle:
+        """Copy a value to every worker."""
+        return _Shared(self._workers, value)
+
+    def keep(
+        self, function: Callable[..., object], items: Sequence[Any], *arguments: Handle
+    ) -> Handle:
+        """Begin to compute the results, which stay in the memory of the workers.
+
+        Those of a lost worker are computed again when they are needed.
+        """
+        return _Kept(self.client, function, items, _own(arguments))
+
+    def completed(
+        self, function: Callable[..., Result], items: Sequence[Item], *arguments: Handle
+    ) -> Iterator[tuple[int, Result]]:
+        """Yield the results as they are done, whatever happens to single workers.
+
+        Raises
+        ------
+        WorkersLost
+            An item killed several workers one after the other, or no worker comes back.
+        """
+        handles = _own(arguments)
+        waiting = set(range(len(items)))
+        blamed: set[int] = set()
+        fruitless = 0
+        while waiting:
+            # The blamed one at a time, and after all others: then it can have been nobody else.
+            positions = sorted(waiting - blamed) or [min(waiting)]
+            before = len(waiting), len(blamed)
+            for position, result in self._round(function, items, positions, handles):
+                if not isinstance(result, KilledWorker):
+                    waiting.remove(position)
+                    yield position, result
+                elif position in blamed:
+                    raise storage.deadly_work(result) from result
+                else:
+                    blamed.add(position)
+            fruitless = fruitless + 1 if (len(waiting), len(blamed)) == before else 0
+            if fruitless > _PATIENCE:
+                raise storage.work_lost(len(waiting), len(items), fruitless)
+
+    def _round(
+        self,
+        function: Callable[..., Result],
+        items: Sequence[Item],
+        positions: list[int],
+        handles: list[_Remote],
+    ) -> Iterator[tuple[int, Result | KilledWorker]]:
+        """Submit some items; yield what comes back, which is not all if shared data were lost."""
+        self._workers.wait_for_one()
+        for handle in handles:
+            handle.renew(positions)
+        futures = _submit(self.client, function, items, positions, handles)
+        place = {future.key: at for future, at in zip(futures, positions, strict=True)}
+        done: Any = as_completed(  # type: ignore[no-untyped-call]
+            futures, loop=self.client.loop, with_results=True, raise_errors=False
+        )
+        del futures  # so that each result is released on the workers as soon as it is here
+        while not done.is_empty():
+            self._workers.watch(done.has_ready)
+            for future, result in done.next_batch(block=False):
+                if future.status == "finished":
+                    yield place[future.key], result
+                elif future.status == "error":
+                    yield place[future.key], _killed(future)
+
+
+class _Remote(Handle, ABC):
+    """A value for all items or one for each, on the workers."""
+
+    @abstractmethod
+    def future(self, position: int) -> Any:
+        """Return the future that stands for the value at a position."""
+
+    @abstractmethod
+    def renew(self, positions: Sequence[int]) -> None:
+        """Bring back what was lost of the values at some positions, if anything."""
+
+
+class _Shared(_Remote):
+    def __init__(self, workers: Workers, value: object) -> None:
+        self._workers, self._value = workers, value
+        self._future = self._scatter()
+
+    def _scatter(self) -> Any:
+        for attempt in range(_PATIENCE):
+            self._workers.wait_for_one()
+            try:
+                # In a list, because a list or dictionary itself would be taken apart.
+                client = self._workers.client
+                return client.scatter([self._value], broadcast=True, hash=False)[0]
+            except OSError as error:
+                reason = error  # a worker died while it was sent its copy
+                time.sleep(0.1 * 2**attempt)
+        raise storage.data_not_taken(reason) from reason
+
+    def future(self, position: int) -> Any:  # the same for all
+        return self._future
+
+    def renew(self, positions: Sequence[int]) -> None:  # likewise
+        if self._future.cancelled():
+            self._future = self._scatter()
+
+
+class _Kept(_Remote):
+    def __init__(
+        self,
+        client: Client,
+        function: Callable[..., object],
+        items: Sequence[Any],
+        handles: list[_Remote],
+    ) -> None:
+        self._client, self._function, self._items, self._handles = client, function, items, handles
+        self._futures = _submit(client, function, items, list(range(len(items))), handles)
+
+    def future(self, position: int) -> Any:
+        return self._futures[position]
+
+    def renew(self, positions: Sequence[int]) -> None:
+        lost = [at for at in positions if _is_lost(self._futures[at])]
+        if not lost:
+            return
+        for handle in self._handles:
+            handle.renew(lost)
+        fresh = _submit(self._client, self._function, self._items, lost, self._handles)
+        for at, future in zip(lost, fresh, strict=True):
+            self._futures[at] = future
+
+
+def _is_lost(future: Any) -> bool:
+    """Whether a result is gone with its recipe, or the scheduler has given it up."""
+    if future.status == "error":
+        return isinstance(future.exception(), KilledWorker)
+    return bool(future.cancelled())
+
+
+def _own(arguments: Sequence[Handle]) -> list[_Remote]:
+    handles = [handle for handle in arguments if isinstance(handle, _Remote)]
+    storage.own_handles(len(handles) == len(arguments), "DaskExecutor")
+    return handles
+
+
+def _submit(
+    client: Client,
+    function: Callable[..., object],
+    items: Sequence[Any],
+    positions: list[int],
+    handles: list[_Remote],
+) -> list[Any]:
+    chosen = [items[at] for at in positions]
+    values = [[handle.future(at) for at in positions] for handle in handles]
+    name = funcname(function).strip("_")
+    futures: list[Any] = client.map(
+        _on_worker, chosen, *values, function=function, key=name, pure=False
+    )
+    return futures
+
+
+def _on_worker(item: Any, *values: Any, function: Callable[..., Result]) -> Result:
+    with single_thread():
+        return function(item, *values)
+
+
+def _killed(future: Any) -> KilledWorker:
+    """Return what tells that workers were killed; raise what went wrong otherwise."""
+    error: BaseException = future.exception()
+    if isinstance(error, KilledWorker):
+        return error
+    raise error.with_traceback(future.traceback())

@@ -1,0 +1,1 @@
+"""The product: a DEQ and data in, the shallow network and the evidence out."""

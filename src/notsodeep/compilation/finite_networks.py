@@ -1,0 +1,148 @@
+"""Train one finite network of a job, and measure it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from notsodeep.compilation.random_deq import DESCENT
+from notsodeep.data import Dataset, draw_rows
+from notsodeep.models import DeepEquilibrium, ExplicitNetwork
+from notsodeep.networks.build import build
+from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule
+from notsodeep.networks.readout import fit_readout
+from notsodeep.networks.training import train
+from notsodeep.networks.training_records import TrainingSettings
+
+FiniteNetwork = EquilibriumNetwork | ExplicitModule
+
+_SCALE_ROWS = 256  # by which the size of features is measured, to which the ridge is relative
+
+
+class NetworkSettings(Protocol):
+    """What of a job's settings concerns a finite network."""
+
+    @property
+    def width(self) -> int: ...  # noqa: D102
+    @property
+    def train(self) -> Any: ...  # noqa: D102
+    @property
+    def epochs(self) -> int: ...  # noqa: D102
+    @property
+    def seed(self) -> int: ...  # noqa: D102
+    @property
+    def ridge(self) -> float: ...  # noqa: D102
+    @property
+    def tolerance(self) -> float: ...  # noqa: D102
+
+
+def train_network(
+    model: DeepEquilibrium | ExplicitNetwork,
+    data: Dataset,
+    settings: NetworkSettings,
+    index: int,
+    checkpoint: Path,
+) -> tuple[FiniteNetwork, dict[str, Any]]:
+    """Build a network with the weights of draw `index`, train it, and measure its accuracy.
+
+    Parameters
+    ----------
+    model : DeepEquilibrium or ExplicitNetwork
+    data : Dataset
+    settings : NetworkSettings
+    index : int
+        Number of the draw.
+    checkpoint : Path
+        Where gradient descent keeps its state.
+    """
+    module = drawn_network(model, data, settings, index)
+    record = fit_network(module, data, settings, index, checkpoint=checkpoint)
+    return module, {**record, "accuracy": accuracy_of(module, data.X_test, data.y_test)}
+
+
+def drawn_network(
+    model: DeepEquilibrium | ExplicitNetwork, data: Dataset, settings: NetworkSettings, index: int
+) -> FiniteNetwork:
+    """Build a network with the weights of draw `index`, and a read-out of zeros.
+
+    All models of one draw use the same seed, so that explicit networks of the same shape hold the
+    same weights: differences between them are not those of two independent draws.
+    """
+    solver = {"name": "fixed_point", "tolerance": settings.tolerance}
+    options: dict[str, Any] = {
+        "solver": solver,
+        "gradient": {"name": "implicit", "solver": solver},
+    }
+    return build(
+        model,
+        data.X.shape[1],
+        settings.width,
+        len(data.classes),
+        np.random.default_rng([settings.seed, index]),
+        trainable=settings.train,
+        readout_start="zeros",
+        **(options if isinstance(model, DeepEquilibrium) else {}),
+    )
+
+
+def fit_network(
+    module: FiniteNetwork,
+    data: Dataset,
+    settings: NetworkSettings,
+    index: int,
+    *,
+    descent: TrainingSettings | None = None,
+    checkpoint: Path | None = None,
+) -> dict[str, Any]:
+    """Train what is trainable in a new network, in place; return its record.
+
+    A read-out is fitted by ridge regression, all weights by gradient descent.
+
+    Parameters
+    ----------
+    module : EquilibriumNetwork or ExplicitModule
+    data : Dataset
+    settings : NetworkSettings
+    index : int
+        Number of the draw, which sets the order of the samples.
+    descent : TrainingSettings, optional
+        Of gradient descent; `DESCENT` in batches of 128 if left out.
+    checkpoint : Path, optional
+        Where gradient descent keeps its state.
+    """
+    if settings.train == "readout":
+        with torch.no_grad():
+            rows = data.X[draw_rows(data.X, _SCALE_ROWS, settings.seed)]
+            features = module.features(torch.as_tensor(rows, dtype=torch.float32))
+        ridge = settings.ridge * float(features.square().sum(dim=1).mean())
+        fit = fit_readout(module, data.X, data.y, ridge)
+        return {"ridge": ridge, "train_accuracy": fit.accuracy}
+    if descent is None:
+        descent = TrainingSettings(
+            epochs=settings.epochs,
+            batch_size=128,
+            seed=settings.seed + index,
+            **DESCENT,
+        )
+    training = train(module, data.X, data.y, descent, checkpoint=checkpoint)
+    record = {"train_accuracy": training.history[-1].accuracy, "epochs": len(training.history)}
+    if isinstance(module, EquilibriumNetwork):
+        solves = [epoch.forward for epoch in training.history if epoch.forward is not None]
+        record["unsolved_batches"] = sum(summary.failures for summary in solves)
+        record["most_steps"] = max(summary.most_steps for summary in solves)
+    return record
+
+
+def accuracy_of(module: torch.nn.Module, X: Any, y: Any) -> float:
+    """Return the share of rows whose largest output is their class."""
+    module.eval()
+    right = 0
+    with torch.no_grad():
+        for start in range(0, len(X), 1024):
+            rows = torch.as_tensor(X[start : start + 1024], dtype=torch.float32)
+            guess = module(rows).argmax(dim=1).numpy()
+            right += int((guess == y[start : start + 1024]).sum())
+    return right / len(X)

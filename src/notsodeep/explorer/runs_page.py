@@ -1,0 +1,105 @@
+"""The third page: results of `notsodeep compile` and `notsodeep reproduce` on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import streamlit as st
+
+from notsodeep.errors import NotSoDeepError
+from notsodeep.explorer.drawings import stored_figures, svg_of
+from notsodeep.explorer.page_parts import plain, show_figure, show_table
+from notsodeep.explorer.stored_runs import (
+    StoredRun,
+    chosen_run,
+    compile_pieces,
+    findings_table,
+    reproduced_records,
+    stored_runs,
+)
+from notsodeep.papers.reproduction import experiment
+from notsodeep.report.compile_page import headline, rule, sentences, verdict_colour
+from notsodeep.report.reproduction_figures import reproduction_figure
+
+_SHOW = {"yes": st.success, "open": st.warning, "no": st.error}
+
+
+def runs_page(root: Path) -> None:
+    """Show the list of runs below `root`, and the one that was chosen."""
+    st.header("Stored runs", anchor=False)
+    runs = stored_runs(root)
+    if not runs:
+        st.info(
+            f"There are no runs in `{root}`. Make one with `notsodeep compile --out "
+            f"{root}/relu` or `notsodeep reproduce sphere-spectra`, or name another directory: "
+            "`notsodeep explore --runs DIRECTORY`."
+        )
+        return
+    names = [run.name for run in runs]
+    asked = st.query_params.get("run")
+    if asked is not None and asked not in names:
+        st.warning(plain(f"There is no run {asked!r} here."), icon=":material/link_off:")
+    if asked in names and st.session_state.get("runs.asked") != asked:
+        st.session_state["runs.name"] = asked
+    titles = {run.name: run.title for run in runs}
+    name = st.selectbox("run", names, key="runs.name", format_func=titles.__getitem__)
+    st.session_state["runs.asked"] = name
+    st.query_params.from_dict({"run": name})
+    run = chosen_run(runs, name)
+    try:
+        (_compiled if run.kind == "compile" else _reproduced)(run)
+    except (NotSoDeepError, KeyError, ValueError) as error:
+        st.error(plain(f"This run cannot be shown: {error}"), icon=":material/error:")
+    with st.expander("Settings of the run"):
+        st.json(run.settings)
+
+
+def _compiled(run: StoredRun) -> None:
+    pieces = compile_pieces(run)
+    summary = pieces.read("summary")
+    _SHOW[verdict_colour(summary)](plain(headline(summary)))
+    for sentence in (*sentences(summary, pieces.settings), rule(pieces.settings)):
+        st.markdown(f"- {plain(sentence)}")
+    accuracy = summary["accuracy"]
+    cells = st.columns(4)
+    cells[0].metric("kernel gap, held out", f"{summary['relative_gap']:.2%}")
+    cells[1].metric("accuracy of the network", f"{accuracy['matched']:.2%}")
+    cells[2].metric("accuracy of the DEQ", f"{accuracy['deq']:.2%}")
+    cells[3].metric("faster in inference", f"{summary['inference_ratio']:.1f} ×")
+    figures = stored_figures(pieces.stored_arrays("certificate"), pieces.stored_arrays("spectrum"))
+    for start in range(0, len(figures), 2):
+        for place, (alt, figure) in zip(st.columns(2), figures[start : start + 2], strict=False):
+            with place:
+                show_figure(figure, alt)
+    for name in ("report.html", "network.safetensors", "network.onnx"):
+        path = run.path / name
+        if path.is_file():
+            st.download_button(name, path.read_bytes(), name, on_click="ignore", key=f"take {name}")
+
+
+def _reproduced(run: StoredRun) -> None:
+    work = experiment(run.settings["name"])
+    st.subheader(work.title, anchor=False)
+    st.caption(work.source)
+    records, missing = reproduced_records(run)
+    if missing:
+        st.warning(
+            f"{missing} of {missing + len(records)} cells are not computed yet; run "
+            f"`notsodeep reproduce {work.name}` again to go on."
+        )
+        return
+    figure = _figure(run.name, run.path.stat().st_mtime, work.name, records)
+    show_figure(figure, f"Figure of the experiment {work.name}.")
+    st.download_button("Figure (SVG)", figure, f"{work.name}.svg", "image/svg+xml")
+    show_table(findings_table(run, records))
+
+
+@st.cache_resource(max_entries=8, show_spinner="Drawing …")
+def _figure(
+    name: str,  # noqa: ARG001  # of the cache, as is the time of the last change
+    changed: float,  # noqa: ARG001
+    work: str,
+    _records: list[dict[str, Any]],
+) -> str:
+    return svg_of(lambda: reproduction_figure(work, _records))

@@ -1,0 +1,45 @@
+"""What Streamlit runs: ``streamlit run script.py -- DIRECTORY_OF_RUNS``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import streamlit as st
+
+# Less room above the headings than Streamlit leaves, which a small screen has not to spare.
+_STYLE = "<style>[data-testid='stMainBlockContainer'] { padding-top: 3.5rem; }</style>"
+
+
+# A page imports what it needs when it is opened, so that the first one is soon there.
+def _equivalence() -> None:
+    from notsodeep.explorer.explorer_page import explorer_page
+
+    explorer_page()
+
+
+def _collapse() -> None:
+    from notsodeep.explorer.collapse_page import collapse_page
+
+    collapse_page()
+
+
+def main(runs: Path) -> None:
+    """Show the page that the link names."""
+    st.set_page_config(page_title="notsodeep explorer", page_icon="🔭", layout="wide")
+    st.html(_STYLE)
+
+    def stored() -> None:
+        from notsodeep.explorer.runs_page import runs_page
+
+        runs_page(runs)
+
+    pages = [
+        st.Page(_equivalence, title="Equivalence", icon=":material/tune:", default=True),
+        st.Page(_collapse, title="Collapse", icon=":material/scatter_plot:", url_path="collapse"),
+        st.Page(stored, title="Stored runs", icon=":material/folder_open:", url_path="runs"),
+    ]
+    st.navigation(pages, position="top").run()
+
+
+main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("runs"))

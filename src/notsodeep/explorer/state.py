@@ -1,0 +1,164 @@
+"""What a person chose on the pages of the explorer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+
+from notsodeep import checks
+from notsodeep.explorer.query_text import Choice, Listed, Real, Switch, Text, Whole, chosen
+
+FORMULA = "formula"
+ACTIVATIONS = (
+    "relu", "tanh", "normalized_relu", "leaky_relu", "hard_tanh", "erf", "arctan", "swish", "gelu",
+    "elu", "softplus", "sin", "cos", "abs", "identity", FORMULA,
+)  # fmt: skip
+DRAWN = ("mixture", "sphere")
+IMAGES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100")
+UPLOAD = "upload"
+FAMILIES = ("auto", "leaky_relu", "hard_tanh", "piecewise_linear", "quadratic", "cubic", "dual")
+WIDTHS = tuple(2**k for k in range(5, 14))
+
+_MODEL = ("activation", "formula", "kinks", "sigma_a2")
+_MATCH = ("kernel", "convention", "family", "refine")
+
+
+@dataclass(frozen=True)
+class ExplorerState:
+    """Settings of the first page; together they decide everything on it but an uploaded file.
+
+    Attributes
+    ----------
+    activation : str
+        A name, or "formula".
+    formula, kinks : str
+        A formula in x, and its kinks as numbers between commas.
+    sigma_a2 : float
+    data : str
+        "mixture", "sphere", the name of a set of images, or "upload".
+    samples, dimension : int
+        n, of the rows to match on and of as many held-out ones, and p of a drawn set.
+    num_classes : int
+        K of a mixture.
+    means : float
+        ‖μ_a‖ of its classes, in directions orthogonal to one another.
+    trace_step : float
+        C_a = (1 + trace_step·a/√p) C for a = 0 … K − 1.
+    spread : float
+        C has the eigenvalues 1 + spread and 1 − spread, in equal parts.
+    classes : str
+        Classes of a set of images, between commas; all if empty.
+    upload : str
+        The first digits of the SHA-256 of an uploaded file.
+    kernel, convention, family : str
+    refine : bool
+    width : int
+        Of the finite networks.
+    seed : int
+    """
+
+    activation: str = chosen("relu", Choice(ACTIVATIONS))
+    formula: str = chosen("x / (1 + abs(x))", Text(400))
+    kinks: str = chosen("0", Text(100))
+    sigma_a2: float = chosen(0.2, Real(0.0, 0.99))
+    data: str = chosen("mixture", Choice((*DRAWN, *IMAGES, UPLOAD)))
+    samples: int = chosen(400, Whole(50, 1000))
+    dimension: int = chosen(500, Whole(50, 2000))
+    num_classes: int = chosen(2, Whole(1, 6))
+    means: float = chosen(8.0, Real(0.0, 30.0))
+    trace_step: float = chosen(8.0, Real(0.0, 30.0))
+    spread: float = chosen(0.0, Real(0.0, 0.95))
+    classes: str = chosen("", Text(400))
+    upload: str = chosen("", Text(16))
+    kernel: str = chosen("conjugate", Choice(("conjugate", "tangent")))
+    convention: str = chosen("feature", Choice(("feature", "preactivation")))
+    family: str = chosen("auto", Choice(FAMILIES))
+    refine: bool = chosen(False, Switch())
+    width: int = chosen(1024, Listed(WIDTHS))
+    seed: int = chosen(0, Whole(0, 99_999))
+
+    @property
+    def data_fields(self) -> tuple[str, ...]:
+        """The settings that decide on the data."""
+        own: tuple[str, ...]
+        if self.data == "mixture":
+            own = ("dimension", "num_classes", "means", "trace_step", "spread")
+        elif self.data == "sphere":
+            own = ("dimension",)
+        else:
+            own = ("upload",) if self.data == UPLOAD else ("classes",)
+        return ("data", "samples", *own, "seed")
+
+    @property
+    def fields_in_use(self) -> tuple[str, ...]:
+        """The settings that decide on anything: a formula does so only where it is chosen."""
+        model = _MODEL if self.activation == FORMULA else ("activation", "sigma_a2")
+        return (*model, *self.data_fields, *_MATCH, "width")
+
+    def key(self, fields: tuple[str, ...]) -> str:
+        """Return a text that is the same for states that agree in these fields."""
+        content = {name: value for name, value in asdict(self).items() if name in fields}
+        return json.dumps(content, sort_keys=True)
+
+    @property
+    def view_key(self) -> str:
+        """What the numbers on the page depend on: all but the width."""
+        return self.key(tuple(name for name in self.fields_in_use if name != "width"))
+
+    @property
+    def kink_points(self) -> tuple[float, ...]:
+        """The kinks as numbers."""
+        pieces = [piece.strip() for piece in self.kinks.split(",") if piece.strip()]
+        try:
+            return tuple(sorted(float(piece) for piece in pieces))
+        except ValueError:
+            requirement = "be numbers between commas, such as -1, 1"
+            raise checks.refusal("kinks", "the formula", requirement, repr(self.kinks)) from None
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The chosen classes of a set of images; none if all are meant."""
+        return tuple(piece.strip() for piece in self.classes.split(",") if piece.strip())
+
+
+def digest_of(content: bytes) -> str:
+    """Return the name of an uploaded file in a link."""
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class CollapseState:
+    """Settings of the second page.
+
+    Attributes
+    ----------
+    majority, minority : int
+        K_A large and K_B small classes.
+    ratio : float
+        log10 of R = n_A/n_B.
+    head : str
+    spectral_budget : float
+        Of a head that has one.
+    budget : float
+        √(E_W E_H).
+    feature_budget : str
+    """
+
+    majority: int = chosen(2, Whole(1, 8))
+    minority: int = chosen(2, Whole(2, 8))
+    ratio: float = chosen(1.5, Real(0.0, 4.0))
+    head: str = chosen("deq", Choice(("plain", "explicit", "residual", "deq")))
+    spectral_budget: float = chosen(0.5, Real(0.05, 0.95))
+    budget: float = chosen(2.0, Real(0.5, 4.0))
+    feature_budget: str = chosen("class", Choice(("class", "sample")))
+
+    @property
+    def imbalance(self) -> float:
+        """R = n_A/n_B."""
+        return float(10.0**self.ratio)
+
+    @property
+    def counts(self) -> list[float]:
+        """Class sizes, up to a factor."""
+        return [self.imbalance] * self.majority + [1.0] * self.minority

@@ -1,0 +1,23 @@
+"""Frozen descriptions of the networks, read by kernels, equivalents, matching and torch alike."""
+
+from notsodeep.models.conditions import Conditions, Verdict, conditions
+from notsodeep.models.equilibrium import DeepEquilibrium
+from notsodeep.models.explicit import ExplicitNetwork
+from notsodeep.models.given_weights import WeightAnalysis, analyse_weights
+from notsodeep.models.kernel_kind import Convention, KernelName, Model, checked_choice
+from notsodeep.models.varying_activations import require_varying
+
+__all__ = [
+    "Conditions",
+    "Convention",
+    "DeepEquilibrium",
+    "ExplicitNetwork",
+    "KernelName",
+    "Model",
+    "Verdict",
+    "WeightAnalysis",
+    "analyse_weights",
+    "checked_choice",
+    "conditions",
+    "require_varying",
+]

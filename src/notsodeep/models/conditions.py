@@ -1,0 +1,186 @@
+"""The theorems' assumptions on a model, as verdicts with numbers.
+
+The assumptions are sufficient, not necessary: a verdict that fails says that the guarantee is gone,
+not that the computation is.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from notsodeep.activations import Activation
+from notsodeep.errors import NotIntegrable, QuadratureError
+from notsodeep.models.equilibrium import DeepEquilibrium
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One condition on one model.
+
+    Attributes
+    ----------
+    name : str
+    holds : bool or None
+        None if it could not be decided.
+    statement : str
+        The condition as a formula.
+    value, bound : float
+        What the model has, and what the condition compares it with.
+    meaning : str
+        What the condition is good for.
+
+    Examples
+    --------
+    >>> verdict = conditions(DeepEquilibrium("relu", sigma_a2=0.2))["uniqueness of τ*"]
+    >>> verdict.holds, round(verdict.value, 6), verdict.bound
+    (True, 0.19941, 2.0)
+    >>> verdict.meaning
+    'the equation for τ has one solution only'
+    """
+
+    name: str
+    holds: bool | None
+    statement: str
+    value: float
+    bound: float
+    meaning: str
+
+    def __str__(self) -> str:
+        word = {True: "holds", False: "fails", None: "undecided"}[self.holds]
+        return f"{self.name}: {word} ({self.statement}: {self.value:.4g} against {self.bound:.4g})"
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """All verdicts on a model.  Iterable; printing it gives one line for each.
+
+    Examples
+    --------
+    >>> verdicts = conditions(DeepEquilibrium("tanh", sigma_a2=0.2), tau0=1.0)
+    >>> verdicts.hold, len(list(verdicts)), verdicts["contraction"].bound
+    (True, 5, 0.25)
+    """
+
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def hold(self) -> bool:
+        """Whether every condition holds."""
+        return all(verdict.holds is True for verdict in self.verdicts)
+
+    def __iter__(self) -> Any:
+        return iter(self.verdicts)
+
+    def __getitem__(self, name: str) -> Verdict:
+        return next(verdict for verdict in self.verdicts if verdict.name == name)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.verdicts))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON form, with None for numbers that are not finite."""
+        return {
+            verdict.name: {
+                "holds": verdict.holds,
+                "statement": verdict.statement,
+                "value": verdict.value if math.isfinite(verdict.value) else None,
+                "bound": verdict.bound if math.isfinite(verdict.bound) else None,
+            }
+            for verdict in self.verdicts
+        }
+
+
+def conditions(deq: DeepEquilibrium, tau0: float = 1.0) -> Conditions:
+    """Judge whether the theory's assumptions hold for a DEQ on data of scale tau0.
+
+    Parameters
+    ----------
+    deq : DeepEquilibrium
+    tau0 : float, default 1
+        √(tr C°/p), the scale of the data.
+
+    Raises
+    ------
+    ConstantActivation
+        φ is constant, and no theory is about it.
+
+    Examples
+    --------
+    >>> print(conditions(DeepEquilibrium("tanh", sigma_a2=0.3), tau0=1.0)["contraction"])
+    contraction: fails (σa² < 1/(4L²): 0.3 against 0.25)
+    """
+    solution = deq.solve_tau_star(tau0, raises=False)
+    verdicts = [_contraction(deq), _existence(solution.converged, float(solution.value))]
+    if solution.converged:
+        centred = deq.centred(tau0)
+        moments = centred.activation.moments(centred.tau_star)
+        own_mean = abs(deq.activation.moments(centred.tau_star).mean)
+        verdicts += [
+            _uniqueness(centred.activation, deq.sigma_a2),
+            Verdict(
+                "finite tangent kernel",
+                deq.sigma_a2 * moments.slope_square < 1.0,
+                "σa² E φ′(τ*ξ)² < 1",
+                deq.sigma_a2 * moments.slope_square,
+                1.0,
+                "G/(1 − Ġ) is finite and positive on the diagonal",
+            ),
+            Verdict(
+                "centring",
+                own_mean <= 1e-10 * math.sqrt(moments.square),
+                "|E φ(τ*ξ)| = 0",
+                own_mean,
+                0.0,
+                "the mixture theory is about centred activations; deq.centred(tau0) makes one",
+            ),
+        ]
+    return Conditions(tuple(verdicts))
+
+
+def _contraction(deq: DeepEquilibrium) -> Verdict:
+    bound = deq.contraction_bound
+    return Verdict(
+        "contraction",
+        deq.sigma_a2 < bound,
+        "σa² < 1/(4L²)",
+        deq.sigma_a2,
+        bound,
+        "at large width the layer contracts, so that z* exists and is unique",
+    )
+
+
+def _existence(found: bool, tau: float) -> Verdict:
+    return Verdict(
+        "existence of τ*",
+        found,
+        "τ² = σa² Var φ(τξ) + σb² τ0²",
+        tau if found else math.nan,
+        tau if found else math.nan,
+        "the features have a finite variance",
+    )
+
+
+def _uniqueness(activation: Activation, sigma_a2: float) -> Verdict:
+    """σa² E[(φ²)″(τξ)] < 2 for all τ, looked at over four decades of τ."""
+    scales = np.logspace(-2.0, 2.0, 81)
+    holds: bool | None
+    if math.isinf(activation.lipschitz) and sigma_a2 > 0.0:
+        largest, holds = math.inf, False
+    else:
+        try:
+            largest = sigma_a2 * float(activation.moments(scales).square_curvature.max())
+            holds = largest < 2.0
+        except (QuadratureError, NotIntegrable):
+            largest, holds = math.nan, None
+    return Verdict(
+        "uniqueness of τ*",
+        holds,
+        "σa² E[(φ²)″(τξ)] < 2 for 0.01 ≤ τ ≤ 100",
+        largest,
+        2.0,
+        "the equation for τ has one solution only",
+    )

@@ -1,0 +1,174 @@
+"""The deep equilibrium model."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from notsodeep import checks
+from notsodeep.activations import Activation, Centred, as_activation, centre, from_dict
+from notsodeep.errors import InvalidInput, NotIntegrable, TheoryDoubtful
+from notsodeep.models.varying_activations import require_varying
+from notsodeep.numerics.fixed_point import FixedPoint, solve_fixed_point
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True, init=False)
+class DeepEquilibrium:
+    """A vanilla deep equilibrium model: z* = φ(√σa² A z* + √σb² B x)/√m, σa² + σb² = 1.
+
+    A and B have i.i.d. entries of mean 0 and variance 1; the width m is not part of the
+    description.
+
+    Parameters
+    ----------
+    activation : str or Activation
+        φ; a name (see `notsodeep.activations.names`) or an activation.
+    sigma_a2 : float
+        σa² in [0, 1), the share of the variance that comes back through A.
+
+    Examples
+    --------
+    >>> deq = DeepEquilibrium("relu", sigma_a2=0.2)
+    >>> centred = deq.centred(tau0=1.0)
+    >>> round(centred.tau_star, 6)
+    0.926566
+    """
+
+    activation: Activation
+    sigma_a2: float
+
+    def __init__(self, activation: str | Activation, sigma_a2: float) -> None:
+        object.__setattr__(self, "activation", as_activation(activation))
+        object.__setattr__(self, "sigma_a2", checks.recurrent_variance(sigma_a2))
+
+    @property
+    def sigma_b2(self) -> float:
+        """σb² = 1 − σa², the share of the variance that comes from the input."""
+        return 1.0 - self.sigma_a2
+
+    @property
+    def contraction_bound(self) -> float:
+        """1/(4L²), L the Lipschitz constant of φ: below it, z* is sure to exist and be unique."""
+        lipschitz = self.activation.lipschitz
+        return 0.25 / lipschitz / lipschitz if lipschitz > 0.0 else math.inf
+
+    @property
+    def tau_star(self) -> float:
+        """τ*, for a centred model: the scale at which its activation has mean zero."""
+        if isinstance(self.activation, Centred):
+            return self.activation.scale
+        raise InvalidInput(
+            f"tau_star of DeepEquilibrium({self.activation}) is not defined: the model is not "
+            "centred. Use deq.centred(tau0), with tau0 the root mean squared norm of the data."
+        )
+
+    def solve_tau_star(self, tau0: float, *, raises: bool = True) -> FixedPoint:
+        """Solve τ² = σa² Var φ(τξ) + σb² τ0² for τ (the mixture paper's equation for τ*).
+
+        Parameters
+        ----------
+        tau0 : float
+            √(tr C°/p), the scale of the data; 1 after the usual preprocessing.
+        raises : bool, default True
+            Raise `NotConverged` if there is no solution; otherwise return the failed record.
+
+        Returns
+        -------
+        FixedPoint
+            `value` is τ (not τ²).
+
+        Raises
+        ------
+        ConstantActivation
+            φ is constant, and no theory is about it.
+        """
+        start = self.sigma_b2 * checks.data_scale(tau0, "tau0", "DeepEquilibrium.centred") ** 2
+        # If φ hardly varies, τ* is where the iteration starts.
+        require_varying(self.activation, math.sqrt(start), "DeepEquilibrium")
+
+        def variance_map(q: FloatArray) -> FloatArray:
+            try:
+                variance = self.activation.moments(np.sqrt(q)).variance
+            except NotIntegrable:  # the iterates have run away
+                return np.full_like(q, np.inf)
+            return np.asarray(self.sigma_a2 * variance + start)
+
+        name = f"τ* of the {self.activation} DEQ with sigma_a2 = {self.sigma_a2:g}"
+        solution = solve_fixed_point(variance_map, start, raises=raises, name=name)
+        return FixedPoint(
+            np.sqrt(solution.value),
+            solution.converged,
+            solution.residual,
+            solution.steps,
+            solution.reason,
+        )
+
+    def centred(self, tau0: float) -> DeepEquilibrium:
+        """Return the same model with φ − E φ(τ*ξ) as its activation, for data of scale tau0.
+
+        Raises
+        ------
+        ConstantActivation
+            φ is constant, so that nothing would be left of it.
+        """
+        tau = float(self.solve_tau_star(tau0).value)
+        return DeepEquilibrium(centre(self.activation, tau), self.sigma_a2)
+
+    def is_centred_for(self, tau0: float, *, rtol: float = 1e-8) -> bool:
+        """Whether the activation is centred, at the τ* that belongs to data of scale tau0."""
+        if not isinstance(self.activation, Centred):
+            return False
+        tau = float(self.solve_tau_star(tau0).value)
+        return math.isclose(self.activation.scale, tau, rel_tol=rtol)
+
+    @classmethod
+    def from_weights(
+        cls, recurrent: ArrayLike, injection: ArrayLike, activation: str | Activation
+    ) -> DeepEquilibrium:
+        """Describe a DEQ z = φ(A z + B x) that exists already, by its weights.
+
+        σa² = m·mean(A_ij²); the scale of B only changes the units of x, see
+        `notsodeep.models.given_weights.analyse_weights`, which also reports every test.
+
+        Parameters
+        ----------
+        recurrent, injection : array_like of shape (m, m), (m, p)
+            A and B as they are used in the equation above.
+        activation : str or Activation
+
+        Warns
+        -----
+        TheoryDoubtful
+            The weights do not look like independent draws of mean zero, or do not contract.
+        """
+        from notsodeep.models.given_weights import analyse_weights
+
+        analysis = analyse_weights(recurrent, injection, activation)
+        if any(verdict.holds is False for verdict in analysis.verdicts):
+            warnings.warn(analysis.summary, TheoryDoubtful, stacklevel=2)
+        return analysis.model
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON form; `from_dict` turns it back."""
+        return {
+            "kind": "deep_equilibrium",
+            "activation": self.activation.to_dict(),
+            "sigma_a2": self.sigma_a2,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> DeepEquilibrium:
+        """Turn the form made by `to_dict` back into a model."""
+        checks.stored_form(data, "deep_equilibrium", {"activation", "sigma_a2"})
+        return cls(from_dict(data["activation"]), data["sigma_a2"])
+
+    def __str__(self) -> str:
+        return f"DEQ({self.activation}, σa² = {self.sigma_a2:g})"

@@ -1,0 +1,22 @@
+"""The words that say which kernel of which model is meant."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+from notsodeep import checks
+from notsodeep.models.equilibrium import DeepEquilibrium
+from notsodeep.models.explicit import ExplicitNetwork
+
+Model = DeepEquilibrium | ExplicitNetwork
+KernelName = Literal["conjugate", "tangent"]
+Convention = Literal["preactivation", "feature"]
+
+
+def checked_choice(model: object, kernel: str, convention: str, owner: str) -> None:
+    """Refuse what is not a model, a kernel or a convention."""
+    if not isinstance(model, DeepEquilibrium | ExplicitNetwork):
+        requirement = "be a DeepEquilibrium or an ExplicitNetwork"
+        raise checks.refusal("model", owner, requirement, repr(model))
+    checks.known_name(kernel, get_args(KernelName), f"kernel of {owner}")
+    checks.known_name(convention, get_args(Convention), f"convention of {owner}")

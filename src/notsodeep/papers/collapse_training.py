@@ -1,0 +1,236 @@
+"""Train a network with one of the heads and record its neural collapse, epoch by epoch.
+
+The record that `train_head` returns holds plain JSON values; a number that does not exist, or is
+not finite, is null.  K classes, d features z between head and classifier.
+
+``settings``
+    The form of `CollapseSettings`.
+``classes``, ``counts``
+    Names of the K classes, and training samples of each.
+``groups``
+    ``{"majority": […], "minority": […]}``, lists of classes; empty for balanced classes.
+``parameters``
+    Trained numbers of ``backbone``, ``head`` and ``classifier``.
+``num_features``
+    d.
+``gain_bound``
+    The gain that the head's budget allows: s, 1 + s, 1/(1 − ρ), (1 − ρ^T)/(1 − ρ).
+``epochs``
+    A list, in order, with one object for each measured epoch:
+
+    ``epoch``
+        Epochs done, counted from 1.
+    ``loss``, ``accuracy``
+        On the training samples, in evaluation.
+    ``majority_accuracy``, ``minority_accuracy``
+        The same for the samples of the two groups; null for balanced classes.
+    ``test_accuracy``, ``test_majority_accuracy``, ``test_minority_accuracy``
+        On the test part, which is balanced; null without one.
+    ``nc1``, ``nc1_trace_ratio``, ``nc1_cdnv``
+        NC1 over all classes, on the training samples; see `notsodeep.collapse.CollapseSummary`.
+    ``nc2_features``, ``nc2_classifier``, ``nc3_alignment``, ``nc3_duality``, ``nc4``
+        Likewise.
+    ``minority_cosine``, ``minority_cosine_features``
+        Mean cosine between minority classifiers, and between centred minority means; null for
+        balanced classes.
+    ``spectral_norm``, ``gain``
+        ‖M‖₂ or ‖A‖₂, and ‖G‖₂ of the realised head.
+    ``gain_on_means``
+        ‖G M_h‖_F/‖M_h‖_F for the centred class means M_h that enter the head: the gain that the
+        data see.
+    ``solver``
+        Null for a head without one; else ``mean_steps``, ``most_steps``, ``largest_residual`` and
+        ``failures`` of the forward solves in the epoch's training steps, and
+        ``backward_mean_steps``, ``backward_failures`` of those for gradients.
+``final``
+    After the last epoch:
+
+    ``report``
+        All of `notsodeep.collapse.CollapseReport`, such as ``feature_cosines`` and
+        ``classifier_cosines`` (K × K), ``feature_norms``, ``classifier_norms`` (K).
+    ``entering``
+        ``nc1``, ``nc2_features``, ``nc3_alignment``, ``nc3_duality`` of the features h that enter
+        the head, against the same classifier.
+    ``projection``
+        ``points`` (m × 2), ``labels`` (m), ``means`` (K × 2): some training samples, at most 40 of
+        a class, and the class means, along the two leading principal directions of the centred
+        means; ``classifier`` (K × 2): rows of W of mean length one, along the same two;
+        ``share`` (2): share of the means' scatter along each.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from notsodeep import checks
+from notsodeep.collapse import simplex_etf
+from notsodeep.data import Dataset, load
+from notsodeep.data.loading import file_digests
+from notsodeep.files.run_directory import RunDirectory
+from notsodeep.networks.backbones import Perceptron, ResNet18
+from notsodeep.networks.fixed_etf import FixedETF
+from notsodeep.networks.headed_network import HeadedNetwork, linear_classifier
+from notsodeep.networks.heads import HeadKind, make_head
+from notsodeep.networks.training import train
+from notsodeep.networks.training_records import EpochRecord
+from notsodeep.papers.collapse_measurements import HeadMeasurements
+from notsodeep.papers.collapse_settings import CollapseSettings
+from notsodeep.papers.reproduction import Record, cell_name
+
+
+def train_head(
+    settings: CollapseSettings, *, checkpoint: str | Path | None = None, progress: bool = False
+) -> Record:
+    """Load the data, train the network that the settings describe, and measure it.
+
+    Parameters
+    ----------
+    settings : CollapseSettings
+    checkpoint : path, optional
+        Directory for the state of the training, which goes on from there if it was stopped.
+    progress : bool
+        Show a bar on a terminal.
+
+    Returns
+    -------
+    dict
+        See the top of this module.  The same settings give the same record, on one machine with
+        one number of threads.
+    """
+    data = collapse_data(settings)
+    network = collapse_network(settings, data)
+    measurements = HeadMeasurements(network, data, settings)
+    run = train(
+        network,
+        data.X,
+        data.y,
+        settings.training(),
+        measure=measurements.after_epoch,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
+    return {
+        "settings": settings.to_dict(),
+        "classes": list(data.classes),
+        "counts": np.bincount(data.y, minlength=len(data.classes)).tolist(),
+        "groups": measurements.groups,
+        "parameters": {
+            name: sum(p.numel() for p in getattr(network, name).parameters())
+            for name in ("backbone", "head", "classifier")
+        },
+        "num_features": network.head.num_features,
+        "gain_bound": network.head.gain_bound,
+        "epochs": [_epoch(record) for record in run.history if record.measured],
+        "final": measurements.at_the_end(),
+    }
+
+
+def collapse_data(settings: CollapseSettings) -> Dataset:
+    """Load the training and test part; the seed decides which samples."""
+    return load(
+        settings.data,
+        samples=settings.samples,
+        test_samples=settings.test_samples,
+        imbalance=settings.imbalance(),
+        rng=settings.seed,
+        dtype="float32",
+    )
+
+
+def collapse_network(settings: CollapseSettings, data: Dataset) -> HeadedNetwork:
+    """Build the network; the seed decides its weights, those of the backbone whatever the head."""
+    parts = np.random.default_rng(settings.seed).spawn(3)
+    backbone: Perceptron | ResNet18
+    if settings.backbone == "mlp":
+        backbone = Perceptron(data.X.shape[1], (settings.width, settings.width), parts[0])
+    else:
+        shape: Any = data.image_shape  # checked inside
+        backbone = ResNet18(shape, parts[0], width=settings.width)
+    d, K = backbone.num_features, len(data.classes)
+    head = make_head(
+        settings.head,
+        d,
+        settings.spectral_budget,
+        parts[1],
+        truncated_steps=settings.truncated_steps,
+    )
+    classifier: nn.Linear | FixedETF
+    if settings.classifier == "fixed_etf":
+        classifier = FixedETF(simplex_etf(K, d, parts[2]))
+    else:
+        classifier = linear_classifier(d, K, parts[2])
+    return HeadedNetwork(backbone, head, classifier)
+
+
+def _epoch(record: EpochRecord) -> Record:
+    """Join what was measured with what the solver did in the epoch's steps."""
+    solver = None
+    if record.forward is not None:
+        solver = {
+            "mean_steps": record.forward.mean_steps,
+            "most_steps": record.forward.most_steps,
+            "largest_residual": record.forward.largest_residual,
+            "failures": record.forward.failures,
+        }
+        if record.backward is not None:
+            solver["backward_mean_steps"] = record.backward.mean_steps
+            solver["backward_failures"] = record.backward.failures
+    return {"epoch": record.epoch + 1, **(record.measured or {}), "solver": solver}
+
+
+def compare_heads(
+    settings: CollapseSettings,
+    heads: Sequence[HeadKind],
+    out: str | Path,
+    *,
+    seeds: int = 1,
+    force: bool = False,
+    say: Callable[[str], None] = lambda message: None,
+) -> list[Record]:
+    """Train a network for every head and seed, all else equal, and keep records in a directory.
+
+    A stopped run goes on in the middle of a training, and ends with the same numbers.  More heads
+    and seeds may be added to a directory later.
+
+    Parameters
+    ----------
+    settings : CollapseSettings
+        Of all networks; their heads are `heads` instead.
+    heads : sequence of str
+    out : path
+        Directory of the results.
+    seeds : int
+        How many seeds, the settings' seed and those after it.
+    force : bool
+        Replace results of other settings, or on other data.
+    say : callable
+        Told what is going on.
+    """
+    checks.positive_integer(seeds, "seeds", "compare_heads")
+    plans = [
+        dataclasses.replace(settings, head=head, seed=settings.seed + k)
+        for k in range(seeds)
+        for head in heads
+    ]
+    shared = {key: value for key, value in settings.to_dict().items() if key != "head"}
+    inputs, pages = file_digests(settings.data), ("report.html",)
+    run = RunDirectory(out, "collapse", shared, inputs=inputs, pages=pages)
+    records = []
+    with run.opened(force=force):
+        for plan in plans:
+
+            def work(plan: CollapseSettings = plan) -> Record:
+                say(f"training the {plan.head} head, seed {plan.seed}")
+                run.require_same_inputs(file_digests(plan.data))
+                place = run.work_directory(cell_name(plan.to_dict()))
+                return train_head(plan, checkpoint=place, progress=True)
+
+            records.append(run.piece(f"{plan.head}-{plan.seed}", work))
+        run.finish([])
+    return records

@@ -1,0 +1,105 @@
+"""Draws of networks of one width, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from notsodeep.compilation.random_deq import difference_interval
+
+Work = Literal["training", "inference"]
+
+
+@dataclass(frozen=True)
+class WidthSummary:
+    """What the cells of `accuracy-versus-width` with the same networks say, over their draws.
+
+    Attributes
+    ----------
+    data, activation, train : str
+    width : int
+    accuracies : dict of str to list of float
+        Test accuracies of "deq", "matched" and "unmatched" in percent, one for each draw.
+    seconds : dict of str to dict
+        Median processor time by kind of work ("training", "inference") and network.
+    kernel_gap : dict of str to float
+        Relative distance of the exact kernels of "matched" and "unmatched" from the DEQ's.
+    """
+
+    data: str
+    activation: str
+    train: str
+    width: int
+    accuracies: dict[str, list[float]]
+    seconds: dict[str, dict[str, float]]
+    kernel_gap: dict[str, float]
+
+    @property
+    def draws(self) -> int:
+        """Number of draws."""
+        return len(self.accuracies["deq"])
+
+    def mean(self, role: str) -> float:
+        """Mean accuracy in percent."""
+        return float(np.mean(self.accuracies[role]))
+
+    def deviation(self, role: str) -> float:
+        """Deviation of the accuracy over the draws (standard, n − 1); 0 for one draw."""
+        return float(np.std(self.accuracies[role], ddof=1)) if self.draws > 1 else 0.0
+
+    def difference(self, role: str) -> float:
+        """Mean accuracy less the DEQ's, in percentage points."""
+        return self.mean(role) - self.mean("deq")
+
+    def interval(self, role: str) -> tuple[float, float] | None:
+        """Student's 95 % interval for `difference`; None for one draw."""
+        if self.draws < 2:
+            return None
+        shares = {name: [a / 100.0 for a in self.accuracies[name]] for name in (role, "deq")}
+        return difference_interval(shares[role], shares["deq"])
+
+    def ratio(self, work: Work, role: str = "matched") -> float:
+        """Time of the DEQ over that of another network."""
+        return self.seconds[work]["deq"] / self.seconds[work][role]
+
+    def accuracy_text(self, role: str) -> str:
+        """Mean ± standard deviation over the draws, in percent."""
+        spread = f" ± {self.deviation(role):.2f}" if self.draws > 1 else ""
+        return f"{self.mean(role):.2f}{spread}"
+
+
+def by_width(records: Iterable[Mapping[str, Any]]) -> list[WidthSummary]:
+    """Group records by (data, activation, what is trained, width), in this order of appearance.
+
+    Widths of one curve come in ascending order.
+    """
+    groups: dict[tuple[str, str, str, int], list[Mapping[str, Any]]] = {}
+    for record in records:
+        cell = record["cell"]
+        key = (cell["data"], cell["activation"], cell["train"], cell["width"])
+        groups.setdefault(key, []).append(record)
+    curves = list(dict.fromkeys(key[:3] for key in groups))
+    ordered = sorted(groups, key=lambda key: (curves.index(key[:3]), key[3]))
+    return [_summary(key, groups[key]) for key in ordered]
+
+
+def _summary(key: tuple[str, str, str, int], draws: list[Mapping[str, Any]]) -> WidthSummary:
+    roles = list(draws[0]["networks"])
+    works = ("training", "inference")
+    return WidthSummary(
+        *key,
+        accuracies={
+            role: [100.0 * draw["networks"][role]["accuracy"] for draw in draws] for role in roles
+        },
+        seconds={
+            work: {
+                role: float(np.median([draw["seconds"][work][role] for draw in draws]))
+                for role in roles
+            }
+            for work in works
+        },
+        kernel_gap=dict(draws[0]["kernel_gap"]),
+    )

@@ -1,0 +1,158 @@
+"""Compiling a DEQ: the evidence, resuming, and refusing to mix results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import notsodeep as nsd
+from notsodeep.compilation.random_deq import CompileSettings, compile_deq, difference_interval
+from notsodeep.errors import DataCorrupted, InvalidInput, RunInUse
+from notsodeep.files import Manifest
+from notsodeep.files.run_directory import RunDirectory
+
+RELU = nsd.DeepEquilibrium("relu", 0.2)
+SMALL: dict[str, Any] = {
+    "samples": 200,
+    "test_samples": 60,
+    "family": "leaky_relu",
+    "refine": False,
+    "width": 48,
+    "seeds": 2,
+}
+
+
+def settings(**changes: Any) -> CompileSettings:
+    return CompileSettings(RELU, **(SMALL | changes))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "relu"
+    compile_deq(settings(), out)
+    return out
+
+
+def piece(out: Path, name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((out / "pieces" / f"{name}.json").read_text())
+    return content
+
+
+def test_the_summary_is_what_the_pieces_say(finished: Path) -> None:
+    summary = piece(finished, "summary")
+    certificate = piece(finished, "certificate")
+    assert summary["relative_gap"] == certificate["matched"]["relative_gap"] < 0.05
+    assert summary["unmatched_relative_gap"] > summary["relative_gap"]
+    for role in ("deq", "matched", "unmatched"):
+        draws = [piece(finished, f"network-{role}-{k}")["accuracy"] for k in range(2)]
+        assert summary["accuracies"][role] == draws
+        assert summary["accuracy"][role] == pytest.approx(np.mean(draws))
+    low, high = summary["accuracy_difference"]
+    close = max(abs(low), abs(high)) <= 0.5
+    assert summary["replaceable"] == (summary["kernel_close"] and close)
+
+
+def test_the_exported_network_is_the_one_that_was_measured(finished: Path) -> None:
+    import torch
+
+    net = nsd.load(finished / "network.safetensors")
+    data = nsd.data.load("digits", samples=200, test_samples=60, rng=0)
+    with torch.no_grad():
+        guess = net(torch.as_tensor(data.X_test, dtype=torch.float32)).argmax(dim=1).numpy()
+    assert np.mean(guess == data.y_test) == piece(finished, "network-matched-0")["accuracy"]
+    assert net.classes == data.classes
+    onnxruntime = pytest.importorskip("onnxruntime")
+    session = onnxruntime.InferenceSession(str(finished / "network.onnx"))
+    raw = nsd.data.load("digits", samples=200, test_samples=60, rng=0, preprocessing="none")
+    logits = session.run(None, {"x": raw.X_test.astype(np.float32)})[0]
+    assert (logits.argmax(axis=1) == guess).mean() > 0.98
+
+
+def test_the_manifest_knows_every_file(finished: Path) -> None:
+    manifest = Manifest.read(finished)
+    assert manifest is not None
+    assert manifest.problems(finished) == ()
+    assert "network.safetensors" in manifest.sha256
+    assert manifest.facts["settings"]["width"] == 48
+    assert manifest.facts["versions"]["notsodeep"] == nsd.__version__
+
+
+def test_a_missing_piece_is_computed_again_with_the_same_numbers(
+    finished: Path, tmp_path: Path
+) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(finished, copy)
+    for name in ("network-deq-1", "certificate", "summary"):
+        (copy / "pieces" / f"{name}.json").unlink()
+    compile_deq(settings(), copy)
+    for name in ("network-deq-1", "certificate", "summary"):
+        assert piece(copy, name) == piece(finished, name)
+
+
+def test_other_settings_are_refused_unless_forced(finished: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(finished, copy)
+    with pytest.raises(InvalidInput, match="width is 48 there and 32 here"):
+        compile_deq(settings(width=32), copy)
+    compile_deq(settings(width=32), copy, force=True)
+    assert Manifest.read(copy).facts["settings"]["width"] == 32  # type: ignore[union-attr]
+
+
+def test_a_foreign_directory_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(InvalidInput, match=r"thesis\.tex"):
+        compile_deq(settings(), tmp_path, force=True)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_two_writers_are_one_too_many(tmp_path: Path) -> None:
+    run = RunDirectory(tmp_path / "run", "compile", settings().to_dict())
+    with run.opened(), pytest.raises(RunInUse, match="in use by another process"):
+        compile_deq(settings(), tmp_path / "run")
+
+
+def test_a_corrupted_piece_is_named(finished: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(finished, copy)
+    (copy / "pieces" / "certificate.json").write_text("{")
+    with pytest.raises(DataCorrupted, match=r"certificate\.json"):
+        compile_deq(settings(), copy)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seeds": 1}, "seeds"),
+        ({"width": 0}, "width"),
+        ({"gap_limit": 0.0}, "gap_limit"),
+        ({"train": "everything"}, "train"),
+        ({"family": "leaky"}, "family"),
+        ({"kernel": "ntk"}, "kernel"),
+    ],
+)
+def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        settings(**changes)
+
+
+def test_the_interval_is_students() -> None:
+    low, high = difference_interval([0.9, 0.92, 0.94], [0.9, 0.9, 0.9])
+    # Mean 2, standard deviation 2, t(0.975, 2) = 4.3027.
+    assert (low + high) / 2 == pytest.approx(2.0)
+    assert high - low == pytest.approx(2 * 4.3027 * 2 / np.sqrt(3), rel=1e-4)
+
+
+@pytest.mark.slow
+def test_all_weights_can_be_trained(tmp_path: Path) -> None:
+    summary = compile_deq(settings(train="all", epochs=3), tmp_path / "all")
+    assert min(summary["accuracy"].values()) > 0.5

@@ -1,0 +1,145 @@
+"""Jobs that are killed, at any moment, end with the same numbers when they are run again."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import notsodeep as nsd
+from notsodeep.cli.main import app
+from notsodeep.files.run_directory import RunDirectory
+
+REPRODUCE = ["reproduce", "gap-versus-dimension", "--profile", "smoke"]
+COMPILE = [
+    "compile",
+    *("--samples", "200", "--test-samples", "60", "--family", "leaky_relu", "--no-refine"),
+    *("--width", "48", "--seeds", "2"),
+]
+CLOCK = {"seconds", "inference_ratio", "training_ratio"}
+MANY = 50
+
+
+def start(command: list[str], out: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "notsodeep", *command, "--out", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def kill_when(process: subprocess.Popen[str], due: Callable[[], bool]) -> None:
+    """Kill a process as soon as a condition holds, unless it has ended before."""
+    while process.poll() is None and not due():
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+
+
+def finish(command: list[str], out: Path) -> dict[str, Any]:
+    """Run a command to its end in this process; return the numbers it has stored."""
+    result = CliRunner().invoke(app, [*command, "--out", str(out)])
+    assert result.exit_code == 0, result.output
+    return numbers(out)
+
+
+def without_clock(content: Any) -> Any:
+    if isinstance(content, dict):
+        return {k: without_clock(v) for k, v in content.items() if k not in CLOCK}
+    return content
+
+
+def numbers(out: Path) -> dict[str, Any]:
+    """Return all stored pieces but what a clock gave."""
+    found: dict[str, Any] = {}
+    for path in sorted((out / "pieces").iterdir()):
+        if path.suffix == ".npz":
+            with np.load(path) as arrays:
+                found[path.name] = {name: arrays[name].tolist() for name in arrays.files}
+        elif path.stem != "timing":
+            found[path.name] = without_clock(json.loads(path.read_text()))
+    return found
+
+
+def pieces_of(out: Path) -> int:
+    return len(list((out / "pieces").glob("*.json")))
+
+
+@pytest.fixture(scope="module")
+def reproduced(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return finish(REPRODUCE, tmp_path_factory.mktemp("whole") / "reproduce")
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("whole") / "compile"
+    finish(COMPILE, out)
+    return out
+
+
+@pytest.mark.parametrize("pieces", [0, 1, 3])
+def test_a_killed_sweep_goes_on(tmp_path: Path, reproduced: dict[str, Any], pieces: int) -> None:
+    out = tmp_path / "run"
+    process = start(REPRODUCE, out)
+    kill_when(process, lambda: (out / "settings.json").exists() and pieces_of(out) >= pieces)
+    assert process.returncode == -signal.SIGKILL
+    assert finish(REPRODUCE, out) == reproduced
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["data.json", "match.json", "certificate.json", "network-matched-0.json", "timing.json"],
+)
+def test_a_killed_compilation_goes_on(tmp_path: Path, compiled: Path, file: str) -> None:
+    out = tmp_path / "run"
+    process = start(COMPILE, out)
+    kill_when(process, (out / "pieces" / file).exists)
+    assert process.returncode == -signal.SIGKILL
+    assert finish(COMPILE, out) == numbers(compiled)
+    assert_same_network(out, compiled)
+
+
+def assert_same_network(left: Path, right: Path) -> None:
+    mine, theirs = (nsd.load(out / "network.safetensors").state_dict() for out in (left, right))
+    assert mine.keys() == theirs.keys()
+    assert all(mine[name].equal(theirs[name]) for name in mine)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [REPRODUCE, COMPILE], ids=["reproduce", "compile"])
+def test_any_moment_will_do(tmp_path: Path, command: list[str]) -> None:
+    begin = time.monotonic()
+    whole = start(command, tmp_path / "whole")
+    whole.communicate()
+    duration = time.monotonic() - begin
+    assert whole.returncode == 0
+    wanted = numbers(tmp_path / "whole")
+    for moment in np.random.default_rng(0).uniform(size=MANY):
+        out = tmp_path / f"killed-{moment}"
+        deadline = time.monotonic() + duration * moment
+        kill_when(start(command, out), lambda when=deadline: time.monotonic() >= when)  # type: ignore[misc]
+        assert finish(command, out) == wanted, f"killed after {moment:.3f} of the time"
+
+
+@pytest.mark.parametrize("command", [REPRODUCE, COMPILE], ids=["reproduce", "compile"])
+def test_a_second_process_is_refused_politely(tmp_path: Path, command: list[str]) -> None:
+    out = tmp_path / "run"
+    with RunDirectory(out, "held by a test", {}).opened():
+        process = start(command, out)
+        printed, complaint = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert printed == ""
+    assert complaint.startswith("error: ")
+    assert complaint.count("\n") == 1
+    assert "in use by another process" in complaint
+    assert pieces_of(out) == 0

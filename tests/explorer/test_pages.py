@@ -1,0 +1,185 @@
+"""The pages without a browser: widgets, links and messages."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from streamlit.testing.v1 import AppTest
+
+import notsodeep as nsd
+from notsodeep.explorer.computing import view_of
+from notsodeep.explorer.explorer_data import prepared
+from notsodeep.explorer.limiting_laws import KnownData
+from notsodeep.explorer.page_parts import plain
+from notsodeep.explorer.serving import SCRIPT, options_of
+from notsodeep.explorer.state import ExplorerState
+
+SMALL = {"samples": "100", "dimension": "120", "family": "leaky_relu"}
+
+
+def explorer() -> None:
+    from notsodeep.explorer.explorer_page import explorer_page
+
+    explorer_page()
+
+
+def collapse() -> None:
+    from notsodeep.explorer.collapse_page import collapse_page
+
+    collapse_page()
+
+
+def runs(root: str) -> None:
+    from pathlib import Path
+
+    from notsodeep.explorer.runs_page import runs_page
+
+    runs_page(Path(root))
+
+
+def opened(page: Any, query: dict[str, str], **arguments: Any) -> AppTest:
+    test = AppTest.from_function(page, default_timeout=60, kwargs=arguments)
+    for name, value in query.items():
+        test.query_params[name] = value
+    test.run()
+    assert not test.exception
+    return test
+
+
+def linked(test: AppTest) -> dict[str, str]:
+    """Return the link of the page; Streamlit's testing has had both lists and texts there."""
+    query = dict(test.query_params)
+    return {name: text if isinstance(text, str) else text[0] for name, text in query.items()}
+
+
+def shown(test: AppTest, label: str) -> str:
+    return str(next(m.value for m in test.metric if m.label == label))
+
+
+def expected(**changes: Any) -> str:
+    state = ExplorerState(samples=100, dimension=120, family="leaky_relu", **changes)
+    view = view_of(state, KnownData.of(prepared(state)))
+    assert view.certificate is not None
+    return f"{view.certificate.matched.relative_gap:.3%}"
+
+
+def test_a_link_opens_and_a_slider_moves() -> None:
+    test = opened(explorer, {**SMALL, "sigma_a2": "0.3"})
+    assert shown(test, "relative gap") == expected(sigma_a2=0.3)
+    assert test.sidebar.slider(key="explorer.sigma_a2").value == 0.3
+    test.sidebar.slider(key="explorer.sigma_a2").set_value(0.1).run()
+    assert shown(test, "relative gap") == expected(sigma_a2=0.1)
+    assert linked(test) == {**SMALL, "sigma_a2": "0.1"}
+    # Another link of the same page, as by the button that goes back.
+    for name in list(test.query_params):
+        del test.query_params[name]
+    for name, value in {**SMALL, "activation": "tanh"}.items():
+        test.query_params[name] = value
+    test.run()
+    assert shown(test, "relative gap") == expected(activation="tanh")
+    assert test.sidebar.slider(key="explorer.sigma_a2").value == 0.2
+
+
+def test_a_hidden_setting_is_remembered() -> None:
+    test = opened(explorer, {**SMALL, "activation": "formula", "formula": "tanh(3*x)", "kinks": ""})
+    test.sidebar.selectbox(key="explorer.activation").set_value("tanh").run()
+    assert "formula" not in test.query_params
+    test.sidebar.selectbox(key="explorer.activation").set_value("formula").run()
+    assert test.sidebar.text_input(key="explorer.formula").value == "tanh(3*x)"
+
+
+@pytest.mark.parametrize(
+    ("query", "told"),
+    [
+        ({"activation": "formula", "formula": "__import__('os')"}, "Unknown function '__import__'"),
+        ({"activation": "formula", "formula": "abs(x)", "kinks": ""}, "undeclared kink near x = 0"),
+        (
+            {"activation": "formula", "formula": "0*x", "kinks": ""},
+            "activation of match is constant",
+        ),
+        ({"activation": "formula", "kinks": "a"}, "must be numbers between commas"),
+        ({"family": "dual"}, "for rows of norm one"),
+        ({"data": "upload"}, "upload a .npz or .csv"),
+        ({"data": "digits", "classes": "6,elephant"}, "elephant"),
+        ({"activation": "formula", "formula": "2*x", "sigma_a2": "0.9"}, "no convergence"),
+    ],
+)
+def test_bad_input_is_explained_and_the_page_goes_on(query: dict[str, str], told: str) -> None:
+    test = opened(explorer, {**SMALL, **query})
+    messages = [message.value.replace("\\", "") for message in (*test.error, *test.warning)]
+    messages += [caption.value.replace("\\", "") for caption in test.caption]
+    assert any(told in message for message in messages), messages
+    test.sidebar.selectbox(key="explorer.activation").set_value("relu")
+    test.sidebar.selectbox(key="explorer.data").set_value("mixture")
+    test.sidebar.selectbox(key="explorer.family").set_value("leaky_relu")
+    test.sidebar.slider(key="explorer.sigma_a2").set_value(0.2).run()
+    assert not test.exception
+    assert shown(test, "relative gap") == expected()
+
+
+def test_a_bad_link_is_explained() -> None:
+    test = opened(explorer, {**SMALL, "sigma_a2": "7", "nonsense": "![](http://example.org/x)"})
+    told = [warning.value for warning in test.warning]
+    assert len(told) == 2
+    assert "number from 0 to 0" in told[0]
+    assert shown(test, "relative gap") == expected()
+
+
+def test_what_is_not_here_is_not_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NOTSODEEP_DATA", str(tmp_path))
+    test = opened(explorer, {**SMALL, "data": "mnist"})
+    (error,) = test.error
+    assert "notsodeep data get mnist" in error.value.replace("\\", "")
+
+
+def test_the_second_page_solves_live() -> None:
+    test = opened(collapse, {"ratio": "1.0", "head": "residual", "budget": "1.5"})
+    optimum = nsd.collapse.layer_peeled(
+        [10.0, 10.0, 1.0, 1.0], budget=1.5, head="residual", spectral_budget=0.5
+    )
+    assert shown(test, "minority cosine") == f"{optimum.minority_cosine:.4f}"
+    assert shown(test, "gain of the head") == "1.500"
+    test.sidebar.slider(key="collapse.ratio").set_value(0.0).run()
+    assert shown(test, "minority cosine") == "–"
+    assert float(shown(test, "distance to an ETF")) < 1e-4
+
+
+@pytest.mark.slow
+def test_other_numbers_of_classes_have_no_picture_in_space() -> None:
+    test = opened(collapse, {"minority": "3"})
+    assert "With K_A + K_B = 4 classes" in test.info[0].value
+
+
+def test_markdown_in_messages_is_shown_as_it_is() -> None:
+    assert plain("![](http://x) __import__\n| $x$ :red[a]") == (
+        r"\!\[\]\(http\:\/\/x\) \_\_import\_\_ \| \$x\$ \:red\[a\]"
+    )
+
+
+def test_the_script_is_there_and_the_server_keeps_to_itself() -> None:
+    assert SCRIPT.is_file()
+    options = options_of(8501)
+    assert options["server_address"] == "localhost"
+    assert options["browser_gatherUsageStats"] is False
+    assert options["server_headless"] is True
+    assert options["server_maxUploadSize"] == 20
+
+
+def test_the_third_page_says_how_to_make_a_run(tmp_path: Path) -> None:
+    test = opened(runs, {"run": "../../etc"}, root=str(tmp_path))
+    assert "There are no runs" in test.info[0].value
+
+
+def test_controls_need_neither_matplotlib_nor_compiled_kernels() -> None:
+    """They are there first, while everything else is imported."""
+    script = "import sys, notsodeep.explorer.explorer_page; print(*sys.modules)"
+    output = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    loaded = set(output.stdout.split())
+    assert "streamlit" in loaded
+    assert not loaded & {"matplotlib", "numba", "torch", "pandas", "scipy.optimize"}

@@ -1,0 +1,137 @@
+"""Preconditioners: what they are the inverse of, and how many steps they save."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from problems import RIDGE, digits
+
+import notsodeep as nsd
+from notsodeep.errors import InvalidInput
+from notsodeep.kernel_solvers import (
+    combined_preconditioner,
+    equivalent_preconditioner,
+    nystrom_preconditioner,
+    solve,
+)
+from notsodeep.kernel_solvers.low_rank import LowRankInverse, pivoted_factor
+
+
+def nystrom(rank: int, ridge: float = RIDGE, n: int = 700):  # type: ignore[no-untyped-def]
+    problem = digits(n)
+    return nystrom_preconditioner(problem.eq.model, problem.X, rank, ridge, kernel="tangent")
+
+
+def test_inverse_of_low_rank_plus_ridge() -> None:
+    rng = np.random.default_rng(0)
+    F, G = rng.normal(size=(40, 5)), rng.normal(size=(40, 3))
+    V = rng.normal(size=(40, 2))
+    expected = np.linalg.solve(F @ F.T + G @ G.T + 0.3 * np.eye(40), V)
+    inverse = LowRankInverse([F, G, np.empty((40, 0))], 0.3)
+    assert inverse.rank == 8
+    np.testing.assert_allclose(inverse @ V, expected, atol=1e-12)
+    np.testing.assert_allclose(inverse.T @ V[:, 0], expected[:, 0], atol=1e-12)
+    np.testing.assert_allclose(LowRankInverse([np.empty((40, 0))], 0.5) @ V, 2.0 * V)
+
+
+def test_pivoted_factor_stays_below_the_matrix() -> None:
+    K = digits(300).K
+    rng = np.random.default_rng(0)
+    errors = []
+    for rank in (10, 60, 200):
+        F, left = pivoted_factor(lambda pivots: K[:, pivots], np.diag(K), rank, rng)
+        assert F.shape == (300, rank)
+        assert np.linalg.eigvalsh(K - F @ F.T)[0] > -1e-10
+        np.testing.assert_allclose(left, np.diag(K - F @ F.T), atol=1e-10)
+        errors.append(left.sum())
+    # No approximation of that rank misses less than the eigenvalues beyond it.
+    best = [np.linalg.eigvalsh(K)[:-rank].sum() for rank in (10, 60, 200)]
+    assert all(b <= e <= 4.0 * b for b, e in zip(best, errors, strict=True))
+
+
+def test_pivoted_factor_of_a_matrix_of_low_rank() -> None:
+    rng = np.random.default_rng(0)
+    G = rng.normal(size=(80, 6))
+    G[40:] = G[:40]  # equal samples
+    K = G @ G.T
+    F, left = pivoted_factor(lambda pivots: K[:, pivots], np.diag(K), 70, rng)
+    assert left.max() < 1e-8
+    assert F.shape[1] < 40
+    np.testing.assert_allclose(F @ F.T, K, atol=1e-8)
+    nothing, _ = pivoted_factor(lambda pivots: 0.0 * K[:, pivots], np.zeros(80), 5, rng)
+    assert nothing.shape == (80, 0)
+
+
+def test_full_rank_is_the_inverse() -> None:
+    problem = digits(300)
+    exact = np.linalg.inv(problem.K + RIDGE * np.eye(300))
+    for near in (nystrom(300, n=300), combined_preconditioner(problem.eq, 300, RIDGE)):
+        np.testing.assert_allclose(near @ np.eye(300), exact, atol=1e-5 * np.abs(exact).max())
+        assert solve(problem.K, problem.Y, RIDGE, preconditioner=near).steps <= 2
+
+
+def test_equivalent_is_its_own_inverse() -> None:
+    eq = digits().eq
+    V = np.eye(700)[:, :3]
+    near = equivalent_preconditioner(eq, RIDGE)
+    np.testing.assert_allclose(near @ (eq @ V + RIDGE * V), V, atol=1e-10)
+
+
+@pytest.mark.parametrize("ridge", [1e-2, 1e-3])
+def test_each_saves_steps_and_both_together_save_most(ridge: float) -> None:
+    problem = digits(1000)
+    steps = {
+        name: solve(problem.K, problem.Y, ridge, preconditioner=near).steps
+        for name, near in {
+            "none": None,
+            "equivalent": equivalent_preconditioner(problem.eq, ridge),
+            "nystrom": nystrom(60, ridge, 1000),
+            "combined": combined_preconditioner(problem.eq, 60, ridge),
+        }.items()
+    }
+    assert steps["equivalent"] < 0.7 * steps["none"]
+    assert steps["nystrom"] < 0.8 * steps["none"]
+    assert steps["combined"] < min(steps["equivalent"], steps["nystrom"])
+
+
+@pytest.mark.parametrize("convention", ["preactivation", "feature"])
+def test_mixtures_with_low_rank_terms(convention: str) -> None:
+    """ReLU: V C Vᵀ takes part, and the exact kernel of the convention must be the one in use."""
+    mixture = nsd.data.paper_mixture(dimension=300)
+    X, y = mixture.sample(400, rng=0)
+    stats = mixture.statistics(X, y)
+    deq = nsd.DeepEquilibrium("relu", sigma_a2=0.2).centred(stats.tau0)
+    eq = nsd.equivalent(deq, X, stats, convention=convention)  # type: ignore[arg-type]
+    K = nsd.conjugate_kernel(deq, X, convention=convention)  # type: ignore[arg-type]
+    B = np.random.default_rng(0).normal(size=(400, 3))
+    plain = solve(K, B, 1e-3).steps
+    for near in (equivalent_preconditioner(eq, 1e-3), combined_preconditioner(eq, 50, 1e-3)):
+        assert solve(K, B, 1e-3, preconditioner=near).steps < 0.7 * plain
+
+
+def test_draws_are_reproducible() -> None:
+    v = np.ones(700)
+    first, again = nystrom(50) @ v, nystrom(50) @ v
+    assert np.array_equal(first, again)
+    eq = digits().eq
+    one, other = (combined_preconditioner(eq, 50, RIDGE, rng=seed) @ v for seed in (1, 2))
+    assert not np.array_equal(one, other)
+
+
+def test_bad_arguments_are_refused() -> None:
+    problem = digits()
+    model = problem.eq.model
+    with pytest.raises(InvalidInput, match="eq of equivalent_preconditioner must be an Equivalent"):
+        equivalent_preconditioner(problem.K, RIDGE)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="eq of combined_preconditioner must be an Equivalent"):
+        combined_preconditioner(problem.K, 10, RIDGE)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="rank of combined_preconditioner must be an integer"):
+        combined_preconditioner(problem.eq, 0, RIDGE)
+    with pytest.raises(InvalidInput, match="ridge of nystrom_preconditioner must be positive"):
+        nystrom_preconditioner(model, problem.X, 10, 0.0)
+    with pytest.raises(InvalidInput, match="ridge of combined_preconditioner must be positive"):
+        combined_preconditioner(problem.eq, 10, 0.0)
+    with pytest.raises(InvalidInput, match="DeepEquilibrium or an ExplicitNetwork"):
+        nystrom_preconditioner("relu", problem.X, 10, RIDGE)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="rng of combined_preconditioner"):
+        combined_preconditioner(problem.eq, 10, RIDGE, rng=-1)

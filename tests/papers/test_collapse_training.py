@@ -1,0 +1,255 @@
+"""Training a head and measuring its collapse: records, fairness, resuming."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from notsodeep.collapse import CollapseMetrics
+from notsodeep.errors import InvalidInput, UnknownName
+from notsodeep.networks.heads import HEAD_KINDS
+from notsodeep.networks.training import train
+from notsodeep.papers.collapse_findings import head_findings
+from notsodeep.papers.collapse_measurements import pass_through
+from notsodeep.papers.collapse_settings import CollapseSettings
+from notsodeep.papers.collapse_training import (
+    collapse_data,
+    collapse_network,
+    compare_heads,
+    train_head,
+)
+
+SMALL: dict[str, Any] = {"samples": 300, "test_samples": 80, "width": 16, "epochs": 3}
+STEP: dict[str, Any] = {**SMALL, "num_majority": 6, "ratio": 10.0}
+
+
+@pytest.fixture(scope="module")
+def record() -> dict[str, Any]:
+    return train_head(CollapseSettings("deq", **STEP, seed=1))
+
+
+def test_the_record_is_plain_json(record: dict[str, Any]) -> None:
+    assert json.loads(json.dumps(record, allow_nan=False)) == record
+
+
+def test_the_record_says_what_was_trained(record: dict[str, Any]) -> None:
+    assert CollapseSettings.from_dict(record["settings"]) == CollapseSettings("deq", **STEP, seed=1)
+    assert record["counts"] == [30] * 6 + [3] * 4
+    assert record["groups"] == {"majority": [0, 1, 2, 3, 4, 5], "minority": [6, 7, 8, 9]}
+    parameters = record["parameters"]
+    assert parameters["head"] == 16 * 16
+    assert parameters["classifier"] == 10 * 16
+    assert parameters["backbone"] == 64 * 16 + 16 * 16 + 4 * 16
+    assert record["gain_bound"] == 2.0
+
+
+def test_epochs_hold_finite_numbers(record: dict[str, Any]) -> None:
+    assert [epoch["epoch"] for epoch in record["epochs"]] == [1, 2, 3]
+    for epoch in record["epochs"]:
+        solver = epoch["solver"]
+        assert solver["failures"] == solver["backward_failures"] == 0
+        assert 1 < solver["mean_steps"] <= solver["most_steps"] <= 20
+        assert 0.0 < solver["largest_residual"] <= 1e-3
+        numbers = {key: value for key, value in epoch.items() if key not in ("epoch", "solver")}
+        assert all(isinstance(value, float) for value in numbers.values()), numbers
+        assert 0.3 < epoch["gain_on_means"] <= epoch["gain"] * (1 + 1e-3)
+        assert epoch["gain"] <= 2.0 + 1e-5
+        assert epoch["spectral_norm"] <= 0.5 + 1e-6
+        shares = (epoch["majority_accuracy"] * 180 + epoch["minority_accuracy"] * 12) / 192
+        assert epoch["accuracy"] == pytest.approx(shares)
+        test = (epoch["test_majority_accuracy"] * 48 + epoch["test_minority_accuracy"] * 32) / 80
+        assert epoch["test_accuracy"] == pytest.approx(test)
+    assert record["epochs"][-1]["loss"] < record["epochs"][0]["loss"]
+
+
+def test_the_final_part_is_what_the_figures_need(record: dict[str, Any]) -> None:
+    final, last = record["final"], record["epochs"][-1]
+    report = final["report"]
+    assert report["overall"]["nc1"] == last["nc1"]
+    assert report["groups"]["minority"]["cosine_classifier"] == last["minority_cosine"]
+    for name in ("feature_cosines", "classifier_cosines"):
+        cosines = np.array(report[name])
+        np.testing.assert_allclose(cosines, cosines.T, atol=1e-12)
+        np.testing.assert_allclose(np.diag(cosines), 1.0, rtol=1e-12)
+    projection = final["projection"]
+    assert np.shape(projection["points"]) == (6 * 30 + 4 * 3, 2)
+    assert len(projection["labels"]) == 192
+    means = np.array(projection["means"])
+    assert means.shape == np.shape(projection["classifier"]) == (10, 2)
+    np.testing.assert_allclose(means.mean(axis=0), 0.0, atol=1e-4 * np.abs(means).max())
+    np.testing.assert_allclose(
+        means[7], np.array(projection["points"])[np.array(projection["labels"]) == 7].mean(axis=0),
+        rtol=1e-3, atol=1e-3 * np.abs(means).max(),
+    )  # fmt: skip
+    assert 0.0 < projection["share"][1] <= projection["share"][0] < 1.0
+    assert set(final["entering"]) == {"nc1", "nc2_features", "nc3_alignment", "nc3_duality"}
+
+
+def test_measurements_are_those_of_the_trained_network() -> None:
+    settings = CollapseSettings("residual", **STEP, seed=2)
+    record = train_head(settings)
+    data = collapse_data(settings)
+    network = collapse_network(settings, data)
+    train(network, data.X, data.y, settings.training(), progress=False)
+    network.eval()
+    with torch.no_grad():
+        z = network.features(torch.as_tensor(data.X))
+        h = network.backbone(torch.as_tensor(data.X))
+        logits = network(torch.as_tensor(data.X_test))
+    metrics = CollapseMetrics(10)
+    metrics.update(z, data.y)
+    weight = network.classifier.weight
+    total = metrics.mismatch(z, weight, labels=data.y)
+    report = metrics.compute(weight, mismatch=total)
+    last = record["epochs"][-1]
+    for name in ("nc1", "nc1_cdnv", "nc2_features", "nc2_classifier", "nc3_duality", "nc4"):
+        assert last[name] == pytest.approx(getattr(report.overall, name), rel=1e-6), name
+    assert last["test_accuracy"] == float((logits.argmax(dim=1).numpy() == data.y_test).mean())
+    means = [
+        np.stack([f[data.y == k].mean(axis=0) for k in range(10)]) for f in (z.numpy(), h.numpy())
+    ]
+    sizes = [np.linalg.norm(m - m.mean(axis=0)) for m in means]
+    assert last["gain_on_means"] == pytest.approx(sizes[0] / sizes[1], rel=1e-4)
+    np.testing.assert_allclose(
+        pass_through(network, data.X).features, z.numpy(), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_heads_differ_in_nothing_else() -> None:
+    networks = {}
+    for kind in HEAD_KINDS:
+        settings = CollapseSettings(kind, **SMALL, seed=4)
+        networks[kind] = collapse_network(settings, collapse_data(settings))
+    first = networks["explicit"]
+    for network in networks.values():
+        for name, value in network.state_dict().items():
+            if name != "head.matrix":
+                assert torch.equal(value, first.state_dict()[name])
+        sizes = [sum(p.numel() for p in n.parameters()) for n in (network, first)]
+        assert sizes[0] == sizes[1]
+    other = CollapseSettings("explicit", **SMALL, seed=5)
+    changed = collapse_network(other, collapse_data(other))
+    assert not torch.equal(changed.classifier.weight, first.classifier.weight)
+
+
+def test_balanced_classes_have_no_groups() -> None:
+    record = train_head(CollapseSettings("explicit", **{**SMALL, "samples": 303}, measure_every=2))
+    assert record["groups"] == {}
+    assert [epoch["epoch"] for epoch in record["epochs"]] == [2, 3]
+    last = record["epochs"][-1]
+    assert last["solver"] is None
+    for name in ("minority_cosine", "minority_accuracy", "test_majority_accuracy"):
+        assert last[name] is None
+    assert record["final"]["report"]["groups"] == {}
+
+
+def test_a_fixed_classifier_stays_a_simplex() -> None:
+    record = train_head(CollapseSettings("deq", **SMALL, classifier="fixed_etf"))
+    assert record["parameters"]["classifier"] == 0
+    assert record["epochs"][-1]["nc2_classifier"] < 1e-6
+
+
+def test_a_resnet_needs_images() -> None:
+    settings = CollapseSettings("deq", data="digits", backbone="resnet18", width=1, samples=60)
+    with pytest.raises(InvalidInput, match="backbone 'mlp'"):
+        train_head(settings)
+
+
+KILLED = """
+import sys
+from notsodeep.papers import collapse_training
+from notsodeep.papers.collapse_settings import CollapseSettings
+import notsodeep.networks.training as training
+write = training.write_checkpoint
+def write_and_die(directory, checkpoint):
+    write(directory, checkpoint)
+    if checkpoint.facts["state"]["epoch"] == 2:
+        import os
+        os._exit(9)
+training.write_checkpoint = write_and_die
+inner = training.train
+def often(*args, **options):
+    return inner(*args, **{**options, "checkpoint_seconds": 0.0})
+collapse_training.train = often
+settings = CollapseSettings("deq", samples=300, test_samples=80, width=16, epochs=4)
+collapse_training.compare_heads(settings, ["deq"], sys.argv[1])
+"""
+
+
+def test_a_killed_run_ends_with_the_same_numbers(tmp_path: Path) -> None:
+    settings = CollapseSettings("deq", **{**SMALL, "epochs": 4})
+    whole = compare_heads(settings, ["deq"], tmp_path / "whole")
+    place = tmp_path / "killed"
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(place)], check=False)
+    assert killed.returncode == 9
+    assert not (place / "pieces").exists()
+    assert list(place.glob("checkpoints/*/state-*.safetensors"))
+    assert compare_heads(settings, ["deq"], place) == whole
+
+
+def test_a_directory_takes_more_heads_but_no_other_settings(tmp_path: Path) -> None:
+    settings = CollapseSettings("deq", **SMALL)
+    (first,) = compare_heads(settings, ["residual"], tmp_path)
+    records = compare_heads(settings, ["residual", "explicit"], tmp_path)
+    assert records[0] == first
+    assert records[1]["settings"]["head"] == "explicit"
+    changed = CollapseSettings("deq", **{**SMALL, "epochs": 2})
+    with pytest.raises(InvalidInput, match="epochs is 3 there and 2 here"):
+        compare_heads(changed, ["residual"], tmp_path)
+    (again,) = compare_heads(changed, ["residual"], tmp_path, force=True)
+    assert len(again["epochs"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"spectral_budget": 1.0}, "0 < spectral_budget < 1"),
+        ({"spectral_budget": 0.0}, "0 < spectral_budget < 1"),
+        ({"ratio": 10.0}, "num_majority of CollapseSettings must be given with ratio"),
+        ({"num_majority": 3}, "ratio of CollapseSettings must be given with num_majority"),
+        ({"num_majority": 3, "ratio": 0.5}, "at least 1"),
+        ({"epochs": 0}, "epochs"),
+        ({"width": 0}, "width"),
+        ({"samples": 0}, "samples"),
+        ({"measure_every": 0}, "measure_every"),
+    ],
+)
+def test_settings_are_checked(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        CollapseSettings("deq", **options)
+
+
+@pytest.mark.parametrize("option", ["head", "backbone", "classifier", "schedule"])
+def test_names_are_checked(option: str) -> None:
+    with pytest.raises(UnknownName):
+        CollapseSettings(**{"head": "deq", option: "nonsense"})
+    with pytest.raises(UnknownName, match="epochs"):
+        CollapseSettings.from_dict({"head": "deq", "epoch": 3})
+
+
+def test_findings_say_how_much_is_gain() -> None:
+    """Three seeds with made-up numbers, in which gain explains four fifths of the lead."""
+    values = {"explicit": 0.9, "residual": 0.5, "deq": 0.4, "explicit_matched": 0.5}
+    records = [
+        {
+            "settings": {"head": head, "seed": seed, "data": "x", "backbone": "mlp", "width": 4,
+                         "ratio": 10.0},
+            "groups": {"majority": [0, 1], "minority": [2, 3, 4]},
+            "epochs": [{"minority_cosine": value + 0.01 * seed, "test_minority_accuracy": None,
+                        "nc1": 0.1, "loss": 0.1, "test_accuracy": 0.5}],
+        }
+        for head, value in values.items()
+        for seed in range(3)
+    ]  # fmt: skip
+    finding = head_findings(records)[0]
+    assert finding.quantity == "x, mlp of width 4, 2 + 3 classes, R = 10: minority cosine"
+    assert "DEQ 0.41 ± 0.01" in finding.ours
+    assert "against explicit: -0.5 [-0.5, -0.5], DEQ ahead" in finding.why
+    assert "80% of the lead over the explicit head" in finding.why

@@ -1,0 +1,45 @@
+"""A bar on a terminal, silence elsewhere."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+
+from notsodeep.progress import progress_bar
+
+_SHOW = """
+from notsodeep.progress import progress_bar
+with progress_bar("fetching", unit="bytes") as advance:
+    for done in range(0, 1001, 100):
+        advance(done, 1000)
+"""
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_nothing_is_shown_without_a_terminal(
+    enabled: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with progress_bar("work", enabled=enabled) as advance:
+        advance(1, 2)
+        advance(2, None)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_terminal_shows_the_bar() -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    child = subprocess.Popen([sys.executable, "-c", _SHOW], stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    try:
+        while piece := os.read(ours, 4096):
+            shown += piece
+    except OSError:  # the other end is closed
+        pass
+    os.close(ours)
+    assert child.wait() == 0
+    assert b"fetching" in shown
