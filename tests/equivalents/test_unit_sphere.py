@@ -161,5 +161,5 @@ def test_bad_input_is_refused() -> None:
     with pytest.raises(NotConverged, match=r"tangent kernel .* is infinite"):
         nsd.sphere_equivalent(wild, X, kernel="tangent")
     nothing = ExplicitNetwork([activations.polynomial((0.0, 0.0)), "tanh"])
-    with pytest.raises(InvalidInput, match="zero on the unit sphere"):
+    with pytest.raises(InvalidInput, match="vanishes on the unit sphere"):
         nsd.sphere_equivalent(nothing, X)

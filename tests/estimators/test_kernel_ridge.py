@@ -131,7 +131,9 @@ def test_preprocessing_is_that_of_the_training_data(digits: Split) -> None:
 
 def test_centred_model(digits: Split) -> None:
     fitted = EquilibriumKernelRidge("relu", centred=True, ridge=0.1).fit(digits.X, digits.y)
-    assert fitted.model_ == nsd.DeepEquilibrium("relu", 0.2).centred(1.0)
+    scale = float(np.sqrt(np.einsum("ij,ij->", fitted.X_fit_, fitted.X_fit_) / len(digits.X)))
+    assert scale == pytest.approx(1.0, rel=1e-12)
+    assert fitted.model_ == nsd.DeepEquilibrium("relu", 0.2).centred(scale)
 
 
 def test_grid_search_pipeline_and_clone() -> None:

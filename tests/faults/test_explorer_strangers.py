@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from app.browser import free_port, served
+from explorer.browser import free_port, served
 
 pytest.importorskip("streamlit", reason="the explorer needs Streamlit")
 
