@@ -86,7 +86,7 @@ def main() -> None:
         for refine in (False, True):
 
             def fit(deq: Any = deq, family: str = family, refine: bool = refine) -> Match:
-                return nsd.match(deq, data=X, family=family, refine=refine)
+                return nsd.match(deq, X, family=family, refine=refine)
 
             match = fit()
             seconds, kernels = best_times(

@@ -22,7 +22,7 @@ def main(out: str | Path = "own_activation.png") -> Path:
     data = nsd.data.load("digits", samples=120, test_samples=100, rng=0)
     match = nsd.match(
         nsd.DeepEquilibrium(mish, sigma_a2=0.3),
-        data=data.X,
+        data.X,
         family="piecewise_linear",
         refine=True,
     )

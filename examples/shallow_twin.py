@@ -18,7 +18,7 @@ def main(out: str | Path = "shallow_twin.png") -> Path:
     data = nsd.data.load("digits", samples=300, rng=0)
     deq = nsd.DeepEquilibrium("tanh", sigma_a2=0.2)
 
-    match = nsd.match(deq, data=data.X, family="hard_tanh", refine=True)
+    match = nsd.match(deq, data.X, family="hard_tanh", refine=True)
     print(match)
 
     certificate = match.certify(data.X_test, data.y_test)

@@ -51,7 +51,7 @@ def test_the_view_is_a_match_and_its_certificate() -> None:
     mixture = nsd.data.paper_mixture(150)
     X, _ = mixture.sample(120, rng)
     X_test, y_test = mixture.sample(120, rng)
-    found = nsd.match(nsd.DeepEquilibrium("tanh", 0.1), data=X)
+    found = nsd.match(nsd.DeepEquilibrium("tanh", 0.1), X)
     certificate = found.certify(X_test, y_test)
     assert view.match.parameters == found.parameters
     assert view.certificate.matched.relative_gap == certificate.matched.relative_gap

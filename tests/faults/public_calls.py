@@ -27,7 +27,7 @@ def operator(X: Any) -> Any:
 
 
 def match(X: Any) -> Any:
-    return list(nsd.match(DEQ, data=X, family="leaky_relu").parameters.values())
+    return list(nsd.match(DEQ, X, family="leaky_relu").parameters.values())
 
 
 def statistics(X: Any) -> Any:

@@ -58,9 +58,9 @@ DOORS: dict[str, Callable[[Activation], Any]] = {
     "equivalent of a network": lambda a: nsd.equivalent(
         nsd.ExplicitNetwork([centred_by_hand(a)]), BASE, STATISTICS
     ),
-    "match on data": lambda a: nsd.match(nsd.DeepEquilibrium(a, 0.2), data=BASE, refine=True),
+    "match on data": lambda a: nsd.match(nsd.DeepEquilibrium(a, 0.2), BASE, refine=True),
     "match on the sphere": lambda a: nsd.match(nsd.DeepEquilibrium(a, 0.2), sphere=5),
-    "dual": lambda a: nsd.match(nsd.DeepEquilibrium(a, 0.2), data=SPHERE, family="dual"),
+    "dual": lambda a: nsd.match(nsd.DeepEquilibrium(a, 0.2), SPHERE, family="dual"),
     "compile": lambda a: CompileSettings(nsd.DeepEquilibrium(a, 0.2)),
     "centred ridge": lambda a: estimators.EquilibriumKernelRidge(a, centred=True).fit(
         BASE, 1.0 * LABELS
@@ -137,7 +137,7 @@ def test_the_scale_of_the_data_is_another_matter(tau0: float) -> None:
 @pytest.mark.parametrize("tau0", [1e20, 1e60])
 def test_far_out_a_sigmoid_is_a_jump(tau0: float, kernel: Any) -> None:
     for family in FAMILIES:
-        found = nsd.match(nsd.DeepEquilibrium("tanh", 0.2), tau0, family=family, kernel=kernel)
+        found = nsd.match(nsd.DeepEquilibrium("tanh", 0.2), tau0=tau0, family=family, kernel=kernel)
         assert found.feasible or found.reason
 
 

@@ -92,7 +92,7 @@ def test_arguments_are_left_alone() -> None:
     X = BASE.copy()
     for call in (
         lambda: nsd.kernel_pair(DEQ, X),
-        lambda: nsd.match(DEQ, data=X, family="leaky_relu"),
+        lambda: nsd.match(DEQ, X, family="leaky_relu"),
         lambda: nsd.data.MixtureStatistics.estimate(X, Y),
         lambda: EquilibriumKernelClassifier(ridge=0.1).fit(X, Y).predict(X),
         lambda: nsd.empirical_kernels(network(), X),

@@ -10,13 +10,13 @@ import pytest
 
 import notsodeep as nsd
 from notsodeep.checks import FloatArray, IntArray
+from notsodeep.compilation import random_deq
 from notsodeep.compilation.finite_networks import train_network
 from notsodeep.compilation.random_deq import CompileSettings, compile_deq
 from notsodeep.data import draw_rows
 from notsodeep.explorer.explorer_data import prepared
 from notsodeep.explorer.python_code import code_of
 from notsodeep.explorer.state import ExplorerState
-from notsodeep.papers import compilation
 
 RELU = nsd.DeepEquilibrium("relu", 0.2)
 
@@ -45,18 +45,18 @@ def orders(n: int) -> dict[str, IntArray]:
 def test_a_refined_match_does_not_depend_on_the_order(order: str, each: int) -> None:
     X, _ = two_kinds(each, 20)
     options: dict[str, Any] = {"family": "leaky_relu", "refine": True}
-    found = nsd.match(RELU, data=X, **options)
-    again = nsd.match(RELU, data=X[orders(len(X))[order]], **options)
+    found = nsd.match(RELU, X, **options)
+    again = nsd.match(RELU, X[orders(len(X))[order]], **options)
     assert again.parameters == pytest.approx(found.parameters, rel=1e-6)
     assert found.refinement is not None
     assert found.refinement.kept
-    plain = nsd.match(RELU, data=X, family="leaky_relu")
+    plain = nsd.match(RELU, X, family="leaky_relu")
     assert found.certify(X).matched.gap < plain.certify(X).matched.gap / 3.0
 
 
 def test_the_choice_of_a_family_does_not_depend_on_the_order() -> None:
     X, _ = two_kinds(200, 20)
-    found, again = (nsd.match(RELU, data=rows) for rows in (X, X[::-1]))
+    found, again = (nsd.match(RELU, rows) for rows in (X, X[::-1]))
     assert again.family == found.family
     scores, others = ([c.score for c in m.candidates] for m in (found, again))
     assert others == pytest.approx(scores, rel=1e-6)
@@ -64,7 +64,7 @@ def test_the_choice_of_a_family_does_not_depend_on_the_order() -> None:
 
 def test_the_seed_of_a_match_draws_its_rows() -> None:
     X, _ = two_kinds(100, 20)
-    options: dict[str, Any] = {"data": X, "family": "leaky_relu", "refine": True}
+    options: dict[str, Any] = {"X": X, "family": "leaky_relu", "refine": True}
     first, other = (nsd.match(RELU, **options, rng=seed) for seed in (0, 1))
     assert first.parameters == nsd.match(RELU, **options).parameters
     assert first.parameters != other.parameters
@@ -78,7 +78,7 @@ def test_the_largest_cosine_is_looked_for_everywhere() -> None:
     X = nsd.data.sphere(2400, 30, rng=0)
     X[1200:] = X[1200:1201] + 1e-3 * X[1200:]
     X /= np.linalg.norm(X, axis=1, keepdims=True)
-    reason = nsd.match(RELU, data=X, family="dual").reason
+    reason = nsd.match(RELU, X, family="dual").reason
     assert "|x·y| ≤ 1 as among 2000 rows of the data" in reason
 
 
@@ -101,7 +101,7 @@ def test_a_compilation_is_about_all_test_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows are drawn for the certificate, the times and the ridge, whatever their order."""
-    monkeypatch.setattr(compilation, "_CERTIFIED", 60)
+    monkeypatch.setattr(random_deq, "_CERTIFIED", 60)
     X, y = two_kinds(60, 12)
     X_test, y_test = two_kinds(90, 12, seed=1)
     found = {}

@@ -58,7 +58,7 @@ def test_closed_forms_are_those_of_the_network(name: str, tau0: float) -> None:
 def test_statistics_that_are_known_are_not_estimated_again() -> None:
     mixture = nsd.data.paper_mixture(60)
     X, y = mixture.sample(80, np.random.default_rng(0))
-    found = nsd.match(nsd.DeepEquilibrium("relu", 0.2), data=X, family="leaky_relu")
+    found = nsd.match(nsd.DeepEquilibrium("relu", 0.2), X, family="leaky_relu")
     estimated = nsd.data.MixtureStatistics.estimate(X, y)
     own, given = found.certify(X, y), found.certify(X, y, stats=estimated)
     assert given.to_dict() == own.to_dict()

@@ -70,7 +70,7 @@ def test_a_saturated_target_is_out_of_reach_of_a_hard_tanh() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "exactly one of tau0, data and sphere"),
+        ({}, "exactly one of X, tau0 and sphere"),
         ({"tau0": 1.0, "sphere": 5}, "Got tau0 and sphere"),
         ({"tau0": 0.0}, "tau0 of match must be positive"),
         ({"tau0": math.nan}, "tau0"),
@@ -81,10 +81,10 @@ def test_a_saturated_target_is_out_of_reach_of_a_hard_tanh() -> None:
             "One quadratic layer is for the sphere",
         ),
         ({"sphere": 10, "family": "cubic"}, "tau0 of match must be given"),
-        ({"tau0": 1.0, "refine": True}, "data of match must be given"),
-        ({"data": np.ones((3, 4))}, "at least eight rows"),
-        ({"data": np.zeros((9, 4))}, "not be zero everywhere"),
-        ({"data": np.full((9, 4), np.nan)}, "finite"),
+        ({"tau0": 1.0, "refine": True}, "X of match must be given"),
+        ({"X": np.ones((3, 4))}, "at least eight rows"),
+        ({"X": np.zeros((9, 4))}, "not be zero everywhere"),
+        ({"X": np.full((9, 4), np.nan)}, "finite"),
         ({"tau0": 1.0, "family": lambda x: x}, "start of match must be given"),
         ({"family": "dual", "degree": 0}, "degree"),
     ],
@@ -101,3 +101,18 @@ def test_unknown_names_get_a_suggestion() -> None:
         nsd.match(RELU, tau0=1.0, kernel="ntk")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="deq of match"):
         nsd.match("relu", tau0=1.0)  # type: ignore[arg-type]
+
+
+def test_former_call_forms_still_work() -> None:
+    X = np.random.default_rng(0).standard_normal((12, 5))
+    with pytest.warns(DeprecationWarning, match=r"match\(deq, tau0=…\)"):
+        former = nsd.match(RELU, 1.5, family="leaky_relu")  # type: ignore[arg-type]
+    assert former.parameters == nsd.match(RELU, tau0=1.5, family="leaky_relu").parameters
+    with pytest.warns(DeprecationWarning, match=r"match\(deq, X\)"):
+        former = nsd.match(RELU, data=X, family="leaky_relu")
+    assert former.parameters == nsd.match(RELU, X, family="leaky_relu").parameters
+    with (
+        pytest.warns(DeprecationWarning, match="now"),
+        pytest.raises(InvalidInput, match="data of match"),
+    ):
+        nsd.match(RELU, X, data=X)

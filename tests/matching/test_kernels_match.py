@@ -80,7 +80,7 @@ def test_auto_chooses_and_says_why() -> None:
     rejected = next(c for c in by_residual.candidates if c.family == "quadratic")
     assert not rejected.feasible
     assert "linear" in rejected.reason
-    on_sphere = nsd.match(RELU, data=nsd.data.sphere(60, 80, rng=0))
+    on_sphere = nsd.match(RELU, nsd.data.sphere(60, 80, rng=0))
     assert on_sphere.family == "dual"
     assert "gap on the data (60 rows)" in on_sphere.reason
 
@@ -88,7 +88,7 @@ def test_auto_chooses_and_says_why() -> None:
 def test_auto_takes_the_smallest_gap_on_data() -> None:
     mixture = nsd.data.paper_mixture(200)
     X, _ = mixture.sample(160, rng=0)
-    m = nsd.match(RELU, data=X)
+    m = nsd.match(RELU, X)
     scores = {c.family: c.score for c in m.candidates if np.isfinite(c.score)}
     assert scores[m.family] <= 1.01 * min(scores.values()) + 1e-9
     assert m.tau0 == pytest.approx(np.sqrt(np.square(X).sum() / len(X)))
@@ -97,13 +97,13 @@ def test_auto_takes_the_smallest_gap_on_data() -> None:
 @pytest.mark.parametrize(("deq", "family"), [(RELU, "leaky_relu"), (TANH, "piecewise_linear")])
 def test_refining_helps_on_held_out_rows(deq: nsd.DeepEquilibrium, family: str) -> None:
     X = nsd.data.load("digits", samples=300, rng=0).X
-    m = nsd.match(deq, data=X, family=family, refine=True)
+    m = nsd.match(deq, X, family=family, refine=True)
     assert m.refinement is not None
     assert m.refinement.kept
     assert m.refinement.after < m.refinement.before
-    plain = nsd.match(deq, data=X, family=family)
+    plain = nsd.match(deq, X, family=family)
     assert m.parameters != plain.parameters
-    again = nsd.match(deq, data=X, family=family, refine=True)
+    again = nsd.match(deq, X, family=family, refine=True)
     assert again.parameters == m.parameters  # deterministic
     # Residuals are those of the refined network.
     assert max(map(abs, m.residuals.values())) > 1e-6
@@ -117,7 +117,7 @@ def test_refined_gap_on_mnist(activation: str, bound: float) -> None:
     except nsd.errors.DataNotFound:
         pytest.skip("MNIST is not on this machine: notsodeep data get mnist")
     deq = nsd.DeepEquilibrium(activation, 0.2)
-    m = nsd.match(deq, data=X, family="piecewise_linear", refine=True)
+    m = nsd.match(deq, X, family="piecewise_linear", refine=True)
     assert m.refinement is not None
     assert (m.refinement.rows, m.refinement.held_out) == (300, 600)
     assert m.refinement.after <= bound
@@ -182,11 +182,11 @@ def test_a_measured_kernel_stands_for_the_deq() -> None:
 
     tau0 = float(np.sqrt(np.square(X).sum() / len(X)))
     deq = RELU.centred(tau0)
-    m = nsd.match(RELU, data=X, family="leaky_relu", refine=True, measured=measured)
+    m = nsd.match(RELU, X, family="leaky_relu", refine=True, measured=measured)
     certificate = m.certify(X)
     assert certificate.matched.relative_gap < 0.01
-    assert nsd.match(RELU, data=X, family="leaky_relu").certify(X).matched.norm == pytest.approx(
+    assert nsd.match(RELU, X, family="leaky_relu").certify(X).matched.norm == pytest.approx(
         certificate.matched.norm / 1.5
     )
     with pytest.raises(nsd.errors.InvalidInput, match="measured"):
-        nsd.match(RELU, data=X, family="leaky_relu", measured=lambda rows: rows)
+        nsd.match(RELU, X, family="leaky_relu", measured=lambda rows: rows)

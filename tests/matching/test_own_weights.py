@@ -27,7 +27,7 @@ def test_weights_to_certificate() -> None:
     # The description is about inputs multiplied by the module's input_scale.
     scaled = module.input_scale * X
     found = nsd.match(
-        deq, data=scaled, family="hard_tanh",
+        deq, scaled, family="hard_tanh",
         measured=lambda rows: measured(rows / module.input_scale),
     )  # fmt: skip
     certificate = found.certify(scaled)

@@ -26,7 +26,7 @@ def test_measures_are_those_of_the_exact_kernel(records: list[Record]) -> None:
         rows = {"samples": cell["samples"], "test_samples": cell["test_samples"]}
         data = nsd.data.load(cell["data"], rng=cell["draw"], **rows)
         found = nsd.match(
-            nsd.DeepEquilibrium("relu", cell["sigma_a2"]), data=data.X, kernel=cell["kernel"]
+            nsd.DeepEquilibrium("relu", cell["sigma_a2"]), data.X, kernel=cell["kernel"]
         )
         kernel = {"conjugate": nsd.conjugate_kernel, "tangent": nsd.tangent_kernel}[cell["kernel"]]
         K = kernel(found.deq, data.X_test, convention="feature")

@@ -67,7 +67,7 @@ def match_command(
             if tau0 is not None:
                 raise InvalidInput("tau0 of match must be left out with --data, which has its own.")
             say(f"loading {data}")
-            place = {"data": load(data, samples=samples, rng=seed).X}
+            place = {"X": load(data, samples=samples, rng=seed).X}
         say("matching")
         found = match(
             equilibrium(activation, sigma_a2, kink),

@@ -204,7 +204,7 @@ def _matched(
     say("matching" + (" and refining" if settings.refine else ""))
     found = match(
         settings.deq,
-        data=data.X,
+        data.X,
         family=settings.family,
         kernel=settings.kernel,
         convention=settings.convention,

@@ -33,9 +33,9 @@ def match_on_data(
     """
     options: dict[str, Any] = {"family": family, "kernel": kernel}
     if len(X) < _FEWEST:
-        return match(deq, root_mean_square_norm(X), **options)
+        return match(deq, tau0=root_mean_square_norm(X), **options)
     rows = X[np.sort(rng.permutation(len(X))[:MATCHED_ROWS])]
-    return match(deq, data=rows, refine=refine, **options)
+    return match(deq, rows, refine=refine, **options)
 
 
 def generator_from(random_state: Any) -> np.random.Generator:

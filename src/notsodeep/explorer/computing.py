@@ -73,7 +73,7 @@ def view_of(state: ExplorerState, data: KnownData) -> View:
         warnings.simplefilter("ignore", UserWarning)
         found = match(
             deq_of(state),
-            data=rows.X,
+            rows.X,
             family=state.family,
             kernel=kernel,
             convention=convention,

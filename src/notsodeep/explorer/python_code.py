@@ -25,7 +25,7 @@ def code_of(state: ExplorerState, upload_name: str = "data.npz") -> str:
             *_model(state),
             "found = nsd.match(",
             "    deq,",
-            "    data=X,",
+            "    X,",
             f"    family={state.family!r},",
             f"    kernel={state.kernel!r},",
             f"    convention={state.convention!r},",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import numbers
+import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -36,9 +38,9 @@ OwnFamily = Callable[[FloatArray], Activation]
 
 def match(
     deq: DeepEquilibrium,
-    tau0: float | None = None,
+    X: ArrayLike | None = None,
     *,
-    data: ArrayLike | None = None,
+    tau0: float | None = None,
     sphere: int | None = None,
     family: str | OwnFamily = "auto",
     kernel: KernelName = "conjugate",
@@ -49,6 +51,7 @@ def match(
     degree: int | None = None,
     measured: MeasuredKernel | None = None,
     rng: int | np.random.Generator = 0,
+    data: ArrayLike | None = None,
 ) -> Match:
     """Find a shallow network whose kernel is that of a DEQ.
 
@@ -61,14 +64,14 @@ def match(
     Parameters
     ----------
     deq : DeepEquilibrium
-    tau0 : float, optional
-        √(tr C°/p), the scale of the data.
-    data : array_like of shape (n, p), optional
+    X : array_like of shape (n, p), optional
         Samples: tau0 is their root mean squared norm, candidates are compared by their exact
         kernels on up to 300 of them, and `refine` uses them.  Rows that all have norm one allow
         the families of the sphere.  The order of the rows does not matter.
+    tau0 : float, optional
+        √(tr C°/p), the scale of the data, instead of X.
     sphere : int, optional
-        Dimension d of the unit sphere that the data lies on, instead of tau0 or data.
+        Dimension d of the unit sphere that the data lies on, instead of X or tau0.
     family : str or callable
         One of "leaky_relu", "hard_tanh", "piecewise_linear", "quadratic", "cubic", "dual", or
         "auto", which tries those that apply and takes the best.  A function from a parameter
@@ -91,6 +94,8 @@ def match(
         ``lambda X: empirical_kernels(module, X).conjugate``.
     rng : int or Generator
         Draws the rows of the data on which families are compared and refined.
+    data : array_like of shape (n, p), optional
+        The former name of X.
 
     Returns
     -------
@@ -116,12 +121,13 @@ def match(
     checked_choice(deq, kernel, convention, owner)
     if not callable(family):
         checks.known_name(family, FAMILIES, "family")
-    _require_one_place(tau0, data, sphere, optional=family == "dual")
+    X, tau0 = _former_arguments(X, tau0, data)
+    _require_one_place(X, tau0, sphere, optional=family == "dual")
     generator = checks.random_generator(rng, owner)
-    rows = None if data is None else _checked_rows(data)
+    rows = None if X is None else _checked_rows(X)
     if refine and rows is None:
-        remedy = "Pass data=X, a few hundred rows or more."
-        raise checks.refusal("data", owner, "be given for refine=True", None, remedy)
+        remedy = "Pass a few hundred rows or more: match(deq, X, refine=True)."
+        raise checks.refusal("X", owner, "be given for refine=True", None, remedy)
     if degree is not None:
         checks.integer_at_least(degree, 1, "degree", owner)
     if rows is not None:
@@ -200,13 +206,32 @@ def _choose(proposals: list[Proposal], scores: list[float], judged_rows: int) ->
     return best, f"; chosen for the smallest {what}, {scores[best]:.3g} (others: {others})"
 
 
+def _former_arguments(
+    X: ArrayLike | None, tau0: float | None, data: ArrayLike | None
+) -> tuple[ArrayLike | None, float | None]:
+    """Return X and tau0 where they stood in version 0.1: `match(deq, tau0)`, `data=X`."""
+    if isinstance(X, numbers.Real) and tau0 is None:
+        _warn_of("match(deq, tau0)", "match(deq, tau0=…)")
+        X, tau0 = None, float(X)
+    if data is not None:
+        _warn_of("match(deq, data=X)", "match(deq, X)")
+        if X is not None:
+            raise checks.refusal("data", "match", "be left out beside X, its new name", "both")
+        X = data
+    return X, tau0
+
+
+def _warn_of(former: str, present: str) -> None:
+    warnings.warn(f"{former} is written {present} now.", DeprecationWarning, stacklevel=4)
+
+
 def _require_one_place(
-    tau0: float | None, data: ArrayLike | None, sphere: int | None, *, optional: bool
+    X: ArrayLike | None, tau0: float | None, sphere: int | None, *, optional: bool
 ) -> None:
-    places = {"tau0": tau0, "data": data, "sphere": sphere}
+    places = {"X": X, "tau0": tau0, "sphere": sphere}
     given = [name for name, value in places.items() if value is not None]
     if len(given) > 1 or not (given or optional):
-        requirement = "tell the scale of the data by exactly one of tau0, data and sphere"
+        requirement = "tell the scale of the data by exactly one of X, tau0 and sphere"
         got = " and ".join(given) or "none of them"
         raise checks.refusal("the arguments", "match", requirement, got)
     if tau0 is not None:
@@ -215,13 +240,13 @@ def _require_one_place(
         checks.integer_at_least(sphere, 2, "sphere", "match", "It is the dimension d of the data.")
 
 
-def _checked_rows(data: ArrayLike) -> FloatArray:
-    rows = checks.samples(data, "data", "match")
+def _checked_rows(X: ArrayLike) -> FloatArray:
+    rows = checks.samples(X, "X", "match")
     if len(rows) < 8:
-        raise checks.refusal("data", "match", "have at least eight rows", len(rows))
+        raise checks.refusal("X", "match", "have at least eight rows", len(rows))
     if not rows.any():
-        raise checks.refusal("data", "match", "not be zero everywhere", "zeros")
-    checks.powers_nonzero(rows, "data", "match")
+        raise checks.refusal("X", "match", "not be zero everywhere", "zeros")
+    checks.powers_nonzero(rows, "X", "match")
     return rows
 
 

@@ -150,7 +150,7 @@ class Question:
             requirement = f"be one of {allowed} for {name}"
             raise checks.refusal("layers", "match", requirement, repr(layers), remedy)
         if self.tau0 is None:
-            remedy = "Pass tau0=… or data=…; sphere=… serves 'quadratic' and 'dual' only."
+            remedy = "Pass X or tau0=…; sphere=… serves 'quadratic' and 'dual' only."
             raise checks.refusal("tau0", "match", f"be given for {name}", None, remedy)
         return self.ask_family(_FAMILIES[name, depth])
 

@@ -194,7 +194,7 @@ def _matched(
     data = _data(name, samples)
     found = match(
         DeepEquilibrium(activation, sigma_a2),
-        data=_some(data.X, _MATCHED).astype(np.float64),
+        _some(data.X, _MATCHED).astype(np.float64),
         family=FAMILIES[activation],
         kernel=kernel,
         refine=True,
