@@ -13,7 +13,7 @@ import notsodeep
 
 ROOT = Path(notsodeep.__file__).parent
 
-FOUNDATION = {"errors", "checks", "progress", "threads"}
+FOUNDATION = {"errors", "checks", "records", "progress", "threads"}
 DESCRIPTIONS = {*FOUNDATION, "numerics", "files", "data", "activations", "models"}
 WITNESSES = {"kernels", "equivalents", "networks"}
 SCIENCE = {*DESCRIPTIONS, "cluster", *WITNESSES, "matching", "kernel_solvers", "collapse"}
@@ -22,6 +22,7 @@ PRODUCT = {*SCIENCE, "estimators", "compilation"}
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "checks": {"errors"},
+    "records": {"errors"},
     "progress": {"errors", "checks"},
     "threads": {"errors", "checks"},
     "numerics": FOUNDATION,
