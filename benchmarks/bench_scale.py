@@ -20,10 +20,10 @@ from measure import Results, benchmark_parser
 
 import notsodeep as nsd
 from notsodeep.kernels.block_source import BLOCK, BlockSource
-from notsodeep.kernels.evaluation import Tile
+from notsodeep.kernels.plan import Tile
 from notsodeep.kernels.store_writing import store_kernel
 from notsodeep.kernels.stored_blocks import StoredBlocks
-from notsodeep.kernels.tile_products import tile_parts
+from notsodeep.kernels.tiled_operator import tile_parts
 from notsodeep.threads import single_thread
 
 MODEL = nsd.DeepEquilibrium("tanh", 0.2)

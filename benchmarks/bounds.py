@@ -74,12 +74,12 @@ def main() -> None:
     """Count, and print as JSON."""
     from bench_kernels import cases
 
-    from notsodeep.kernels import compiled, evaluation
-    from notsodeep.kernels.evaluation import Tile
-    from notsodeep.kernels.exact import checked_evaluation
+    from notsodeep.kernels import compiled, plan
+    from notsodeep.kernels.exact import checked_plan
+    from notsodeep.kernels.plan import Tile
 
     n, names = int(sys.argv[1]), sys.argv[2:]
-    evaluation._PROBE = _COLUMNS // 4  # the interpreter is slow
+    plan._PROBE = _COLUMNS // 4  # the interpreter is slow
     total = {"flops": 0.0}
 
     def count(function: Any, operations: Callable[[tuple[Any, ...]], float]) -> Any:
@@ -96,7 +96,7 @@ def main() -> None:
     for name, model, X in cases(n):
         if name not in names:
             continue
-        prepared = checked_evaluation(model, X, None, "preactivation", "a benchmark")
+        prepared = checked_plan(model, X, None, "preactivation", "a benchmark")
         prepared.tile(tile)  # tables and polynomials are made once
         total["flops"] = 0.0
         prepared.tile(tile)

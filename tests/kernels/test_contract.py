@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import notsodeep as nsd
 from notsodeep import checks
 from notsodeep.errors import InvalidInput, NotEnoughMemory, UnknownName
-from notsodeep.kernels import evaluation
+from notsodeep.kernels import plan
 
 MODELS = [
     nsd.DeepEquilibrium("tanh", 0.2),
@@ -83,7 +83,7 @@ def test_permutation_and_rotation(model, unit: bool) -> None:  # type: ignore[no
 def test_blocks_equal_the_whole(model, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     X, Y = inputs(100, False), inputs(37, False, seed=5)
     whole, cross = nsd.kernel_pair(model, X), nsd.kernel_pair(model, X, Y)
-    monkeypatch.setattr(evaluation, "SIDE", 23)
+    monkeypatch.setattr(plan, "SIDE", 23)
     pieces, cross_pieces = nsd.kernel_pair(model, X), nsd.kernel_pair(model, X, Y)
     for name in ("conjugate", "tangent"):
         np.testing.assert_allclose(
@@ -97,7 +97,7 @@ def test_blocks_equal_the_whole(model, monkeypatch: pytest.MonkeyPatch) -> None:
 @every_model
 def test_one_thread_equals_many(model, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
     X = inputs(90, False)
-    monkeypatch.setattr(evaluation, "SIDE", 23)
+    monkeypatch.setattr(plan, "SIDE", 23)
     many = nsd.kernel_pair(model, X)
     monkeypatch.setenv("NOTSODEEP_THREADS", "1")
     one = nsd.kernel_pair(model, X)

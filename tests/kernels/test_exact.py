@@ -9,7 +9,7 @@ from reference import equilibrium_kernels, explicit_kernels
 import notsodeep as nsd
 from cases import REFERENCE, identifier
 from notsodeep.activations import Activation
-from notsodeep.errors import NotConverged
+from notsodeep.errors import NotConverged, UnknownName
 
 CONVENTIONS = ("preactivation", "feature")
 
@@ -282,3 +282,18 @@ def test_long_series_at_once_or_after_short_ones(model: nsd.DeepEquilibrium) -> 
     assert whole.explanation.terms == few.explanation.terms == (48, 384)
     np.testing.assert_allclose(few.conjugate, whole.conjugate[:20], rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(few.tangent, whole.tangent[:20], rtol=1e-12, atol=1e-14)
+
+
+def test_kernel_by_name_is_the_same_and_follows_its_input() -> None:
+    torch = pytest.importorskip("torch")
+    deq = nsd.DeepEquilibrium("tanh", 0.2)
+    X = np.random.default_rng(1).normal(size=(7, 3))
+    for kind, function in (("conjugate", nsd.conjugate_kernel), ("tangent", nsd.tangent_kernel)):
+        expected = function(deq, X, X[:2], convention="feature")
+        given = {"kind": kind, "convention": "feature"}
+        assert (nsd.kernel(deq, X, X[:2], **given) == expected).all()
+        tensor = nsd.kernel(deq, torch.tensor(X), torch.tensor(X[:2]), **given)
+        assert isinstance(tensor, torch.Tensor)
+        assert (tensor.numpy() == expected).all()
+    with pytest.raises(UnknownName, match="kind of kernel"):
+        nsd.kernel(deq, X, kind="ntk")  # type: ignore[arg-type]

@@ -45,6 +45,8 @@ def plain_array(values: object, parameter: str, owner: str) -> NDArray[Any]:
         return np.asarray(values)
     except ValueError as error:  # ragged nesting
         raise refusal(parameter, owner, "be rectangular", "rows of unequal length") from error
+    except RuntimeError as error:  # a torch tensor with a gradient to follow
+        raise refusal(parameter, owner, "be an array", str(error)) from error
 
 
 def real_array(values: object, parameter: str, owner: str) -> FloatArray:

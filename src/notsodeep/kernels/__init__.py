@@ -1,10 +1,16 @@
 """Exact kernels at infinite width, of deep equilibrium models and explicit networks."""
 
 from notsodeep.kernels.distributed_operator import DistributedKernelOperator
-from notsodeep.kernels.evaluation import Explanation
-from notsodeep.kernels.exact import KernelPair, conjugate_kernel, kernel_pair, tangent_kernel
+from notsodeep.kernels.exact import (
+    KernelPair,
+    conjugate_kernel,
+    kernel,
+    kernel_pair,
+    tangent_kernel,
+)
 from notsodeep.kernels.kernel_store import KernelStore, StoredKernelOperator
 from notsodeep.kernels.operator import KernelOperator
+from notsodeep.kernels.plan import Explanation
 from notsodeep.kernels.random_networks import (
     MonteCarloEstimate,
     equilibrium_draw,
@@ -24,6 +30,7 @@ __all__ = [
     "conjugate_kernel",
     "equilibrium_draw",
     "explicit_draw",
+    "kernel",
     "kernel_pair",
     "monte_carlo",
     "store_kernel",

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from notsodeep import checks
-from notsodeep.kernels.evaluation import SIDE, Evaluation, Tile
-from notsodeep.kernels.exact import checked_evaluation
+from notsodeep.kernels.exact import checked_plan
+from notsodeep.kernels.plan import SIDE, Plan, Tile
 from notsodeep.models import Convention, KernelName, Model
 from notsodeep.threads import map_threads
 
@@ -28,12 +28,12 @@ class BlockSource:
 
     Attributes
     ----------
-    evaluation : Evaluation
+    plan : Plan
         The model on the samples.
     kernel : {"conjugate", "tangent"}
     """
 
-    evaluation: Evaluation
+    plan: Plan
     kernel: KernelName
 
     @classmethod
@@ -48,21 +48,21 @@ class BlockSource:
     ) -> BlockSource:
         """Check everything a user may have got wrong, then prepare the source."""
         checks.known_name(kernel, get_args(KernelName), f"kernel of {owner}")
-        return cls(checked_evaluation(model, X, Y, convention, owner, kernel), kernel)
+        return cls(checked_plan(model, X, Y, convention, owner, kernel), kernel)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        here = self.evaluation
+        here = self.plan
         return _arrived, (self.kernel, here.model, here.X, here.Y, here.convention)
 
     def __sizeof__(self) -> int:
         # Dask asks, to know what a copy costs.
-        Y = self.evaluation.Y
-        return object.__sizeof__(self) + self.evaluation.X.nbytes + (0 if Y is None else Y.nbytes)
+        Y = self.plan.Y
+        return object.__sizeof__(self) + self.plan.X.nbytes + (0 if Y is None else Y.nbytes)
 
     @property
     def symmetric(self) -> bool:
         """Whether the kernel is that of samples with themselves."""
-        return self.evaluation.Y is None
+        return self.plan.Y is None
 
     @property
     def _which(self) -> int:
@@ -70,7 +70,7 @@ class BlockSource:
 
     def diagonal(self) -> FloatArray:
         """Return the diagonal of a symmetric kernel, shape (n,), from its own formula."""
-        return self.evaluation.diagonal()[self._which].copy()
+        return self.plan.diagonal()[self._which].copy()
 
     def block(self, place: Tile, dtype: DTypeLike = np.float64) -> NDArray[Any]:
         """Compute a block, shape ``place.shape``; every pair in float64, then rounded to `dtype`.
@@ -83,7 +83,7 @@ class BlockSource:
 
         def fill(tile: Tile) -> None:
             rows, columns = _within(tile.rows, place.rows), _within(tile.columns, place.columns)
-            result[rows, columns] = self.evaluation.tile(tile)[self._which]
+            result[rows, columns] = self.plan.tile(tile)[self._which]
             if on_diagonal and rows != columns:
                 result[columns, rows] = result[rows, columns].T
 
@@ -96,7 +96,7 @@ class BlockSource:
 
 
 def _arrived(kernel: KernelName, *samples: Any) -> BlockSource:
-    return BlockSource(Evaluation(*samples), kernel)
+    return BlockSource(Plan(*samples), kernel)
 
 
 def _parts(whole: slice) -> list[slice]:

@@ -3,7 +3,7 @@
 Every loop works on one block, on one thread and without the interpreter's lock: blocks are shared
 among threads by the caller.  Columns go in strips of 64, so that the innermost loops are vector
 instructions.  A pair that a loop cannot do to full accuracy is marked
-with NaN and counted, never guessed: `careful_pairs` does it again.  Everything is in one file,
+with NaN and counted, never guessed: `single_pairs` does it again.  Everything is in one file,
 because the cache of compiled code is renewed when the file of a loop changes, and not when only a
 file changes from which it has a part.
 
@@ -32,7 +32,7 @@ PADDING = 64
 """Arrays about columns go this far beyond the last one."""
 
 NEAR_ONE = 1e-6
-"""Pairs with 1 − |ρ| below this are left to `careful_pairs`."""
+"""Pairs with 1 − |ρ| below this are left to `single_pairs`."""
 
 _STRIP = PADDING
 # A Newton step below this times 1 − |ρ| leaves an error of its square; the factor is because the
@@ -41,8 +41,18 @@ _CLOSE = 1e-8
 _MAX_STEPS = 60
 _SHORT = 8  # terms of the first approximation
 
-# Strips of the work array of a row: ρ first, then P, P′, P″/2, s, what centring takes off, σb² x·y
-# whether the last Newton step was too long, and room for anything.
+# The work array of a row is one piece of memory, cut into strips of 64 doubles (half a kilobyte).
+# Entry t of every strip belongs to the pair (row, column + t):
+#
+#     offset   0      64     128    192    256     320       384        448      512       576
+#              ├──────┼──────┼──────┼──────┼───────┼─────────┼──────────┼────────┼─────────┤
+#     strip    │  ρ   │  P   │  P′  │ P″/2 │   s   │ centring│ σb² x·y  │  step  │ scratch │
+#     name        –      _P     _D     _E    _SIZE   _OFFSET      _C      _STEP    _SCRATCH
+#
+# "centring" is what centring takes off P; "step" is 1 where the last Newton step was too long, else
+# 0.  At the end _C and _E hold the two kernels.  One array and constant offsets let the compiler
+# prove that strips do not overlap, and turn every loop over t into vector instructions; a strip of
+# all nine is 4.6 kB and stays in the first-level cache.
 _P, _D, _E, _SIZE, _OFFSET, _C, _STEP, _SCRATCH = (k * _STRIP for k in range(1, 9))
 _STRIPS = 9
 

@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike, NDArray
 from notsodeep import checks
 from notsodeep.cluster.executors import Executor, Handle
 from notsodeep.kernels.block_source import BLOCK, BlockSource
-from notsodeep.kernels.evaluation import Tile
 from notsodeep.kernels.operator import Cache
-from notsodeep.kernels.tile_products import Part, TiledOperator, Vectors, tile_parts
+from notsodeep.kernels.plan import Tile
+from notsodeep.kernels.tiled_operator import Part, TiledOperator, Vectors, tile_parts
 from notsodeep.models import Convention, KernelName, Model
 
 FloatArray = NDArray[np.float64]
@@ -84,10 +84,10 @@ class DistributedKernelOperator(TiledOperator):
         self.model, self.kernel, self.convention = model, kernel, convention
         self._symmetric = Y is None
         self._executor = executor
-        self._tiles = self._source.evaluation.tiles(side)
+        self._tiles = self._source.plan.tiles(side)
         self._keep_as = None if cache == "never" else cache
         self._shared: Handle | None = None
-        super().__init__(np.float64, self._source.evaluation.shape)
+        super().__init__(np.float64, self._source.plan.shape)
 
     def diagonal(self) -> FloatArray:
         """Return the diagonal, shape (n,), from its own formula; of a symmetric operator only."""
@@ -118,5 +118,5 @@ def _block_parts(
 ) -> list[Part]:
     """Multiply one block, computed here and now or kept from before."""
     block = blocks.block(tile) if isinstance(blocks, BlockSource) else blocks
-    block, V = (np.require(array, requirements="A") for array in (block, V))  # see `Evaluation`
+    block, V = (np.require(array, requirements="A") for array in (block, V))  # see `Plan`
     return tile_parts(tile, block, V, symmetric=symmetric, transposed=transposed)

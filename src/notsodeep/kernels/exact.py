@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from notsodeep import checks
-from notsodeep.kernels.evaluation import Evaluation, Explanation, Tile
+from notsodeep.kernels.plan import Explanation, Plan, Tile
 from notsodeep.models import Convention, KernelName, Model, checked_choice
 from notsodeep.progress import progress_bar
 from notsodeep.threads import map_threads
@@ -119,6 +120,52 @@ def tangent_kernel(
     return pair.tangent
 
 
+def kernel(
+    model: Model,
+    X: ArrayLike,
+    Y: ArrayLike | None = None,
+    *,
+    kind: KernelName = "conjugate",
+    convention: Convention = "preactivation",
+    dtype: Any = np.float64,
+    out: KernelMatrix | None = None,
+) -> Any:
+    """Compute the exact kernel of the given kind: `conjugate_kernel` or `tangent_kernel` by name.
+
+    Parameters
+    ----------
+    model : DeepEquilibrium or ExplicitNetwork
+    X : array_like of shape (n, p)
+        Samples.  A torch tensor gives a tensor, on the CPU, with the type asked for.
+    Y : array_like of shape (m, p), optional
+    kind : {"conjugate", "tangent"}
+    convention : {"preactivation", "feature"}
+        Concerns DEQs only.
+    dtype : float64 or float32
+    out : ndarray, optional
+
+    Returns
+    -------
+    ndarray of shape (n, n) or (n, m)
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> X = np.array([[1.0, 0.0], [0.6, 0.8]])
+    >>> nsd.kernel(nsd.DeepEquilibrium("normalized_relu", 0.2), X, kind="tangent").round(6)
+    array([[1.25    , 0.720711],
+           [0.720711, 1.25    ]])
+    """
+    checks.known_name(kind, get_args(KernelName), "kind of kernel")
+    compute = conjugate_kernel if kind == "conjugate" else tangent_kernel
+    result = compute(model, X, Y, convention=convention, dtype=dtype, out=out)
+    # Not imported for this: who has a tensor has torch.
+    torch = sys.modules.get("torch")
+    if out is None and torch is not None and isinstance(X, torch.Tensor):
+        return torch.from_numpy(result)
+    return result
+
+
 def kernel_pair(
     model: Model,
     X: ArrayLike,
@@ -145,15 +192,15 @@ def kernel_pair(
     return _evaluate(model, X, Y, convention, dtype, out or (None, None), (True, True))
 
 
-def checked_evaluation(
+def checked_plan(
     model: Model,
     X: ArrayLike,
     Y: ArrayLike | None,
     convention: Convention,
     owner: str,
     kernel: KernelName = "tangent",
-) -> Evaluation:
-    """Check everything a user may have got wrong, then prepare the evaluation."""
+) -> Plan:
+    """Check everything a user may have got wrong, then make the plan."""
     checked_choice(model, kernel, convention, owner)
     left = checks.samples(X, "X", owner)
     right = None if Y is None else checks.samples(Y, "Y", owner)
@@ -161,7 +208,7 @@ def checked_evaluation(
         requirement = f"have as many features as X ({left.shape[1]})"
         raise checks.refusal("Y", owner, requirement, right.shape[1])
     checks.kernel_resolved(left, right, owner)
-    return Evaluation(model, left, right, convention)
+    return Plan(model, left, right, convention)
 
 
 def _evaluate(
@@ -176,8 +223,8 @@ def _evaluate(
     owner = "a kernel"
     kind = checks.kernel_dtype(dtype, owner)
     kernel: KernelName = "tangent" if wanted[1] else "conjugate"
-    evaluation = checked_evaluation(model, X, Y, convention, owner, kernel)
-    shape = evaluation.shape
+    plan = checked_plan(model, X, Y, convention, owner, kernel)
+    shape = plan.shape
     missing = sum(w and o is None for w, o in zip(wanted, out, strict=True))
     checks.enough_memory(missing * shape[0] * shape[1] * kind.itemsize, f"a {shape} kernel")
     results = []
@@ -185,24 +232,24 @@ def _evaluate(
         if given is not None:
             checks.output_array(given, shape, owner)
         results.append(given if given is not None else np.empty(shape if needed else (0, 0), kind))
-    _fill(evaluation, [(k, r) for k, r in enumerate(results) if wanted[k]])
-    evaluation.report()
-    return KernelPair(results[0], results[1], evaluation.explanation)
+    _fill(plan, [(k, r) for k, r in enumerate(results) if wanted[k]])
+    plan.report()
+    return KernelPair(results[0], results[1], plan.explanation)
 
 
-def _fill(evaluation: Evaluation, results: list[tuple[int, KernelMatrix]]) -> None:
+def _fill(plan: Plan, results: list[tuple[int, KernelMatrix]]) -> None:
     """Compute the results, given with their places in a pair, tile by tile on all threads."""
-    symmetric = evaluation.Y is None
-    tiles = evaluation.tiles()
+    symmetric = plan.Y is None
+    tiles = plan.tiles()
 
     def work(tile: Tile) -> None:
-        both = evaluation.tile(tile)
+        both = plan.tile(tile)
         for which, result in results:
             result[tile.rows, tile.columns] = both[which]
             if symmetric and tile.rows != tile.columns:
                 result[tile.columns, tile.rows] = both[which].T
 
-    n, m = evaluation.shape
+    n, m = plan.shape
     with progress_bar("kernel tiles", enabled=n * m > _LONG) as advance:
         for done, _ in enumerate(map_threads(work, tiles), start=1):
             advance(done, len(tiles))

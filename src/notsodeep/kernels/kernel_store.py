@@ -21,7 +21,7 @@ from notsodeep.kernels.store_description import (
     read_model,
 )
 from notsodeep.kernels.stored_blocks import Place
-from notsodeep.kernels.tile_products import (
+from notsodeep.kernels.tiled_operator import (
     Part,
     TiledOperator,
     Vectors,

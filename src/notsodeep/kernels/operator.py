@@ -7,8 +7,11 @@ for both of its places.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -17,11 +20,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from notsodeep import checks
+from notsodeep.files.atomic_files import make_directory, named_write_failures
 from notsodeep.kernels.compiled import PADDING
-from notsodeep.kernels.evaluation import SIDE, Explanation
-from notsodeep.kernels.exact import checked_evaluation
-from notsodeep.kernels.tile_cache import TileCache, cached_bytes
-from notsodeep.kernels.tile_products import (
+from notsodeep.kernels.exact import checked_plan
+from notsodeep.kernels.plan import SIDE, Explanation, Tile
+from notsodeep.kernels.tiled_operator import (
     Part,
     TiledOperator,
     Vectors,
@@ -109,14 +112,14 @@ class KernelOperator(TiledOperator):
         checks.known_name(kernel, kernels, f"kernel of {owner}")
         checks.known_name(cache, get_args(Cache), f"cache of {owner}")
         self._memory = checks.memory_budget(memory, _LEAST, owner)
-        self._evaluation = checked_evaluation(model, X, Y, convention, owner, kernel)
+        self._plan = checked_plan(model, X, Y, convention, owner, kernel)
         self.model, self.kernel, self.convention = model, kernel, convention
         self._symmetric = Y is None
         self._which = kernels.index(kernel)
         # A tile takes half of the memory at most; not less for more threads, so that their number
         # does not change the result.
         side = math.isqrt(self._memory // (2 * _PAIR)) // PADDING * PADDING
-        self._tiles = self._evaluation.tiles(min(side, SIDE))
+        self._tiles = self._plan.tiles(min(side, SIDE))
         self._kept: TileCache | None = None
         if cache != "never":
             dtype, directory = np.dtype(cache), None
@@ -129,24 +132,24 @@ class KernelOperator(TiledOperator):
                 directory = Path(cache_directory)
             self._kept = TileCache(self._tiles, dtype, directory)
         self._reported = False
-        super().__init__(np.float64, self._evaluation.shape)
+        super().__init__(np.float64, self._plan.shape)
 
     @property
     def explanation(self) -> Explanation:
         """How the kernel is computed; complete after the first product, pairs counted in all."""
-        return self._evaluation.explanation
+        return self._plan.explanation
 
     def diagonal(self) -> FloatArray:
         """Return the diagonal, shape (n,), from its own formula; of a symmetric operator only."""
         checks.symmetric_operator(self._symmetric, self.shape, "KernelOperator")
-        return self._evaluation.diagonal()[self._which].copy()
+        return self._plan.diagonal()[self._which].copy()
 
     def _block(self, index: int) -> NDArray[Any]:
         """Compute a tile of the kernel, or take it from the cache as it is kept there."""
         kept = None if self._kept is None else self._kept.get(index)
         if kept is not None:
             return kept
-        block: FloatArray = self._evaluation.tile(self._tiles[index])[self._which]
+        block: FloatArray = self._plan.tile(self._tiles[index])[self._which]
         return block if self._kept is None else self._kept.put(index, block)
 
     def _parts(self, V: Vectors, *, transposed: bool) -> Iterator[list[Part]]:
@@ -160,5 +163,59 @@ class KernelOperator(TiledOperator):
         size = max(threads, min(_BATCH, half // max(1, sum(largest) * V[0].nbytes)))
         yield from parts_in_batches(work, len(self._tiles), threads, size)
         if not self._reported:
-            self._evaluation.report()
+            self._plan.report()
             self._reported = True
+
+
+def cached_bytes(tiles: Sequence[Tile], dtype: np.dtype[Any]) -> int:
+    """Bytes that all the tiles take."""
+    return sum(math.prod(tile.shape) for tile in tiles) * dtype.itemsize
+
+
+class TileCache:
+    """Room for every tile, filled one by one, from any thread.
+
+    Parameters
+    ----------
+    tiles : sequence of Tile
+    dtype : numpy.dtype
+        What the tiles are rounded to.
+    directory : Path, optional
+        Keep the tiles in a temporary file there.  It has no name that lasts, and is gone with the
+        cache, however the process ends.
+    """
+
+    def __init__(
+        self, tiles: Sequence[Tile], dtype: np.dtype[Any], directory: Path | None = None
+    ) -> None:
+        self._dtype = dtype
+        self._kept: dict[int, NDArray[Any]] = {}
+        self._file: NDArray[Any] | None = None
+        if directory is None:
+            return
+        self._shapes = [tile.shape for tile in tiles]
+        self._starts = [0, *itertools.accumulate(math.prod(shape) for shape in self._shapes)]
+        size = cached_bytes(tiles, dtype)
+        make_directory(directory)
+        with named_write_failures(directory), tempfile.TemporaryFile(dir=directory) as stream:
+            # All of it now: a full disk is an error here, and a crash when a page is written.
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(stream.fileno(), 0, size)
+            else:
+                stream.truncate(size)
+            self._file = np.memmap(stream, dtype=dtype, mode="r+", shape=(size // dtype.itemsize,))
+
+    def get(self, index: int) -> NDArray[Any] | None:
+        """Return a tile as it was kept, or None."""
+        return self._kept.get(index)
+
+    def put(self, index: int, block: NDArray[Any]) -> NDArray[Any]:
+        """Keep a tile; return it as it is kept."""
+        if self._file is None:
+            kept = block.astype(self._dtype)
+        else:
+            place = slice(self._starts[index], self._starts[index + 1])
+            kept = np.asarray(self._file[place]).reshape(self._shapes[index])
+            kept[:] = block
+        self._kept[index] = kept
+        return kept

@@ -1,4 +1,4 @@
-"""How the pairs of a block are evaluated; which route is taken is decided in `evaluation`.
+"""How the pairs of a block are evaluated; `plan` decides which route is taken.
 
 Routes, fastest first:
 
@@ -11,7 +11,7 @@ series
     Any other activation: Mehler's series inside Newton's method, with as many terms as the block
     needs.
 
-Whatever a route marks as uncertain goes to `careful_pairs`.
+Whatever a route marks as uncertain goes to `single_pairs`.
 """
 
 from __future__ import annotations
@@ -28,9 +28,8 @@ from numpy.typing import NDArray
 from notsodeep.activations import Activation
 from notsodeep.errors import InvalidInput, NotConverged
 from notsodeep.kernels import compiled
-from notsodeep.kernels.careful_pairs import InputPairs, equilibrium_pairs, explicit_pairs
-from notsodeep.kernels.layers import Layer
-from notsodeep.kernels.sample_scales import SampleColumns, equilibrium_scales
+from notsodeep.kernels.samples import Layer, SampleColumns, equilibrium_scales
+from notsodeep.kernels.single_pairs import InputPairs, equilibrium_pairs, explicit_pairs
 from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork, Model
 
 FloatArray = NDArray[np.float64]

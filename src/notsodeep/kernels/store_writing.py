@@ -110,7 +110,7 @@ def store_kernel(
     kind = checks.kernel_dtype(dtype, owner)
     checks.integer_at_least(side, 16, "side", owner)
     source = BlockSource.checked(model, X, None, kernel, convention, owner)
-    samples = source.evaluation.X
+    samples = source.plan.X
     side = min(int(side), len(samples))
     storage.few_blocks(block_count(len(samples), side), MOST_BLOCKS, side)
     description = {

@@ -28,7 +28,7 @@ from notsodeep.files.atomic_files import (
 )
 from notsodeep.files.digests import sha256_of_file
 from notsodeep.kernels import zarr_format
-from notsodeep.kernels.evaluation import Tile
+from notsodeep.kernels.plan import Tile
 
 if TYPE_CHECKING:
     import zarr

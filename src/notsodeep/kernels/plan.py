@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep.kernels import compiled
-from notsodeep.kernels.careful_pairs import InputPairs
-from notsodeep.kernels.layers import SERIES_BOUND, padded
 from notsodeep.kernels.routes import Block, CosineMap, PairMap, RouteName
+from notsodeep.kernels.samples import SERIES_BOUND, padded
+from notsodeep.kernels.single_pairs import InputPairs
 from notsodeep.models import Convention, DeepEquilibrium, Model
 from notsodeep.numerics.pair_quadrature import TOLERANCE
 
@@ -88,7 +88,7 @@ def _parts(length: int, size: int) -> list[slice]:
 
 
 @dataclass
-class Evaluation:
+class Plan:
     """A model between samples X and Y (or X and itself), ready to deliver tiles.
 
     Attributes

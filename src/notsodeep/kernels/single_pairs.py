@@ -18,7 +18,7 @@ from notsodeep.activations import Activation, Centred, PiecewiseLinear
 from notsodeep.activations.closed_forms import hinge_rest, root_of
 from notsodeep.activations.gaussian_pairs import LEAST_SCALE, standardised_pairs
 from notsodeep.errors import NotConverged
-from notsodeep.kernels.sample_scales import SampleColumns
+from notsodeep.kernels.samples import SampleColumns
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 from notsodeep.numerics.pair_quadrature import pair_distances
 from notsodeep.numerics.quadrature import REACH
