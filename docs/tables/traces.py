@@ -1,9 +1,9 @@
 """Count the files that a call runs through: ``python docs/tables/traces.py [ROOT]``.
 
 Three calls, each on small data after everything is imported and compiled; a profiler hook notes
-every function of the package that runs.  Depth is the greatest number of the package's functions on
-the stack at once; compiled loops are not seen.  ROOT is a source tree to count in, for comparing two
-versions; that of this checkout if left out.
+every function of the package that runs.  Depth is the greatest number of the package's functions
+on the stack at once; compiled loops are not seen.  ROOT is a source tree to count in, for comparing
+two versions; that of this checkout if left out.
 """
 
 from __future__ import annotations
@@ -77,11 +77,10 @@ def calls() -> dict[str, Callable[[], object]]:
         settings = CompileSettings(deq, samples=200, test_samples=60, width=32, seeds=2)
         return compile_deq(settings, Path(tempfile.mkdtemp()) / "run")
 
-    return {
-        "kernel_pair": lambda: nsd.kernel_pair(deq, data.X),
-        "match": match,
-        "compile": compiled,
-    }
+    def pair() -> object:
+        return nsd.kernel_pair(deq, data.X)
+
+    return {"kernel_pair": pair, "match": match, "compile": compiled}
 
 
 def main() -> None:

@@ -287,11 +287,10 @@ def _fixed_point(
         residual = float((change / np.maximum(size, np.finfo(np.float64).tiny)).max())
         if residual <= tolerance:
             return features
-    bound = 0.25 / deq.activation.lipschitz**2
     raise NotConverged(
         f"The features z* of a {deq} of width {drive.shape[1]} were not found: {reason} (relative "
         f"residual {residual:.3g} after {steps} steps). At finite width they are sure to exist "
-        f"for σa² < 1/(4L²) = {bound:.4g} only. Use a smaller sigma_a2, a larger width or more "
+        f"for σa² < 1/(4L²) = {deq.contraction_bound:.4g} only. Use a smaller sigma_a2, a larger width or more "
         "steps.",
         FixedPoint(features, False, residual, steps, reason),
     )
