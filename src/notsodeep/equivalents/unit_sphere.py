@@ -136,13 +136,7 @@ def sphere_coefficients(
 def _equilibrium(deq: DeepEquilibrium, kernel: KernelName, convention: Convention) -> _Jet:
     back, forth = deq.sigma_a2, deq.sigma_b2
     activation = deq.activation
-    variance = float(
-        solve_fixed_point(
-            lambda q: back * activation.moments(np.sqrt(q)).square + forth,
-            forth,
-            name=f"the variance of the {deq} on the sphere",
-        ).value
-    )
+    variance = deq.preactivation_variance(1.0)
 
     def dual(G: float) -> DualDerivatives:
         return dual_derivatives(activation, variance, G)

@@ -5,12 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from notsodeep import checks
-from notsodeep.checks import FloatArray
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
-from notsodeep.numerics.fixed_point import solve_fixed_point
 
 TOLERANCE = 1e-5
 """Relative, of the DEQ's fixed point."""
@@ -74,12 +70,7 @@ def inference_cost(
         for name, value in (("in_features", in_features), ("width", width), ("out", out_features))
     )
     back, activation = deq.sigma_a2, deq.activation
-    start = deq.sigma_b2 * checks.positive_number(tau0, "tau0", owner) ** 2
-
-    def variance(q: FloatArray) -> FloatArray:
-        return np.asarray(back * activation.moments(np.sqrt(q)).square + start)
-
-    q = float(solve_fixed_point(variance, start, name=f"the variance of the {deq}").value)
+    q = deq.preactivation_variance(checks.positive_number(tau0, "tau0", owner) ** 2)
     rate = math.sqrt(back * float(activation.moments(math.sqrt(q)).slope_square))
     steps = _steps(rate)
     ends = m * p + m * K

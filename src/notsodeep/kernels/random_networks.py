@@ -290,7 +290,7 @@ def _fixed_point(
     raise NotConverged(
         f"The features z* of a {deq} of width {drive.shape[1]} were not found: {reason} (relative "
         f"residual {residual:.3g} after {steps} steps). At finite width they are sure to exist "
-        f"for σa² < 1/(4L²) = {deq.contraction_bound:.4g} only. Use a smaller sigma_a2, a larger width or more "
-        "steps.",
+        f"for σa² < 1/(4L²) = {deq.contraction_bound:.4g} only. Use a smaller sigma_a2, a larger "
+        "width or more steps.",
         FixedPoint(features, False, residual, steps, reason),
     )

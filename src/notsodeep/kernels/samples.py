@@ -99,6 +99,7 @@ def _solve_scales(
         lambda q: deq.sigma_a2 * evaluate(np.sqrt(np.maximum(q, LEAST_SCALE**2))) + drive,
         drive,
         name=f"the variance q of the {deq}",
+        remedy="A smaller sigma_a2 makes it contract.",
     )
     return np.maximum(np.sqrt(solution.value), LEAST_SCALE)
 

@@ -14,12 +14,13 @@ from notsodeep.activations.polynomial import HermiteSeries
 from notsodeep.checks import FloatArray
 from notsodeep.errors import NotConverged
 from notsodeep.models import Convention, DeepEquilibrium, KernelName
-from notsodeep.numerics.fixed_point import solve_fixed_point
 from notsodeep.numerics.hermite import hermite_polynomials
 
 _RADIUS = 0.9
 _NODES = 512
 _TERMS = 320
+_DEGREE = 32  # of a dual activation, unless another one is asked for
+_REMAINDER = 1e-10  # share of the diagonal that may be left to the last coefficient
 _SIGNED = 10  # leading signs that are tried in all combinations
 
 
@@ -89,13 +90,7 @@ def kernel_series(
         There is no fixed point on the circle, or the tangent kernel is infinite.
     """
     back, forth = deq.sigma_a2, deq.sigma_b2
-    variance = float(
-        solve_fixed_point(
-            lambda q: back * deq.activation.moments(np.sqrt(q)).square + forth,
-            forth,
-            name=f"the variance of the {deq} on the sphere",
-        ).value
-    )
+    variance = deq.preactivation_variance(1.0)
     moments = deq.activation.moments(math.sqrt(variance))
     powers = deq.activation.hermite_coefficients(np.array([math.sqrt(variance)]), _TERMS)[0] ** 2
     slopes = powers[1:] * np.arange(1, _TERMS)
@@ -134,6 +129,80 @@ def kernel_series(
         taylor, end = back * taylor, back * end + forth
         taylor[1] += forth
     return KernelSeries(taylor, end)
+
+
+@dataclass(frozen=True)
+class Dual(Family):
+    """One layer with the DEQ's own kernel on unit-norm data: not four coefficients, all of it.
+
+    σ = Σ ±c_k h_k with c_k² = g_k (CK) or g_k/(k + 1) (NTK), g_k the Taylor coefficients of the
+    kernel in t = x·y (Simon, Anand, DeWeese, arXiv 2106.03186).
+
+    Attributes
+    ----------
+    degree : int, optional
+        Of σ; as large as needed, at most 32, if left out.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> m = nsd.match(nsd.DeepEquilibrium("tanh", sigma_a2=0.2), family=Dual(degree=9))
+    >>> len(m.parameters), m.residuals["remainder"] < 1e-4
+    (10, True)
+    """
+
+    degree: int | None = None
+    name = "dual"
+    lipschitz = False
+
+    def __post_init__(self) -> None:
+        if self.degree is not None:
+            checks.integer_at_least(self.degree, 1, "degree", "match")
+
+    def for_auto(self, problem: Problem) -> Family | None:
+        """Apply to unit-norm data only."""
+        return self if problem.unit or problem.tau0 is None else None
+
+    def answer(self, problem: Problem) -> Match:
+        """Cut the power series of the kernel, and take roots of its coefficients."""
+        most = _DEGREE if self.degree is None else self.degree
+        whole = kernel_series(problem.deq, degree=most, **problem.which)
+        series = _short_enough(whole) if self.degree is None else whole
+        size = len(series.coefficients)
+        natural = problem.deq.activation.hermite_coefficients(np.ones(1), size)[0]
+        activation = dual_activation(series, problem.kernel, natural)
+        worst = f"an entry is off by at most {series.error_bound(1.0):.2g}"
+        if problem.rows is not None:
+            cosine = _largest_cosine(problem.rows)
+            bound = series.error_bound(cosine)
+            among = f"{len(problem.rows)} rows of the data"
+            worst += f", {bound:.2g} for |x·y| ≤ {cosine:.3g} as among {among}"
+        return problem.answer(
+            self.name,
+            problem.deq,
+            1.0,
+            whole,
+            f"the same power series up to degree {size - 1}: {worst}",
+            network=ExplicitNetwork([activation]),
+            parameters={f"c{k}": c for k, c in enumerate(activation.coefficients)},
+            achieved=series,
+            residuals={"remainder": series.remainder},
+            feasible=True,
+        )
+
+
+def _short_enough(series: KernelSeries) -> KernelSeries:
+    """Cut at the smallest degree with a negligible remainder, if there is one."""
+    tails = series.total - np.cumsum(series.coefficients)
+    enough = np.flatnonzero(tails <= _REMAINDER * series.total)
+    degree = int(enough[0]) if enough.size else len(series.coefficients) - 1
+    return series.cut(max(degree, 1))
+
+
+def _largest_cosine(rows: FloatArray) -> float:
+    cosines = np.abs(rows @ rows.T)
+    np.fill_diagonal(cosines, 0.0)
+    return float(min(cosines.max(), 1.0))
 
 
 def dual_activation(series: KernelSeries, kernel: KernelName, natural: FloatArray) -> HermiteSeries:

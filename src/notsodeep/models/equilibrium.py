@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -94,15 +94,8 @@ class DeepEquilibrium:
         # If φ hardly varies, τ* is where the iteration starts.
         require_varying(self.activation, math.sqrt(start), "DeepEquilibrium")
 
-        def variance_map(q: FloatArray) -> FloatArray:
-            try:
-                variance = self.activation.moments(np.sqrt(q)).variance
-            except NotIntegrable:  # the iterates have run away
-                return np.full_like(q, np.inf)
-            return np.asarray(self.sigma_a2 * variance + start)
-
         name = f"τ* of the {self.activation} DEQ with sigma_a2 = {self.sigma_a2:g}"
-        solution = solve_fixed_point(variance_map, start, raises=raises, name=name)
+        solution = self._solve_variance(start, "variance", name, raises=raises)
         return FixedPoint(
             np.sqrt(solution.value),
             solution.converged,
@@ -110,6 +103,43 @@ class DeepEquilibrium:
             solution.steps,
             solution.reason,
         )
+
+    def preactivation_variance(self, squared_norm: float) -> float:
+        """Solve q = σa² E φ²(√q ξ) + σb² ‖x‖²: the variance of a pre-activation of a wide network.
+
+        Parameters
+        ----------
+        squared_norm : float
+            ‖x‖².
+
+        Raises
+        ------
+        NotConverged
+            There is no solution.
+
+        Examples
+        --------
+        >>> round(DeepEquilibrium("relu", sigma_a2=0.2).preactivation_variance(1.0), 6)
+        0.888889
+        """
+        name = f"the variance of the {self} at ‖x‖² = {squared_norm:g}"
+        start = self.sigma_b2 * squared_norm
+        return float(self._solve_variance(start, "square", name, raises=True).value)
+
+    def _solve_variance(
+        self, start: float, moment: Literal["square", "variance"], name: str, *, raises: bool
+    ) -> FixedPoint:
+        """Solve q = σa² (a moment of φ(√q ξ)) + start, from below."""
+
+        def image(q: FloatArray) -> FloatArray:
+            try:
+                moments = self.activation.moments(np.sqrt(q))
+            except NotIntegrable:  # the iterates have run away
+                return np.full_like(q, np.inf)
+            return np.asarray(self.sigma_a2 * getattr(moments, moment) + start)
+
+        remedy = "A smaller sigma_a2 makes it contract."
+        return solve_fixed_point(image, start, raises=raises, name=name, remedy=remedy)
 
     def centred(self, tau0: float) -> DeepEquilibrium:
         """Return the same model with φ − E φ(τ*ξ) as its activation, for data of scale tau0.

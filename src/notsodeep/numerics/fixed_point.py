@@ -16,6 +16,8 @@ from notsodeep.errors import NotConverged
 
 FloatArray = NDArray[np.float64]
 
+_STEEP = 0.9999
+
 
 @dataclass(frozen=True)
 class FixedPoint:
@@ -50,6 +52,7 @@ def solve_fixed_point(
     max_steps: int = 500,
     raises: bool = True,
     name: str = "the fixed point",
+    remedy: str = "",
 ) -> FixedPoint:
     """Solve x = f(x) component by component.
 
@@ -70,6 +73,8 @@ def solve_fixed_point(
         Raise `NotConverged` on failure; otherwise return the record with ``converged=False``.
     name : str
         What the message calls the solution.
+    remedy : str
+        What the message advises: the caller knows what makes its map contract.
 
     Examples
     --------
@@ -93,7 +98,9 @@ def solve_fixed_point(
         if previous is not None:
             move, change = x - previous[0], image - previous[1]
             slope = np.divide(change, move, out=np.zeros_like(x), where=move != 0.0)
-            step = np.where(slope < 0.9999, gap / (1.0 - np.minimum(slope, 0.9999)), gap)
+            # Near slope one the secant step is a quotient of two rounding errors: a map that
+            # contracts by less than 1e-4 a step takes plain steps.
+            step = np.where(slope < _STEEP, gap / (1.0 - np.minimum(slope, _STEEP)), gap)
         if (np.abs(step) <= atol + rtol * np.abs(x)).all():
             return FixedPoint(x + step, True, residual, steps, "converged")
         previous, x = (x, image), x + step
@@ -101,8 +108,7 @@ def solve_fixed_point(
     if raises:
         raise NotConverged(
             f"{name} was not found: {reason} (residual {residual:.3g} after {steps} steps). "
-            "The map may have no fixed point or contract too slowly: "
-            "a smaller sigma_a2 makes it contract.",
+            f"The map may have no fixed point or contract too slowly. {remedy}".rstrip(),
             solution,
         )
     return solution

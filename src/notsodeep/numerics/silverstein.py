@@ -29,6 +29,10 @@ EDGE = 1e-7
 
 _RESIDUAL = 1e-12
 _CLOSE = 0.1 * _RESIDUAL  # where Newton's method stops
+# Heights above the real axis, in units of the spectrum's reach, on the way down to z.  Six are
+# enough for most points.  Near an edge, or with eigenvalues over many decades, the solution turns
+# at a height of the size of the smallest detail: there it is followed again, in steps of half a
+# factor of ten, to below the rounding of z.
 _COARSE = np.array([1.0, 0.3, 0.1, 0.03, 0.01, 1e-3])
 _FINE = np.logspace(0.0, -17.0, 58)
 _CHUNK = 400_000  # numbers in a table of points × directions
@@ -195,9 +199,14 @@ class SilversteinEquation:
     ) -> ComplexArray:
         """Follow the solution down the heights of the ladder, each to within the tolerance."""
         top = z + 1j * self.reach
+        # δ ~ −E λ/z far from the spectrum.  As high as the spectrum is long the plain iteration
+        # contracts, from any start with Im δ > 0, and so arrives at the right one of the solutions;
+        # ten steps bring it into the reach of Newton's method.
         delta = -(self.weights @ self.eigenvalues) / top[:, None]
         for _ in range(10):
             delta = self._map(delta, top)[0]
+        # The solution is analytic in the upper half-plane: what one height ends with is a start for
+        # the next one, and need not be precise.
         for height in ladder:
             delta = self._newton(delta, z + 1j * height * self.reach, 12, tolerance)
         delta = self._newton(delta, z, 80, _CLOSE)
@@ -232,6 +241,8 @@ class SilversteinEquation:
             with np.errstate(all="ignore"):
                 jacobian = self._map(delta[:, [column]], z)[1][:, 0, 0]
             stable[:, column] = np.where(np.isfinite(jacobian), np.abs(jacobian), np.inf)
+        # Above the axis, and inside the spectrum, only one root has Im δ > 0.  Outside all roots
+        # are real or come in pairs, and the right one is where the equation contracts.
         most = delta.imag.argmax(axis=1)
         rows = np.arange(len(z))
         complex_ = delta.imag[rows, most] > 1e-7 * (1.0 + np.abs(delta[rows, most]))
