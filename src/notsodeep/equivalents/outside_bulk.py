@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.polynomial.chebyshev import chebval
 from numpy.typing import NDArray
-from scipy.fft import dct
 
 from notsodeep.checks import FloatArray
 from notsodeep.numerics.bulk_law import BulkLaw
+from notsodeep.numerics.chebyshev import chebyshev_points, chebyshev_series
 
 ComplexArray = NDArray[np.complex128]
 
@@ -46,11 +46,9 @@ class OutsideBulk:
 
     def _fitted(self) -> FloatArray | None:
         """Coefficients of the series, shape (terms, K); None if they do not die out."""
-        nodes = np.cos(np.pi * (np.arange(_TERMS) + 0.5) / _TERMS)
-        u = 0.5 * _NEAREST * (1.0 + nodes)
+        u = 0.5 * _NEAREST * (1.0 + chebyshev_points(_TERMS))
         z = self._middle + 0.5 * self._half * (u + 1.0 / u)
-        series = dct(self._equation.solve(z).real, type=2, axis=0) / _TERMS
-        series[0] *= 0.5
+        series = chebyshev_series(self._equation.solve(z).real)
         tail = np.abs(series[-_TERMS // 8 :]).max(axis=0)
         resolved = (tail <= _RESOLVED * np.abs(series).max(axis=0)).all()
-        return np.asarray(series) if resolved else None
+        return series if resolved else None

@@ -31,6 +31,7 @@ from notsodeep.kernels import compiled
 from notsodeep.kernels.samples import Layer, SampleColumns, equilibrium_scales
 from notsodeep.kernels.single_pairs import InputPairs, equilibrium_pairs, explicit_pairs
 from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork, Model
+from notsodeep.numerics.chebyshev import chebyshev_points, chebyshev_series
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -270,11 +271,9 @@ class CosineMap:
     ) -> tuple[FloatArray, FloatArray] | None:
         """Polynomials in x ∈ [−1, 1] for both kernels, or None if they do not reach rounding."""
         for size in _SIZES:
-            points = np.cos(np.pi * (np.arange(size) + 0.5) / size)
+            points = chebyshev_points(size)
             values = np.stack(self._evaluate(*cosine_and_rest(points)), axis=1)
-            angles = np.pi * np.outer(np.arange(size), np.arange(size) + 0.5) / size
-            series = 2.0 / size * (np.cos(angles) @ values)
-            series[0] *= 0.5
+            series = chebyshev_series(values)
             scale = np.abs(values).max(axis=0)
             small = (np.abs(series) <= _NOISE * scale).all(axis=1)
             if small[-4:].all():

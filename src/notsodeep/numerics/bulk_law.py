@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import numpy as np
 from numpy.polynomial.chebyshev import chebint, chebval
-from scipy.fft import dct
 from scipy.optimize import brentq, minimize_scalar
 
 from notsodeep.checks import FloatArray
 from notsodeep.errors import NotConverged
+from notsodeep.numerics.chebyshev import chebyshev_points, chebyshev_series
 from notsodeep.numerics.silverstein import EDGE, SilversteinEquation
 
 Interval = tuple[float, float]
@@ -168,13 +168,11 @@ def _positions(low: float, high: float, grain: float, share: FloatArray) -> Floa
 def _series(
     equation: SilversteinEquation, low: float, high: float, grain: float, terms: int
 ) -> FloatArray:
-    angle = 0.5 * np.pi * (1.0 + np.cos(np.pi * (np.arange(terms) + 0.5) / terms))
+    angle = 0.5 * np.pi * (1.0 + chebyshev_points(terms))
     x = _positions(low, high, grain, np.sin(0.5 * angle) ** 2)
     slope = high - low if np.isinf(grain) else np.log1p((high - low) / grain) * (x - low + grain)
     density = np.maximum(equation.stieltjes(x).imag, 0.0) / np.pi
-    series = dct(density * slope * 0.5 * np.sin(angle), type=2) / terms
-    series[0] *= 0.5
-    return np.asarray(series)
+    return chebyshev_series(density * slope * 0.5 * np.sin(angle))
 
 
 def _support(equation: SilversteinEquation) -> tuple[Interval, ...]:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from notsodeep.numerics.chebyshev import chebyshev_points, chebyshev_series
+
 FloatArray = NDArray[np.float64]
 ScaleFunction = Callable[[FloatArray], FloatArray]
 
@@ -42,11 +44,8 @@ def tabulated(function: ScaleFunction, low: float, high: float, count: int) -> S
     for size in _SIZES:
         if size >= count or half == 0.0:
             break
-        points = np.cos(np.pi * (np.arange(size) + 0.5) / size)
-        values = function(np.exp(middle + half * points))
-        angles = np.pi * np.outer(np.arange(size), np.arange(size) + 0.5) / size
-        series = 2.0 / size * (np.cos(angles) @ values)
-        series[0] *= 0.5
+        values = function(np.exp(middle + half * chebyshev_points(size)))
+        series = chebyshev_series(values)
         # A value that is not finite fails the comparison, and with it the table.
         if np.abs(series[-(size // 6) :]).max() <= _RESOLVED * max(1.0, np.abs(values).max()):
             return _chebyshev(series, middle, half)
