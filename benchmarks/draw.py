@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from measure import RESULTS
 
-from notsodeep.report.drawing import DEEP, MUTED, SHALLOW, house_style, new_figure, save_figure
+from notsodeep.plotting import DEEP, MUTED, SHALLOW, house_style, new_figure, save_figure
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"
 Record = dict[str, Any]

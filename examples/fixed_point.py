@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from notsodeep.networks import implicit_layer
-from notsodeep.report.drawing import DEEP, MUTED, SHALLOW, house_style, new_figure, save_figure
+from notsodeep.plotting import DEEP, MUTED, SHALLOW, house_style, new_figure, save_figure
 
 COLOURS = {"fixed_point": MUTED, "anderson": DEEP, "broyden": SHALLOW}
 WIDTH, BATCH = 200, 16

@@ -12,7 +12,7 @@ import numpy as np
 
 import notsodeep as nsd
 from notsodeep.activations import named, pair_expectations
-from notsodeep.report.drawing import house_style, new_figure, save_figure
+from notsodeep.plotting import house_style, new_figure, save_figure
 
 NAMES = ("relu", "tanh", "swish", "cos")
 SIGMA_A2 = 0.6

@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from notsodeep.estimators import CompiledClassifier, EquilibriumKernelClassifier
-from notsodeep.report.drawing import DEEP, MUTED, house_style, new_figure, save_figure
+from notsodeep.plotting import DEEP, MUTED, house_style, new_figure, save_figure
 
 
 def main(out: str | Path = "kernel_classifier.png") -> Path:

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 
 from notsodeep.checks import FloatArray
 from notsodeep.collapse import layer_peeled, minority_collapse_threshold
-from notsodeep.report.drawing import MUTED, house_style, new_figure, save_figure
+from notsodeep.plotting import MUTED, house_style, new_figure, save_figure
 
 HEADS = {"explicit": "#8a8f98", "plain": "#d9822b", "residual": "#5a9367", "deq": "#3b6ea8"}
 BUDGET, SPECTRAL = 1.5, 0.5

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 import notsodeep as nsd
-from notsodeep.report.drawing import DEEP, MUTED, SHALLOW, house_style, new_figure, save_figure
+from notsodeep.plotting import DEEP, MUTED, SHALLOW, house_style, new_figure, save_figure
 
 FORMULA = "x * tanh(softplus(x))"  # mish
 

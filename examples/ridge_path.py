@@ -16,7 +16,7 @@ import numpy as np
 
 import notsodeep as nsd
 from notsodeep.kernel_solvers import early_stopping_path, predicted_effective_dimension, ridge_path
-from notsodeep.report.drawing import DEEP, MUTED, SHALLOW, house_style, new_figure, save_figure
+from notsodeep.plotting import DEEP, MUTED, SHALLOW, house_style, new_figure, save_figure
 
 NOISE = 1.0
 

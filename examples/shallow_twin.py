@@ -9,8 +9,7 @@ import argparse
 from pathlib import Path
 
 import notsodeep as nsd
-from notsodeep.report.drawing import save_figure
-from notsodeep.report.match_figure import match_figure
+from notsodeep.plotting import match_figure, save_figure
 
 
 def main(out: str | Path = "shallow_twin.png") -> Path:

@@ -9,8 +9,7 @@ import argparse
 from pathlib import Path
 
 import notsodeep as nsd
-from notsodeep.report.drawing import save_figure
-from notsodeep.report.spectrum_figure import spectrum_figure
+from notsodeep.plotting import save_figure, spectrum_figure
 
 
 def main(out: str | Path = "spectrum.png") -> Path:

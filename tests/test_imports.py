@@ -13,7 +13,7 @@ import notsodeep
 
 ROOT = Path(notsodeep.__file__).parent
 
-FOUNDATION = {"errors", "checks", "records", "progress", "threads"}
+FOUNDATION = {"errors", "checks", "extras", "records", "progress", "threads"}
 DESCRIPTIONS = {*FOUNDATION, "numerics", "files", "data", "activations", "models"}
 WITNESSES = {"kernels", "equivalents", "networks"}
 SCIENCE = {*DESCRIPTIONS, "cluster", *WITNESSES, "matching", "kernel_solvers", "collapse"}
@@ -23,7 +23,8 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "checks": {"errors"},
     "records": {"errors"},
-    "progress": {"errors", "checks"},
+    "extras": {"errors"},
+    "progress": {"errors", "checks", "extras"},
     "threads": {"errors", "checks"},
     "numerics": FOUNDATION,
     "files": FOUNDATION,
@@ -39,12 +40,13 @@ ALLOWED: dict[str, set[str]] = {
     "collapse": {*FOUNDATION, "numerics", "data"},
     "estimators": SCIENCE,
     "compilation": {*SCIENCE, "estimators"},
+    "plotting": PRODUCT,
     "papers": PRODUCT,
-    "report": {*PRODUCT, "papers"},
-    "explorer": {*PRODUCT, "papers", "report"},
-    "cli": {*PRODUCT, "papers", "report", "explorer"},
-    "__init__": {*PRODUCT, "solvers"},
-    "__main__": {"cli"},
+    "report": {*PRODUCT, "papers", "plotting"},
+    "explorer": {*PRODUCT, "papers", "plotting", "report"},
+    "cli": {*PRODUCT, "papers", "plotting", "report", "explorer"},
+    "__init__": {*PRODUCT, "plotting", "solvers"},
+    "__main__": {"errors", "cli"},
     # Former names.
     "solvers": {"kernel_solvers"},
     "architectures": {"models"},

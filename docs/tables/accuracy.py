@@ -13,8 +13,8 @@ from itertools import groupby
 from pathlib import Path
 
 from notsodeep.papers.width_summary import WidthSummary, by_width
+from notsodeep.plotting import save_figure
 from notsodeep.report.accuracy_figure import accuracy_figure
-from notsodeep.report.drawing import save_figure
 
 HEADER = (
     "| width | draws | DEQ | matched | unmatched | matched − DEQ | unmatched − DEQ "

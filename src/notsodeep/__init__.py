@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         matching,
         models,
         networks,
+        plotting,
     )
     from notsodeep.equivalents import (
         compare,
@@ -90,6 +91,7 @@ _MODULES = (
     "matching",
     "models",
     "networks",
+    "plotting",
     "solvers",
 )
 
@@ -125,6 +127,7 @@ __all__ = [
     "models",
     "monte_carlo",
     "networks",
+    "plotting",
     "save",
     "sphere_equivalent",
     "tangent_kernel",

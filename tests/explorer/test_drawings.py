@@ -17,11 +17,10 @@ from notsodeep.explorer.drawings import ALT, archive, figures_of
 from notsodeep.explorer.explorer_data import prepared
 from notsodeep.explorer.limiting_laws import KnownData
 from notsodeep.explorer.state import CollapseState, ExplorerState
-from notsodeep.report.class_vectors import simplex_figure
-from notsodeep.report.drawing import new_figure
+from notsodeep.plotting.canvas import new_figure, themed_svg
+from notsodeep.plotting.class_geometry import simplex_figure
+from notsodeep.plotting.twin_spectra import draw_isolated, draw_twin_bulks
 from notsodeep.report.phase_point import phase_point_figure
-from notsodeep.report.themed_svg import themed_svg
-from notsodeep.report.twin_spectra import draw_isolated, draw_twin_bulks
 
 
 def drawn(**changes: object) -> dict[str, str]:

@@ -11,8 +11,8 @@ import pytest
 from notsodeep.papers.accuracy_versus_width import EXPERIMENT, VGG_FILES
 from notsodeep.papers.reproduction import Record, reproduce
 from notsodeep.papers.width_summary import by_width
+from notsodeep.plotting.canvas import svg_text
 from notsodeep.report.accuracy_figure import accuracy_figure
-from notsodeep.report.drawing import svg_text
 
 ROLES = ("deq", "matched", "unmatched")
 

@@ -16,7 +16,7 @@ from notsodeep.papers.reproduction import (
     experiment,
     reproduce,
 )
-from notsodeep.report.drawing import svg_text
+from notsodeep.plotting.canvas import svg_text
 from notsodeep.report.reproduction_figures import reproduction_figure
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from notsodeep.papers.reproduction import Experiment, Finding, experiment, reproduce
-from notsodeep.report.drawing import new_figure
+from notsodeep.plotting.canvas import new_figure
 from notsodeep.report.reproduction_figures import reproduction_figure
 from notsodeep.report.reproduction_page import write_reproduction_page
 

@@ -50,7 +50,7 @@ def reproduce_command(
     with open_executor(cluster) as executor:
         records = reproduce(name, place, profile=profile, force=force, executor=executor)  # type: ignore[arg-type]
 
-    from notsodeep.report.drawing import save_figure
+    from notsodeep.plotting.canvas import save_figure
     from notsodeep.report.reproduction_figures import reproduction_figure
     from notsodeep.report.reproduction_page import write_reproduction_page
 

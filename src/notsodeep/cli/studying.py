@@ -184,8 +184,8 @@ def spectrum_command(
         say("exact kernel")
         result = compare(exact_kernel(deq, rows.X, kernel, convention), eq, law)  # type: ignore[arg-type]
         if out is not None:
-            from notsodeep.report.drawing import save_figure
-            from notsodeep.report.spectrum_figure import spectrum_figure
+            from notsodeep.plotting.canvas import save_figure
+            from notsodeep.plotting.spectra import spectrum_figure
 
             save_figure(spectrum_figure(result, f"{deq}, {kernel} kernel"), out)
     if as_json:

@@ -20,7 +20,7 @@ from notsodeep.explorer.drawings import svg_of
 from notsodeep.explorer.page_parts import plain, show_error, show_figure, show_problems
 from notsodeep.explorer.page_state import PageState
 from notsodeep.explorer.state import CollapseState
-from notsodeep.report.class_vectors import simplex_figure
+from notsodeep.plotting.class_geometry import simplex_figure
 from notsodeep.report.phase_point import phase_point_figure
 
 _HEADS = {

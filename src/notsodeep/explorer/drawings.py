@@ -20,14 +20,14 @@ from matplotlib.ticker import AutoLocator, MaxNLocator
 
 from notsodeep.checks import FloatArray
 from notsodeep.explorer.computing import View
-from notsodeep.report.drawing import house_style, new_figure, svg_text
-from notsodeep.report.match_figure import (
+from notsodeep.plotting.canvas import house_style, new_figure, svg_text
+from notsodeep.plotting.matches import (
     draw_activations,
     draw_difference,
     draw_eigenvalue_scatter,
     draw_spectra,
 )
-from notsodeep.report.twin_spectra import draw_isolated, draw_twin_bulks
+from notsodeep.plotting.twin_spectra import draw_isolated, draw_twin_bulks
 
 ALT = {
     "activations": "The DEQ's activation and the network's, drawn over one another.",

@@ -8,7 +8,7 @@ import string
 
 import streamlit as st
 
-from notsodeep.report.themed_svg import themed_svg
+from notsodeep.plotting.canvas import themed_svg
 
 
 def plain(text: object) -> str:

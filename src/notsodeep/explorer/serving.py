@@ -16,7 +16,7 @@ from notsodeep import checks
 from notsodeep.errors import MissingPackage
 from notsodeep.explorer.loopback import LoopbackOnly
 from notsodeep.explorer.uploads import MAX_MEGABYTES
-from notsodeep.report.colours import DEEP, SHALLOW
+from notsodeep.plotting.canvas import DEEP, SHALLOW
 
 SCRIPT = Path(__file__).with_name("script.py")
 _PATIENCE = 2  # seconds that open pages get when the server ends

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from notsodeep.papers.width_summary import WidthSummary, by_width
-from notsodeep.report.drawing import DEEP, MUTED, SHALLOW, new_figure
+from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, new_figure
 
 _ROLES = {"deq": ("DEQ", DEEP), "matched": ("matched", SHALLOW), "unmatched": ("unmatched", MUTED)}
 _LINES = {"relu": "-", "tanh": "--"}

@@ -21,7 +21,7 @@ from matplotlib.ticker import (
 
 from notsodeep.papers.collapse_phase import HEADS, rows_of
 from notsodeep.papers.head_comparison import HEAD_LABELS
-from notsodeep.report.drawing import DEEP, MUTED, SHALLOW, house_style, new_figure
+from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, house_style, new_figure
 from notsodeep.report.head_styles import head_style
 
 Record = dict[str, Any]

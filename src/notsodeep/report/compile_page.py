@@ -10,8 +10,8 @@ from matplotlib.axes import Axes
 
 from notsodeep.compilation.random_deq import ROLES
 from notsodeep.files.run_directory import RunDirectory
-from notsodeep.report.drawing import new_figure
-from notsodeep.report.match_figure import (
+from notsodeep.plotting.canvas import new_figure
+from notsodeep.plotting.matches import (
     draw_activations,
     draw_difference,
     draw_eigenvalue_scatter,

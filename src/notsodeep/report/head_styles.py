@@ -6,7 +6,7 @@ from typing import Any
 
 from notsodeep import checks
 from notsodeep.papers.head_comparison import HEAD_LABELS
-from notsodeep.report.drawing import DEEP, MUTED, SHALLOW
+from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW
 
 # Told apart by lightness and dashes as well as by hue.
 _STYLES: dict[str, dict[str, Any]] = {

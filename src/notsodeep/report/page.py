@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from notsodeep import __version__
 from notsodeep.files import atomic_write
-from notsodeep.report.drawing import svg_text
+from notsodeep.plotting.canvas import svg_text
 
 NAME = "report.html"
 """File of a run's page, in the directory of the run."""

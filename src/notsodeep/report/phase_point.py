@@ -6,8 +6,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from notsodeep.plotting.canvas import house_style, new_figure
 from notsodeep.report.collapse_figures import draw_phase_diagram
-from notsodeep.report.drawing import house_style, new_figure
 
 
 def phase_point_figure(records: list[dict[str, Any]], ratio: float, gain: float) -> Figure:

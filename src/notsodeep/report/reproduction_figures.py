@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from notsodeep import checks
+from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, new_figure
 from notsodeep.report.accuracy_figure import accuracy_figure
 from notsodeep.report.collapse_figures import kernel_figure, phase_figure
-from notsodeep.report.drawing import DEEP, MUTED, SHALLOW, new_figure
 from notsodeep.report.trained_head_figures import balanced_figure, imbalanced_figure
 
 Record = dict[str, Any]

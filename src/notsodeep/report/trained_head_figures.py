@@ -17,7 +17,7 @@ from notsodeep.papers.head_comparison import (
     heads_of,
     values_by_seed,
 )
-from notsodeep.report.drawing import DEEP, SHALLOW, house_style, new_figure
+from notsodeep.plotting.canvas import DEEP, SHALLOW, house_style, new_figure
 from notsodeep.report.head_styles import head_style
 
 Record = dict[str, Any]

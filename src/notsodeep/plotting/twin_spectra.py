@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from notsodeep.checks import FloatArray
-from notsodeep.equivalents import LimitingSpectrum
-from notsodeep.report.drawing import DEEP, MUTED, SHALLOW
-from notsodeep.report.match_figure import draw_spectra
+from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW
+from notsodeep.plotting.matches import draw_spectra
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from notsodeep.equivalents import LimitingSpectrum
 
 _BINS = 50
 _WIDE = 30.0  # ratio of the ends of a bulk from which on a linear axis shows little

@@ -12,8 +12,8 @@ from PIL import Image
 import notsodeep as nsd
 from notsodeep.equivalents import Comparison
 from notsodeep.errors import InvalidInput
-from notsodeep.report.drawing import DEEP, SHALLOW, save_figure, svg_text
-from notsodeep.report.spectrum_figure import spectrum_figure
+from notsodeep.plotting.canvas import DEEP, SHALLOW, save_figure, svg_text
+from notsodeep.plotting.spectra import spectrum_figure
 
 
 def comparison(n: int, activation: str = "relu", **options: str) -> Comparison:

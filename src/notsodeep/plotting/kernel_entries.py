@@ -1,0 +1,72 @@
+"""Kernel matrices in pictures, entry by entry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, axes_or_new
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from notsodeep.kernels import KernelPair, MonteCarloEstimate
+
+_SIDE = 150  # rows and columns that are drawn, at most; others are skipped evenly
+
+
+def kernel_pair(record: KernelPair, ax: Axes | None = None) -> Axes:
+    """Draw entries of the tangent kernel against those of the conjugate kernel.
+
+    Of many samples some are shown; the diagonal of a square pair has a colour of its own.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> pair = nsd.kernel_pair(nsd.DeepEquilibrium("relu", 0.2), nsd.data.sphere(20, 5, rng=0))
+    >>> kernel_pair(pair, nsd.plotting.new_figure()[1][0]).get_xlabel()
+    'conjugate kernel'
+    """
+    axes = axes_or_new(ax)
+    _against(axes, record.conjugate, record.tangent)
+    axes.set_xlabel("conjugate kernel")
+    axes.set_ylabel("tangent kernel")
+    axes.set_title("entries of both kernels")
+    return axes
+
+
+def monte_carlo(record: MonteCarloEstimate, ax: Axes | None = None) -> Axes:
+    """Draw the standard errors of a kernel's entries against their means.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> from notsodeep.kernels import explicit_draw
+    >>> draw = explicit_draw(nsd.ExplicitNetwork(["tanh"]), width=50)
+    >>> estimate = nsd.monte_carlo(draw, np.eye(3), draws=5, rng=0)["conjugate"]
+    >>> monte_carlo(estimate, nsd.plotting.new_figure()[1][0]).get_title()
+    'mean of 5 draws'
+    """
+    axes = axes_or_new(ax)
+    _against(axes, record.mean, record.standard_error)
+    axes.set_ylim(bottom=0.0)
+    axes.set_xlabel("mean of an entry")
+    axes.set_ylabel("standard error")
+    axes.set_title(f"mean of {record.draws} draws")
+    return axes
+
+
+def _against(axes: Axes, x: NDArray[Any], y: NDArray[Any]) -> None:
+    step = max(1, -(-max(x.shape) // _SIDE))
+    square = x.shape[0] == x.shape[1]
+    x, y = x[::step, ::step], y[::step, ::step]
+    diagonal = np.eye(*x.shape, dtype=np.bool_) & square
+    axes.axhline(0.0, color=MUTED, lw=0.6)
+    axes.axvline(0.0, color=MUTED, lw=0.6)
+    rest = "pairs of samples"
+    axes.plot(x[~diagonal], y[~diagonal], ".", ms=2, color=DEEP, label=rest, rasterized=True)
+    if square:
+        axes.plot(x[diagonal], y[diagonal], ".", ms=5, color=SHALLOW, label="diagonal")
+    axes.legend(frameon=False)

@@ -1,0 +1,221 @@
+"""Spectra in pictures: limiting laws, exact eigenvalues, estimated densities."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from notsodeep import checks
+from notsodeep.checks import FloatArray
+from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, axes_or_new, house_style, new_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from notsodeep.equivalents import Comparison, LimitingSpectrum
+    from notsodeep.kernel_solvers import Eigenpairs, SpectralDensity
+
+_BINS = 60
+
+
+def spectrum_figure(comparison: Comparison, title: str = "") -> Figure:
+    """Draw the histogram of exact eigenvalues, the limiting density over it, and the spikes.
+
+    Left the bulk, right the isolated eigenvalues as predicted and as found.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        With a law: `compare` makes one when the population is known.
+    title : str
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> X, deq = nsd.data.sphere(40, 60, rng=0), nsd.DeepEquilibrium("normalized_relu", 0.2)
+    >>> result = nsd.compare(nsd.conjugate_kernel(deq, X), nsd.sphere_equivalent(deq, X))
+    >>> [axes.get_title() for axes in spectrum_figure(result).axes]
+    ['bulk', 'isolated eigenvalues']
+    """
+    law = comparison.law
+    if law is None:
+        remedy = "Pass law=limiting_spectrum(eq, population='deconvolved') to compare."
+        raise checks.refusal("comparison", "spectrum_figure", "hold a limiting law", "None", remedy)
+    with house_style():
+        figure, axes = new_figure(2, ratios=[2.2, 1.0])
+        draw_bulk(axes[0], comparison.eigenvalues, law)
+        draw_spikes(axes[1], comparison)
+        if title:
+            figure.suptitle(title)
+    return figure
+
+
+def comparison(record: Comparison, ax: Axes | None = None) -> Axes:
+    """Draw the eigenvalues of the exact kernel, and the limiting density if the law is known.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> X, deq = nsd.data.sphere(40, 60, rng=0), nsd.DeepEquilibrium("normalized_relu", 0.2)
+    >>> result = nsd.compare(nsd.conjugate_kernel(deq, X), nsd.sphere_equivalent(deq, X))
+    >>> comparison(result, new_figure()[1][0]).get_title()
+    'bulk'
+    """
+    axes = axes_or_new(ax)
+    draw_bulk(axes, record.eigenvalues, record.law)
+    return axes
+
+
+def limiting_spectrum(record: LimitingSpectrum, ax: Axes | None = None) -> Axes:
+    """Draw the limiting density, its point mass as a dotted line, and spikes as triangles.
+
+    Spikes far from the bulk are named at the edge of the panel instead.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> deq = nsd.DeepEquilibrium("tanh", 0.2)
+    >>> law = nsd.limiting_spectrum(nsd.sphere_equivalent(deq, nsd.data.sphere(40, 60, rng=0)))
+    >>> limiting_spectrum(law, new_figure()[1][0]).get_xlabel()
+    'eigenvalue'
+    """
+    axes = axes_or_new(ax)
+    place, mass = record.point_mass
+    ends = [*np.ravel(record.support), *([place] if mass else [])]
+    width = max(max(ends) - min(ends), 1e-3 * abs(place) + 1e-12)
+    values = [spike.value for spike in record.spikes]
+    near = [value for value in values if min(ends) - width < value < max(ends) + width]
+    far = [value for value in values if value not in near]
+    ends += near
+    _draw_law(axes, record)
+    if near:
+        ground = np.zeros(len(near))
+        axes.plot(near, ground, "^", color=SHALLOW, ms=8, clip_on=False, label="spikes")
+    if far:
+        listed = ", ".join(f"{value:.4g}" for value in far)
+        axes.text(
+            0.98, 0.55, f"spikes outside: {listed}", ha="right", color=MUTED,
+            transform=axes.transAxes,
+        )  # fmt: skip
+    axes.set_xlim(min(ends) - 0.08 * width, max(ends) + 0.08 * width)
+    axes.set_ylim(bottom=0.0)
+    axes.set_xlabel("eigenvalue")
+    axes.set_ylabel("density")
+    axes.set_title("limiting spectrum")
+    axes.legend(frameon=False)
+    return axes
+
+
+def spectral_density(
+    record: SpectralDensity, ax: Axes | None = None, *, width: float | None = None
+) -> Axes:
+    """Draw an estimated density of eigenvalues with a band of two standard errors.
+
+    Parameters
+    ----------
+    record : SpectralDensity
+    ax : Axes, optional
+    width : float, optional
+        Of the Gaussian that smooths it; 2 % of the range without its extreme percents by default.
+
+    Examples
+    --------
+    >>> from notsodeep.kernel_solvers import spectral_density as estimate
+    >>> density = estimate(np.diag(np.linspace(0.0, 1.0, 200)), probes=5, steps=20)
+    >>> spectral_density(density, new_figure()[1][0]).get_ylabel()
+    'density'
+    """
+    axes = axes_or_new(ax)
+    nodes, weights = record.nodes.ravel(), record.weights.ravel()
+    order = np.argsort(nodes)
+    shares = np.cumsum(weights[order]) / weights.sum()
+    # Isolated eigenvalues would leave no room for the rest.
+    low, high = nodes[order][np.searchsorted(shares, (0.01, 0.99))]
+    span = float(high - low) or 1.0
+    x = np.linspace(low - 0.1 * span, high + 0.1 * span, 400)
+    value, error = record.density(x, 0.02 * span if width is None else width)
+    axes.fill_between(x, value - 2.0 * error, value + 2.0 * error, color=DEEP, alpha=0.25, lw=0)
+    axes.plot(x, value, color=DEEP, lw=1.8)
+    axes.set_ylim(bottom=0.0)
+    axes.set_xlabel("eigenvalue")
+    axes.set_ylabel("density")
+    axes.set_title(f"density of {record.size} eigenvalues")
+    return axes
+
+
+def eigenpairs(record: Eigenpairs, ax: Axes | None = None) -> Axes:
+    """Draw the leading eigenvalues by rank; bars show how far the exact ones may be.
+
+    Examples
+    --------
+    >>> from notsodeep.kernel_solvers import top_eigenpairs
+    >>> pairs = top_eigenpairs(np.diag(np.arange(1.0, 51.0)), 3)
+    >>> eigenpairs(pairs, new_figure()[1][0]).get_xlabel()
+    'rank'
+    """
+    axes = axes_or_new(ax)
+    from matplotlib.ticker import MaxNLocator
+
+    ranks = np.arange(1, len(record.values) + 1)
+    axes.errorbar(ranks, record.values, yerr=record.residuals, fmt="o", color=DEEP, ms=5, capsize=2)
+    if record.values.min() > 0.0:
+        axes.set_yscale("log")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("rank")
+    axes.set_ylabel("eigenvalue")
+    axes.set_title(f"leading eigenvalues{'' if record.converged else ', not converged'}")
+    return axes
+
+
+def draw_bulk(axes: Axes, eigenvalues: FloatArray, law: LimitingSpectrum | None) -> None:
+    """Draw the histogram of the eigenvalues within the bulk and the density over it."""
+    place, mass = (0.0, 0.0) if law is None else law.point_mass
+    support = () if law is None else law.support
+    ends = np.ravel(support) if support else np.quantile(eigenvalues, [0.02, 0.98])
+    low, high = min(ends[0], place if mass else np.inf), max(ends[-1], place if mass else -np.inf)
+    margin = 0.08 * max(high - low, 1e-3 * abs(place) + 1e-12)
+    edges = np.linspace(low - margin, high + margin, _BINS + 1)
+    counts, _ = np.histogram(eigenvalues, bins=edges)
+    heights = counts / (len(eigenvalues) * (edges[1] - edges[0]))
+    axes.stairs(heights, edges, fill=True, color=DEEP, alpha=0.45, label="exact eigenvalues")
+    if law is not None:
+        _draw_law(axes, law)
+    inside = heights[edges[1:] > place + margin]
+    if mass and inside.size and support:  # the bin of the point mass would dwarf the bulk
+        axes.set_ylim(0.0, 1.6 * float(inside.max()))
+    axes.set_xlabel("eigenvalue")
+    axes.set_ylabel("density")
+    axes.set_title("bulk")
+    axes.legend(frameon=False)
+
+
+def _draw_law(axes: Axes, law: LimitingSpectrum) -> None:
+    for index, (left, right) in enumerate(law.support):
+        # Dense near the edges, where the density rises like a square root.
+        x = left + (right - left) * np.sin(np.linspace(0.0, np.pi / 2, 200)) ** 2
+        label = "limiting density" if index == 0 else None
+        axes.plot(x, law.density(x), color=SHALLOW, lw=1.8, label=label)
+    place, mass = law.point_mass
+    if mass:
+        axes.axvline(place, color=SHALLOW, lw=1.2, ls=":", label=f"point mass {mass:.2f}")
+
+
+def draw_spikes(axes: Axes, comparison: Comparison) -> None:
+    """Draw predicted and found isolated eigenvalues side by side."""
+    axes.set_title("isolated eigenvalues")
+    if not comparison.spikes:
+        axes.set_axis_off()
+        axes.text(0.5, 0.5, "none predicted", ha="center", color=MUTED, transform=axes.transAxes)
+        return
+    places = np.arange(1, len(comparison.spikes) + 1)
+    found = [spike.found for spike in comparison.spikes]
+    predicted = [spike.predicted for spike in comparison.spikes]
+    axes.plot(places, found, "o", color=DEEP, ms=7, label="exact")
+    axes.plot(places, predicted, "x", color=SHALLOW, ms=9, mew=2, label="predicted")
+    axes.set_xticks(places)
+    axes.set_xlim(0.5, len(places) + 0.5)
+    axes.set_ylim(0.0, 1.15 * max(*found, *predicted))
+    axes.set_xlabel("largest first")
+    axes.legend(loc="lower left", frameon=False)

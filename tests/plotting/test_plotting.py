@@ -1,0 +1,143 @@
+"""Every record that can be drawn is drawn, into given axes or into new ones."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+import notsodeep as nsd
+from notsodeep import plotting
+from notsodeep.collapse import CollapseMetrics, layer_peeled, seli, simplex_etf
+from notsodeep.errors import InvalidInput
+from notsodeep.kernel_solvers import (
+    early_stopping_path,
+    ridge_path,
+    solve,
+    spectral_density,
+    top_eigenpairs,
+)
+from notsodeep.kernels import explicit_draw
+
+
+@pytest.fixture(scope="module")
+def drawn() -> dict[str, Any]:
+    """A record for every function that draws one."""
+    X = nsd.data.sphere(60, 80, rng=0)
+    deq = nsd.DeepEquilibrium("normalized_relu", sigma_a2=0.2)
+    K, eq = nsd.conjugate_kernel(deq, X), nsd.sphere_equivalent(deq, X)
+    found = nsd.match(nsd.DeepEquilibrium("tanh", 0.2), tau0=1.0, family="hard_tanh")
+    certificate = found.certify(X)
+    metrics = CollapseMetrics(num_classes=4)
+    metrics.update(simplex_etf(4, 6, rng=0), np.arange(4))
+    draw = explicit_draw(nsd.ExplicitNetwork(["tanh"]), width=30)
+    levels = np.logspace(-2.0, 1.0, 8)
+    return {
+        "certificate": certificate,
+        "collapse": metrics.compute(),
+        "comparison": nsd.compare(K, eq),
+        "conditions": certificate.conditions,
+        "early_stopping": early_stopping_path(K, X[:, 0], levels),
+        "eigenpairs": top_eigenpairs(K, 4),
+        "kernel_pair": nsd.kernel_pair(deq, X),
+        "layer_peeled": layer_peeled([100, 100, 1, 1], budget=0.5),
+        "limiting_spectrum": nsd.limiting_spectrum(eq),
+        "match": found,
+        "monte_carlo": nsd.monte_carlo(draw, X[:5], draws=3, rng=0)["conjugate"],
+        "ridge_path": ridge_path(K, X[:, :2], levels),
+        "seli": seli([10, 10, 1]),
+        "solution": solve(K, X[:, :3], ridge=0.1),
+        "spectral_density": spectral_density(K, probes=4, steps=20),
+    }
+
+
+@pytest.fixture(autouse=True)
+def closed() -> Iterator[None]:
+    """Leave no figure open."""
+    yield
+    plt.close("all")
+
+
+def functions_of_records() -> list[str]:
+    tools = {"house_style", "new_figure", "save_figure", "svg_text", "themed_svg"}
+    names = [name for name in plotting.__all__ if name.islower()]
+    return [name for name in names if name not in tools and not name.endswith("_figure")]
+
+
+@pytest.mark.parametrize("name", functions_of_records())
+def test_draws_into_given_axes_and_into_new_ones(name: str, drawn: dict[str, Any]) -> None:
+    draw, record = getattr(plotting, name), drawn[name]
+    figure, (axes,) = plotting.new_figure()
+    assert draw(record, axes) is axes
+    assert axes.has_data()
+    assert plt.get_fignums() == []
+    fresh = draw(record)
+    assert plt.get_fignums() == [fresh.get_figure().number]
+    assert len(plotting.svg_text(figure)) > 5000
+
+
+def test_kernels_between_two_sets_have_no_diagonal() -> None:
+    deq = nsd.DeepEquilibrium("tanh", 0.2)
+    pair = nsd.kernel_pair(deq, nsd.data.sphere(9, 4, rng=0), nsd.data.sphere(5, 4, rng=1))
+    axes = plotting.kernel_pair(pair, plotting.new_figure()[1][0])
+    assert [t.get_text() for t in axes.get_legend().get_texts()] == ["pairs of samples"]  # type: ignore[union-attr]
+
+
+def test_bars_of_conditions_end_at_the_bound_of_what_holds() -> None:
+    conditions = nsd.conditions(nsd.DeepEquilibrium("relu", 0.5), tau0=1.0)
+    axes = plotting.conditions(conditions, plotting.new_figure()[1][0])
+    lengths = {v.name: bar.get_width() for v, bar in zip(conditions, axes.patches, strict=True)}  # type: ignore[attr-defined]
+    assert lengths["contraction"] == pytest.approx(2.0)  # σa² = 0.5 against 0.25
+    assert lengths["uniqueness of τ*"] < 1.0
+
+
+def test_cosines_of_a_classifier_need_one(drawn: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=r"hold a classifier.*metrics.compute\(W\)"):
+        plotting.collapse(drawn["collapse"], vectors="classifier")
+    with pytest.raises(InvalidInput, match="Unknown vectors"):
+        plotting.collapse(drawn["collapse"], vectors="means")  # type: ignore[arg-type]
+
+
+def test_plotting_needs_no_matplotlib_until_something_is_drawn() -> None:
+    script = """
+import sys
+finders = list(sys.meta_path)
+class Without:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.split(".")[0] != "matplotlib":
+            found = (finder.find_spec(name, path, target) for finder in finders)
+            return next((spec for spec in found if spec is not None), None)
+sys.meta_path[:] = [Without]
+import notsodeep as nsd
+assert nsd.plotting.DEEP.startswith("#")
+try:
+    nsd.plotting.new_figure()
+except nsd.errors.MissingPackage as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert "pip install 'notsodeep[plot]'" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("module", "name"),
+    [
+        ("drawing", "save_figure"),
+        ("match_figure", "match_figure"),
+        ("spectrum_figure", "spectrum_figure"),
+    ],
+)
+def test_former_homes_still_work_and_say_so(module: str, name: str) -> None:
+    sys.modules.pop(f"notsodeep.report.{module}", None)
+    with pytest.warns(DeprecationWarning, match="part of notsodeep.plotting now"):
+        former = importlib.import_module(f"notsodeep.report.{module}")
+    assert getattr(former, name) is getattr(plotting, name)
