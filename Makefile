@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --con
 # threads, and threads of several processes would fight.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist loadfile
 
-.PHONY: help run test test-all lint format bench docs clean
+.PHONY: help run test test-all lint format bench docs dist clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -41,14 +41,17 @@ docs: $(VENV)/docs.stamp ## Build the documentation into docs/_build/html
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html
 	@echo "open docs/_build/html/index.html"
 
+dist: ## Build sdist and wheel into dist, and do the main job with the wheel alone
+	PYTHON=$(PYTHON) .ci/dist
+
 clean: ## Remove the virtual environment and everything built
-	rm -rf $(VENV) docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) dist docs/_build .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/run.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) --editable '.[onnx]'
+	$(PIP) --editable '.[cli,onnx,plot]'
 	touch $@
 
 $(VENV)/dev.stamp: $(VENV)/run.stamp

@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Literal
 
+from notsodeep import extras
+
 Advance = Callable[[int, int | None], None]
 """Called as ``advance(done, total)``; `total` is None while it is not known."""
 
@@ -26,7 +28,8 @@ def progress_bar(
     description : str
         What is being done.
     enabled : bool
-        False shows nothing; neither does a stream that is not a terminal.
+        False shows nothing; neither does a stream that is not a terminal, or the package rich if it
+        is not installed.
     unit : {"bytes", "items", "work"}
         What is counted.  Pieces of "work" may take minutes each: their sum is shown as a share, and
         the time left is estimated from all of them instead of the last half minute.
@@ -42,7 +45,7 @@ def progress_bar(
     ...     for done in range(3):
     ...         advance(done + 1, 3)
     """
-    if not enabled:
+    if not enabled or not extras.is_installed("rich"):
         yield _ignore
         return
     # Loading rich takes longer than most things a bar is off for.

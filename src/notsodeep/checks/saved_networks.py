@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import numbers
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -16,7 +15,6 @@ from notsodeep.errors import (
     DataCorrupted,
     DataNotFound,
     InvalidInput,
-    MissingPackage,
     NotEnoughMemory,
 )
 
@@ -169,15 +167,6 @@ def same_digest(found: str, expected: str | None, path: Path) -> None:
 def no_such_network(path: Path) -> DataNotFound:
     """Word the absence of a saved network."""
     return DataNotFound(f"There is no file {path}. Write one with notsodeep.save(module, path).")
-
-
-def installed(package: str, extra: str, owner: str) -> None:
-    """Require an optional package."""
-    if importlib.util.find_spec(package) is None:
-        raise MissingPackage(
-            f"{owner} needs the package {package}, which is not installed. "
-            f"Get it with: pip install 'notsodeep[{extra}]'"
-        )
 
 
 def opset(value: object, least: int, most: int, owner: str) -> int:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from notsodeep import extras
 from notsodeep.cli.options import (
     ActivationOption,
     ConfigOption,
@@ -64,6 +65,7 @@ def compile_command(
 
     Example: notsodeep compile --activation relu --sigma-a2 0.2 --data digits --out runs/relu
     """
+    extras.require("notsodeep compile", "jinja2", "matplotlib", "torch")
     from notsodeep.compilation.random_deq import CompileSettings, compile_deq
     from notsodeep.report.compile_page import (
         certified_rows,

@@ -13,9 +13,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from notsodeep import __version__
+from notsodeep import __version__, extras
 from notsodeep.cli import collapsing, compiling, data, exploring, moments, reproducing, studying
-from notsodeep.errors import InvalidInput, NotSoDeepError
+from notsodeep.errors import InvalidInput, MissingPackage, NotSoDeepError
 
 app = typer.Typer(
     name="notsodeep",
@@ -79,6 +79,10 @@ def main() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(0)
         _fail(str(error) or type(error).__name__, 1)
+    except ModuleNotFoundError as error:
+        if not isinstance(explanation := extras.explained(error), MissingPackage):
+            raise
+        _fail(str(explanation), 1)
     else:
         sys.exit(code or 0)
 

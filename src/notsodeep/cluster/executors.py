@@ -14,8 +14,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from notsodeep import checks
-from notsodeep.checks import saved_networks, storage
+from notsodeep import checks, extras
+from notsodeep.checks import storage
 from notsodeep.threads import map_threads
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def open_executor(
     """
     if where is None:
         return InProcess()
-    saved_networks.installed("distributed", "cluster", "open_executor")
+    extras.require("open_executor", "distributed")
     from notsodeep.cluster.dask_executor import DaskExecutor
 
     return DaskExecutor(where, worker_timeout)

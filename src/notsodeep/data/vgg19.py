@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from notsodeep import checks
+from notsodeep import checks, extras
 from notsodeep.data.directories import with_home
 from notsodeep.errors import DataCorrupted, DataNotFound
 from notsodeep.files import sha256_of_file
@@ -106,6 +106,7 @@ class VGG19Features:
 
     def network(self) -> torch.nn.Sequential:
         """Build the stack: images in [0, 1], shape (n, 3, h, w), to features of shape (n, q)."""
+        extras.require("VGG19Features", "torch")
         import torch
 
         path = self._existing_weights()
@@ -145,9 +146,10 @@ class VGG19Features:
         ndarray of float32, shape (n, q)
             One row per image.
         """
+        self.check_images(images)
+        extras.require("VGG19Features", "torch")
         import torch
 
-        self.check_images(images)
         network = self.network()
         parts = []
         with torch.inference_mode():

@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
-from notsodeep import checks
+from notsodeep import checks, extras
 from notsodeep.activations import Activation
 from notsodeep.checks import FloatArray, IntArray
 from notsodeep.checks import estimators as estimator_checks
@@ -114,11 +114,12 @@ class CompiledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Match and train, on rows X, shape (n, p), and labels y, shape (n,), numbers or names."""
+        owner = type(self).__name__
+        extras.require(owner, "torch")
         import torch
 
         from notsodeep.networks.build import build
 
-        owner = type(self).__name__
         checks.known_name(self.train, get_args(Train), f"train of {owner}")
         checks.positive_number(self.ridge, "ridge", owner)
         refine = estimator_checks.flag(self.refine, "refine", owner)

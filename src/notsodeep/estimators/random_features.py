@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from notsodeep import checks
+from notsodeep import checks, extras
 from notsodeep.activations import Activation
 from notsodeep.checks import FloatArray
 from notsodeep.data.preprocessing import Preprocessing, PreprocessingKind
@@ -94,11 +94,12 @@ class RandomEquilibriumFeatures(
 
     def fit(self, X: ArrayLike, y: Any = None) -> Self:
         """Draw the weights, for rows X of shape (n, p); y is ignored."""
+        owner = type(self).__name__
+        extras.require(owner, "torch")
         import torch
 
         from notsodeep.networks.build import build
 
-        owner = type(self).__name__
         checks.known_name(self.network, get_args(NetworkName), f"network of {owner}")
         width = checks.positive_integer(self.width, "width", owner)
         deq = DeepEquilibrium(self.activation, self.sigma_a2)

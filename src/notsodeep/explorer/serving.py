@@ -12,8 +12,7 @@ import webbrowser
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from notsodeep import checks
-from notsodeep.errors import MissingPackage
+from notsodeep import checks, extras
 from notsodeep.explorer.loopback import LoopbackOnly
 from notsodeep.explorer.uploads import MAX_MEGABYTES
 from notsodeep.plotting.canvas import DEEP, SHALLOW
@@ -47,14 +46,11 @@ def serve(
     InvalidInput
         The port is taken.
     """
-    try:
-        import streamlit
-        import uvicorn
-        from streamlit.web import bootstrap
-    except ImportError as error:
-        raise MissingPackage(
-            "The explorer needs Streamlit. Install it with: pip install 'notsodeep[app]'"
-        ) from error
+    extras.require("The explorer", "streamlit")
+    import streamlit
+    import uvicorn
+    from streamlit.web import bootstrap
+
     bootstrap.load_config_options(options_of(port))
     sys.argv = [str(SCRIPT), str(runs)]  # what the script is told
     settings = uvicorn.Config(

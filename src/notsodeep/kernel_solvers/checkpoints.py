@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import safetensors.numpy
 from scipy.sparse.linalg import LinearOperator
 
 from notsodeep.checks import FloatArray, solvers
@@ -116,7 +115,9 @@ class SolveCheckpoints:
         found = read_state(directory, _KIND, "solve")
         if found is None:
             return None
-        arrays, facts = safetensors.numpy.load_file(found.path), found.facts
+        from safetensors.numpy import load_file
+
+        arrays, facts = load_file(found.path), found.facts
         stored = Problem(
             str(facts["B"]), float(facts["ridge"]), arrays["image"], arrays["preconditioned"]
         )
@@ -134,6 +135,8 @@ class SolveCheckpoints:
         """
         if not now and time.monotonic() - self._written < self._seconds:
             return
+        from safetensors.numpy import save
+
         problem = self._problem
         arrays = {name: getattr(progress.state, name) for name in _STATE}
         arrays |= {
@@ -141,7 +144,7 @@ class SolveCheckpoints:
             "image": problem.image,
             "preconditioned": problem.preconditioned,
         }
-        content = safetensors.numpy.save({k: np.ascontiguousarray(v) for k, v in arrays.items()})
+        content = save({k: np.ascontiguousarray(v) for k, v in arrays.items()})
         facts = {"B": problem.right, "ridge": problem.ridge, "steps": progress.steps}
         write_state(self._directory, _KIND, content, facts)
         self._written = time.monotonic()

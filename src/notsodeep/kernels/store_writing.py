@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from numpy.typing import ArrayLike
 
-from notsodeep import checks
-from notsodeep.checks import saved_networks, storage
+from notsodeep import checks, extras
+from notsodeep.checks import storage
 from notsodeep.cluster.executors import Executor, InProcess
 from notsodeep.errors import DataCorrupted, LockTimeout, RunInUse
 from notsodeep.files import Manifest, manifests
@@ -106,7 +106,7 @@ def store_kernel(
     ((100, 100), [], (2, 100))
     """
     owner = "store_kernel"
-    saved_networks.installed("zarr", "cluster", owner)
+    extras.require(owner, "zarr")
     kind = checks.kernel_dtype(dtype, owner)
     checks.integer_at_least(side, 16, "side", owner)
     source = BlockSource.checked(model, X, None, kernel, convention, owner)

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from notsodeep import checks
-from notsodeep.checks import saved_networks, storage
+from notsodeep import checks, extras
+from notsodeep.checks import storage
 from notsodeep.files.atomic_files import (
     named_write_failures,
     remove_abandoned,
@@ -123,7 +123,7 @@ class StoredBlocks:
         DataCorrupted
             A directory is a symbolic link: what is written there would go elsewhere.
         """
-        saved_networks.installed("zarr", "cluster", "store_kernel")
+        extras.require("store_kernel", "zarr")
         self._refuse_links()
         with named_write_failures(self.directory):
             self._remove_abandoned()

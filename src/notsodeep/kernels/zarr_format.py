@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from notsodeep import checks
-from notsodeep.checks import saved_networks
+from notsodeep import checks, extras
 
 if TYPE_CHECKING:
     import zarr
@@ -79,7 +78,7 @@ def _text(value: Any) -> str:
 
 def open_array(directory: Path, description: dict[str, Any], *, read_only: bool) -> zarr.Array[Any]:
     """Return the array in a directory, taken to be what `description` says."""
-    saved_networks.installed("zarr", "cluster", "KernelStore")
+    extras.require("KernelStore", "zarr")
     import zarr
     from zarr.storage import LocalStore, StorePath
 

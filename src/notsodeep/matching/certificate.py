@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 from scipy import linalg
 
 from notsodeep import checks
@@ -65,11 +65,9 @@ class Certificate:
         }
 
     def __str__(self) -> str:
-        table = Table(title=f"{self.names['deq']}: {self.kernel} kernel, {self.convention}")
-        table.add_column(f"on {len(self.difference)} rows")
-        table.add_column("matched", justify="right")
-        table.add_column("unmatched", justify="right")
-        rows = {
+        title = f"{self.names['deq']}: {self.kernel} kernel, {self.convention}"
+        rows: list[tuple[str, ...]] = [(f"on {len(self.difference)} rows", "matched", "unmatched")]
+        measures = {
             "operator-norm gap": ("gap", "{:.4g}"),
             "relative to the DEQ": ("relative_gap", "{:.3%}"),
             "after best rescaling": ("scaled_gap", "{:.3%}"),
@@ -78,22 +76,16 @@ class Certificate:
             "kernel alignment": ("alignment", "{:.6f}"),
             "top eigenvector overlap": ("eigenvector_overlap", "{:.6f}"),
         }
-        for label, (name, form) in rows.items():
-            values = [form.format(getattr(side, name)) for side in (self.matched, self.baseline)]
-            table.add_row(label, *values)
-        if self.accuracy is not None:
-            table.add_row(
-                f"ridge accuracy (DEQ {self.accuracy['deq']:.2%})",
-                f"{self.accuracy['matched']:.2%}",
-                f"{self.accuracy['baseline']:.2%}",
-            )
-        console = Console(width=80, no_color=True)
-        with console.capture() as capture:
-            console.print(table)
+        for label, (name, form) in measures.items():
+            matched, baseline = getattr(self.matched, name), getattr(self.baseline, name)
+            rows.append((label, form.format(matched), form.format(baseline)))
+        if (accuracy := self.accuracy) is not None:
+            label = f"ridge accuracy (DEQ {accuracy['deq']:.2%})"
+            rows.append((label, f"{accuracy['matched']:.2%}", f"{accuracy['baseline']:.2%}"))
         failing = [verdict.name for verdict in self.conditions if verdict.holds is not True]
         note = f"conditions that do not hold: {', '.join(failing)}\n" if failing else ""
         networks = f"matched: {self.names['matched']}\nunmatched: {self.names['baseline']}\n"
-        return capture.get() + networks + note
+        return _framed(title, rows) + networks + note
 
 
 def certificate_of_kernels(
@@ -158,6 +150,31 @@ def ridge_accuracy(K: FloatArray, labels: IntArray, order: IntArray | None = Non
         weights = linalg.solve(system, targets[train], assume_a="pos")
         right += int(((K[np.ix_(test, train)] @ weights).argmax(axis=1) == labels[test]).sum())
     return right / len(K)
+
+
+def _framed(title: str, rows: Sequence[tuple[str, ...]]) -> str:
+    """Draw a table as text: a title, a head, and columns of which all but the first are numbers."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+
+    def rule(left: str, bar: str, joint: str, right: str) -> str:
+        return left + joint.join(bar * (width + 2) for width in widths) + right
+
+    def line(row: tuple[str, ...], wall: str) -> str:
+        cells = [row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]
+        return f"{wall} " + f" {wall} ".join(cells) + f" {wall}"
+
+    top = rule("┏", "━", "┳", "┓")
+    titles = textwrap.wrap(title, len(top))
+    head, *body = rows
+    lines = [
+        *(" " * ((len(top) - len(part)) // 2) + part for part in titles),
+        top,
+        line(head, "┃"),
+        rule("┡", "━", "╇", "┩"),
+        *(line(row, "│") for row in body),
+        rule("└", "─", "┴", "┘"),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _block_means(K: FloatArray, labels: IntArray) -> FloatArray:

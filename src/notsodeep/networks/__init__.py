@@ -1,5 +1,9 @@
 """Finite networks in PyTorch."""
 
+from notsodeep import extras
+
+extras.require("notsodeep.networks", "torch")  # in words, before an import fails without
+
 from notsodeep.networks.build import build
 from notsodeep.networks.empirical_kernels import EmpiricalKernels, empirical_kernels
 from notsodeep.networks.implicit_layer import implicit_layer

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from notsodeep import __version__, checks
+from notsodeep import __version__, checks, extras
 from notsodeep.checks import saved_networks
 from notsodeep.data import Preprocessing
 from notsodeep.errors import NotConverged
@@ -95,7 +95,7 @@ def export_onnx(
     preprocessing, names = attached(module, preprocessing, classes, owner)
     if steps is not None:
         checks.positive_integer(steps, "steps", owner)
-    saved_networks.installed("onnx", "onnx", owner)
+    extras.require(owner, "onnx")
     import onnx
 
     version = saved_networks.opset(opset, _LEAST_OPSET, onnx.defs.onnx_opset_version(), owner)

@@ -1,0 +1,135 @@
+"""What works without the optional packages, and what is said where one of them is needed."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import textwrap
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from notsodeep import extras
+from notsodeep.errors import MissingPackage
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+# Beside the extras, what a full installation brings and the core does without.
+ABSENT = {*extras._EXTRA_OF, "PIL", "click", "joblib", "pandas", "safetensors", "sklearn"}
+
+
+def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run code in a process in which the optional packages cannot be found."""
+    absent = textwrap.dedent(f"""
+        import sys
+        from importlib.machinery import PathFinder
+
+        class Finder(PathFinder):
+            @classmethod
+            def find_spec(cls, name, path=None, target=None):
+                absent = name.split(".")[0] in {sorted(ABSENT)}
+                return None if absent else super().find_spec(name, path, target)
+
+        sys.meta_path = [Finder if finder is PathFinder else finder for finder in sys.meta_path]
+    """)
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-c", absent + textwrap.dedent(code), *arguments],
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_core_works_alone() -> None:
+    result = python("""
+        import numpy as np
+        import notsodeep as nsd
+
+        deq = nsd.DeepEquilibrium("tanh", sigma_a2=0.2)
+        mixture = nsd.data.paper_mixture(dimension=40)
+        X, y = mixture.sample(60, rng=0)
+        stats = mixture.statistics(X, y)
+        centred = deq.centred(stats.tau0)
+        K = nsd.conjugate_kernel(centred, X)
+        assert K.shape == nsd.tangent_kernel(centred, X).shape == (60, 60)
+        comparison = nsd.compare(K, nsd.equivalent(centred, X, stats))
+        assert 0 < comparison.relative_gap < 0.1
+        found = nsd.match(deq, X, refine=True)
+        certificate = found.certify(*mixture.sample(30, rng=1))
+        assert certificate.matched.relative_gap < 0.1 * certificate.baseline.relative_gap
+        assert "relative to the DEQ" in str(certificate)
+        solution = nsd.kernel_solvers.solve(nsd.KernelOperator(centred, X), y, ridge=0.1)
+        assert solution.converged
+        assert nsd.collapse.simplex_etf(3, 4, rng=0).shape == (3, 4)
+        print(*sorted({name.split(".")[0] for name in sys.modules}))
+    """)
+    assert result.returncode == 0, result.stderr
+    assert not ABSENT & set(result.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("call", "packages", "extra"),
+    [
+        ("nsd.build(deq, 4, 8, 2, rng=0)", "torch", "torch"),
+        ("nsd.networks", "torch", "torch"),
+        ("nsd.load('network.safetensors')", "torch", "torch"),
+        ("nsd.kernels.store_kernel('k.zarr', deq, np.eye(4))", "zarr", "cluster"),
+        ("nsd.cluster.open_executor('local').__enter__()", "distributed", "cluster"),
+        ("import notsodeep.report", "jinja2 and matplotlib", "cli,plot"),
+        ("import notsodeep.cli", "rich and typer", "cli"),
+    ],
+)
+def test_what_is_missing_is_named_with_the_command(call: str, packages: str, extra: str) -> None:
+    result = python(f"""
+        import numpy as np
+        import notsodeep as nsd
+
+        deq = nsd.DeepEquilibrium("relu", 0.2)
+        try:
+            {call}
+        except nsd.errors.MissingPackage as error:
+            print(error)
+    """)
+    assert result.returncode == 0, result.stderr
+    assert re.search(rf" needs the packages? {packages}, which (is|are) not", result.stdout)
+    assert result.stdout.endswith(f"with: pip install 'notsodeep[{extra}]'\n")
+
+
+def test_the_command_line_says_so_in_one_line() -> None:
+    result = python("from notsodeep.__main__ import main; main()", "moments")
+    assert result.returncode == 1
+    assert result.stdout == ""
+    assert result.stderr == (
+        "error: The command line needs the packages rich and typer, which are not installed. "
+        "Get them with: pip install 'notsodeep[cli]'\n"
+    )
+
+
+def test_a_command_that_needs_more_says_so_too(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['torch'] = None; from notsodeep.__main__ import main; main()"
+    out = tmp_path / "run"
+    result = subprocess.run(
+        [sys.executable, "-c", code, "compile", "--out", str(out)], capture_output=True, text=True
+    )
+    assert result.returncode == 1
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith("error: notsodeep compile needs the package torch, which")
+    assert not out.exists()
+
+
+def test_imports_that_fail_elsewhere_are_explained() -> None:
+    inner = ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn")
+    assert isinstance(extras.explained(inner), MissingPackage)
+    other = ModuleNotFoundError("No module named 'mine'", name="mine")
+    assert extras.explained(other) is other
+
+
+def test_the_table_agrees_with_the_project_file() -> None:
+    declared = PROJECT["optional-dependencies"]
+    core = {re.split("[>=]", line)[0] for line in PROJECT["dependencies"]}
+    assert not core & set(extras._EXTRA_OF)
+    for extra, packages in extras.EXTRAS.items():
+        names = {re.split("[>=]", line)[0] for line in declared[extra]}
+        assert set(packages) <= names, extra
+    assert declared["all"] == [f"notsodeep[{','.join(sorted(extras.EXTRAS))}]"]
