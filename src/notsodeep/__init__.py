@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from notsodeep.networks.onnx_export import export_onnx
     from notsodeep.networks.persistence import load, save
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 # Each public name and the module that defines it.  They are imported when first used, so that
 # `import notsodeep` and `notsodeep --help` stay instant.
