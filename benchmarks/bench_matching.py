@@ -66,7 +66,11 @@ def main() -> None:
 
             def work(deq: Any = deq, family: str = family, kernel: Any = kernel,
                      where: dict[str, Any] = where) -> Match:  # fmt: skip
-                return nsd.match(deq, family=family, kernel=kernel, **where)
+                options = dict(where)
+                chosen = family
+                if "layers" in options:
+                    chosen = nsd.matching.named(family, layers=options.pop("layers"))
+                return nsd.match(deq, family=chosen, kernel=kernel, **options)
 
             match = work()
             results.add(

@@ -29,11 +29,11 @@ PACKAGES = (
 
 WITHOUT = {
     "Acquired": "what `get` returns",
-    "Candidate": "in `Match.candidates`; see `match`",
     "Certificate": "what `Match.certify` returns; see `match`",
     "Coefficients": "what `coefficients` returns",
     "Comparison": "what `compare` returns",
     "Equivalent": "what `equivalent` returns",
+    "Family": "what the families derive from; see `MixtureFamily`",
     "KernelSeries": "in `Match.target` of a dual activation; see `match`",
     "LimitingSpectrum": "what `limiting_spectrum` returns",
     "Match": "what `match` returns",

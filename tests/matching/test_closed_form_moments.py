@@ -9,24 +9,35 @@ import pytest
 
 import notsodeep as nsd
 from notsodeep.activations import Moments
-from notsodeep.matching import piecewise_families, polynomial_families
+from notsodeep.matching import (
+    PiecewiseLinear,
+    Problem,
+    Quadratic,
+    piecewise_families,
+    polynomial_families,
+)
 from notsodeep.models import ExplicitNetwork
+
+
+def problem_at(tau0: float) -> Problem:
+    return Problem(nsd.DeepEquilibrium("relu", 0.2), tau0=tau0)
+
 
 SHAPES = {
     "three knots": (
-        piecewise_families._build_three_knots,
-        piecewise_families._three_knots_moments,
+        lambda x, tau0: PiecewiseLinear().network(x, problem_at(tau0)),
+        piecewise_families.three_knots_moments,
         [(-0.3, 0.1, 1.2, 0.4, 0.2), (0.0, 1.0, 1.0, 0.0, -1.0), (2.0, -1.0, 0.5, 0.5, -5.9)],
     ),
     "two cubic layers": (
-        lambda x, tau0: polynomial_families._layers(x.reshape(-1, 3), tau0),
-        lambda x, tau0: polynomial_families._moments(x.reshape(-1, 3), tau0),
+        lambda x, tau0: polynomial_families.layers_of(x.reshape(-1, 3), tau0),
+        lambda x, tau0: polynomial_families.moments_of(x.reshape(-1, 3), tau0),
         [(0.9, 0.2, -0.1, 0.5, 0.3, 0.2), (1.0, 0.0, 0.0, 0.7, 0.0, 0.4)],
     ),
     "two quadratic layers": (
-        polynomial_families._build_quadratic,
-        lambda x, tau0: polynomial_families._moments(
-            polynomial_families._quadratic_table(x, tau0), tau0
+        lambda x, tau0: Quadratic().network(x, problem_at(tau0)),
+        lambda x, tau0: polynomial_families.moments_of(
+            polynomial_families.quadratic_table(x, tau0), tau0
         ),
         [(0.2, 1.0, -0.1, 0.8), (0.0, 1.0, 0.3, 0.1)],
     ),

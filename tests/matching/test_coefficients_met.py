@@ -66,31 +66,33 @@ def test_odd_activations_are_met_in_all_four_by_a_hard_tanh(
 
 @pytest.mark.parametrize("activation", ["relu", "swish", "tanh"])
 def test_two_cubic_layers_meet_all_four(activation: str) -> None:
-    m = nsd.match(nsd.DeepEquilibrium(activation, 0.2), tau0=1.0, family="cubic", layers=2)
+    m = nsd.match(
+        nsd.DeepEquilibrium(activation, 0.2), tau0=1.0, family=nsd.matching.Cubic(layers=2)
+    )
     assert m.feasible
     assert m.network.depth == 2
     assert max(map(abs, m.residuals.values())) <= 1e-10
 
 
-@pytest.mark.parametrize(("family", "layers"), [("quadratic", None), ("leaky_relu", 2)])
-def test_least_squares_families_report_their_residuals(family: str, layers: int | None) -> None:
-    m = nsd.match(nsd.DeepEquilibrium("swish", 0.2), tau0=1.0, family=family, layers=layers)
+@pytest.mark.parametrize(
+    "family", [nsd.matching.Quadratic(), nsd.matching.LeakyReLU(layers=2)], ids=lambda f: f.name
+)
+def test_least_squares_families_report_their_residuals(family: nsd.matching.MixtureFamily) -> None:
+    deq = nsd.DeepEquilibrium("swish", 0.2)
+    m = nsd.match(deq, tau0=1.0, family=family)
     assert m.network.depth == 2
     assert not m.feasible
     assert "cannot meet" in m.reason
     largest = max(map(abs, m.residuals.values()))
     assert 1e-9 < largest < 0.1 * m.target.size
     # No parameter can be moved to make the sum of squares smaller: it is a minimum.
-    from notsodeep.matching.family import MixtureTask
-    from notsodeep.matching.piecewise_families import TWO_LEAKY_RELU
-    from notsodeep.matching.polynomial_families import QUADRATIC
-
-    source = QUADRATIC if family == "quadratic" else TWO_LEAKY_RELU
-    task = MixtureTask(m.deq, 1.0, m.kernel, m.convention, m.target)  # type: ignore[arg-type]
+    problem = nsd.matching.Problem(deq, tau0=1.0)
     best = np.array(list(m.parameters.values()))
 
     def loss(x: np.ndarray) -> float:
-        return float(np.square(task.mismatch(task.achieved(source.build(x, 1.0)))).sum())
+        return float(
+            np.square(problem.mismatch(problem.achieved(family.network(x, problem)))).sum()
+        )
 
     for k in range(len(best)):
         for step in (-1e-2, 1e-2):
@@ -145,9 +147,12 @@ def test_own_family_is_fitted(kernel: KernelName, convention: Convention) -> Non
         return nsd.activations.from_formula(f"{float(x[0])} * erf({float(x[1])} * x)")
 
     m = nsd.match(
-        nsd.DeepEquilibrium("tanh", 0.2), tau0=1.0, family=scaled_erf, start=(1.0, 0.7),
-        kernel=kernel, convention=convention,
-    )  # fmt: skip
+        nsd.DeepEquilibrium("tanh", 0.2),
+        tau0=1.0,
+        family=nsd.matching.OwnFamily(scaled_erf, start=(1.0, 0.7)),
+        kernel=kernel,
+        convention=convention,
+    )
     assert m.family == "scaled_erf"
     assert m.feasible
     assert max(map(abs, m.residuals.values())) <= 1e-9
@@ -158,4 +163,7 @@ def test_an_error_of_the_own_family_is_shown() -> None:
         return nsd.activations.from_formula(f"{x[0]} * nonsense(x)")
 
     with pytest.raises(nsd.errors.FormulaError, match="nonsense"):
-        nsd.match(nsd.DeepEquilibrium("tanh", 0.2), tau0=1.0, family=broken, start=(1.0,))
+        nsd.match(
+            nsd.DeepEquilibrium("tanh", 0.2), tau0=1.0,
+            family=nsd.matching.OwnFamily(broken, start=(1.0,)),
+        )  # fmt: skip

@@ -7,15 +7,14 @@ import pytest
 
 import notsodeep as nsd
 from notsodeep.matching import KernelSeries
-from notsodeep.matching.refinement import exact_kernel
 from notsodeep.models import Convention, KernelName
 
 BOTH: tuple[KernelName, ...] = ("conjugate", "tangent")
 
 
 def gap(m: nsd.matching.Match, X: np.ndarray) -> float:
-    wanted = exact_kernel(m.deq, X, m.kernel, m.convention)
-    return float(np.linalg.norm(wanted - exact_kernel(m.network, X, m.kernel, "feature"), 2))
+    wanted = nsd.kernel(m.deq, X, kind=m.kernel, convention=m.convention)
+    return float(np.linalg.norm(wanted - nsd.kernel(m.network, X, kind=m.kernel), 2))
 
 
 def close_rows(seed: int = 0) -> np.ndarray:
@@ -59,8 +58,8 @@ def test_smooth_activations_bear_close_rows(activation: str, kernel: KernelName)
 def test_the_reported_bound_holds_on_close_rows(activation: str, kernel: KernelName) -> None:
     X = close_rows()
     m = nsd.match(nsd.DeepEquilibrium(activation, 0.2), family="dual", kernel=kernel)
-    wanted = exact_kernel(m.deq, X, kernel, m.convention)
-    error = np.abs(wanted - exact_kernel(m.network, X, kernel, "feature"))
+    wanted = nsd.kernel(m.deq, X, kind=m.kernel, convention=m.convention)
+    error = np.abs(wanted - nsd.kernel(m.network, X, kind=kernel))
     assert isinstance(m.achieved, KernelSeries)
     assert len(m.achieved.coefficients) <= 33
     cosines = np.minimum(np.abs(X @ X.T), 1.0)
@@ -73,7 +72,7 @@ def test_the_reported_bound_holds_on_close_rows(activation: str, kernel: KernelN
 
 
 def test_signs_do_not_change_the_kernel_and_tame_the_activation() -> None:
-    m = nsd.match(nsd.DeepEquilibrium("tanh", 0.2), family="dual", degree=9)
+    m = nsd.match(nsd.DeepEquilibrium("tanh", 0.2), family=nsd.matching.Dual(degree=9))
     coefficients = np.array(list(m.parameters.values()))
     x = np.linspace(-4.0, 4.0, 81)
     worst = max(

@@ -59,7 +59,7 @@ def match_command(
     """
     from notsodeep.data import load
     from notsodeep.files.atomic_files import write_json
-    from notsodeep.matching import match
+    from notsodeep.matching import match, named
 
     place: dict[str, Any] = {"tau0": 1.0 if tau0 is None else tau0}
     with new_file(out, force):
@@ -71,10 +71,9 @@ def match_command(
         say("matching")
         found = match(
             equilibrium(activation, sigma_a2, kink),
-            family=family,
+            family=family if family == "auto" else named(family, layers=layers),
             kernel=kernel,  # type: ignore[arg-type]  # checked inside
             convention=convention,  # type: ignore[arg-type]
-            layers=layers,
             refine=refine,
             rng=seed,
             **place,
@@ -171,7 +170,7 @@ def spectrum_command(
     Example: notsodeep spectrum --activation tanh --data gaussian_mixture --samples 400
     """
     from notsodeep.equivalents import compare, equivalent, limiting_spectrum
-    from notsodeep.matching.refinement import exact_kernel
+    from notsodeep.kernels import kernel as exact_kernel
 
     with new_file(out, force):
         rows = _rows(data, samples, seed)
@@ -182,7 +181,7 @@ def spectrum_command(
         say("limiting law")
         law = limiting_spectrum(eq, population=population)
         say("exact kernel")
-        result = compare(exact_kernel(deq, rows.X, kernel, convention), eq, law)  # type: ignore[arg-type]
+        result = compare(exact_kernel(deq, rows.X, kind=kernel, convention=convention), eq, law)  # type: ignore[arg-type]
         if out is not None:
             from notsodeep.plotting.canvas import save_figure
             from notsodeep.plotting.spectra import spectrum_figure

@@ -7,60 +7,51 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from scipy.optimize import least_squares
 
-from notsodeep.activations import Moments
 from notsodeep.checks import FloatArray
 from notsodeep.equivalents import Coefficients
 from notsodeep.errors import NotSoDeepError
-from notsodeep.matching.family import MixtureTask, Solution
-from notsodeep.models import ExplicitNetwork
+from notsodeep.matching.family import Infeasible
+from notsodeep.matching.problem import Problem
 
-MET = 1e-9
-"""A coefficient is met if its difference, in units of the target's diagonal, is at most this."""
-
-NAMES = ("linear", "norm_fluctuation", "covariance_overlap", "scale2")
 _ALL = (0, 1, 2, 3)
 _IMPOSSIBLE = 1e3  # stands for the mismatch of parameters that give no network
 
 
 def fit_coefficients(
-    task: MixtureTask,
-    build: Callable[[FloatArray, float], ExplicitNetwork],
+    problem: Problem,
+    reached: Callable[[FloatArray], Coefficients],
     starts: Iterable[FloatArray],
     *,
-    moments: Callable[[FloatArray, float], Iterable[Moments]] | None = None,
     promised: tuple[int, ...] = _ALL,
     nearest: bool = False,
-) -> Solution:
+) -> FloatArray:
     """Fit parameters to the coefficients named by `promised`, from several starts.
 
     Parameters
     ----------
-    task : MixtureTask
-    build : callable
-        (parameters, tau0) ↦ network.
+    problem : Problem
+    reached : callable
+        Parameters ↦ the coefficients that they reach: of the network itself, or from moments in
+        closed form, which make the search quick.
     starts : iterable of ndarray
         The best end of all starts is taken; ties go to the earlier one.
-    moments : callable, optional
-        (parameters, tau0) ↦ moments of the layers in closed form, which make the search quick.  The
-        end is judged by the network itself.
     promised : tuple of int
         Which of (linear, norm_fluctuation, covariance_overlap, scale2) to meet.
     nearest : bool
         There are more parameters than equations: move as little as possible from the start.
+
+    Raises
+    ------
+    Infeasible
+        No start leads to parameters that give a network.
     """
     chosen = list(promised)
-
     impossible = np.full(len(chosen), _IMPOSSIBLE)
-
-    def reached(x: FloatArray) -> Coefficients:
-        if moments is None:
-            return task.achieved(build(x, task.tau0))
-        return task.achieved_by(moments(x, task.tau0))
 
     def mismatch(x: FloatArray) -> FloatArray:
         try:
             with np.errstate(all="ignore"):
-                result = task.mismatch(reached(x))[chosen]
+                result = problem.mismatch(reached(x))[chosen]
         except (NotSoDeepError, ArithmeticError):
             return impossible
         return result if np.isfinite(result).all() else impossible
@@ -74,25 +65,8 @@ def fit_coefficients(
         if size <= 1e-12:
             break
     if best is None or best[0] >= _IMPOSSIBLE:
-        return Solution(None, False, "no parameters give a network with finite moments")
-    return described(task, build(best[1], task.tau0), best[1], promised)
-
-
-def described(
-    task: MixtureTask, network: ExplicitNetwork, parameters: FloatArray, promised: tuple[int, ...]
-) -> Solution:
-    """Say which of the promised coefficients are met, and by how much the others are missed."""
-    reached = task.achieved(network)
-    mismatch = task.mismatch(reached)
-    names = ", ".join(NAMES[k] for k in promised)
-    missed = [k for k in promised if not abs(mismatch[k]) <= MET]
-    if not missed:
-        return Solution(parameters, True, f"meets {names}")
-    shortfalls = ", ".join(
-        f"{NAMES[k]} is {reached.four[k]:.6g} and should be {task.target.four[k]:.6g}"
-        for k in missed
-    )
-    return Solution(parameters, False, f"cannot meet {names} together: at best {shortfalls}")
+        raise Infeasible("no parameters give a network with finite moments")
+    return best[1]
 
 
 def _least_squares(mismatch: Callable[[FloatArray], FloatArray], start: FloatArray) -> FloatArray:

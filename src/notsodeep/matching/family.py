@@ -1,98 +1,191 @@
-"""A family of networks: its parameters, the network for each of them, and how to solve for them."""
+"""What a family of networks is, and how those of the mixture theory come to an answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from notsodeep.activations import Moments
+from notsodeep import checks
 from notsodeep.checks import FloatArray
-from notsodeep.equivalents import Coefficients, coefficients
-from notsodeep.equivalents.mixture_coefficients import coefficients_of_layers
-from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork, KernelName
+from notsodeep.errors import NotSoDeepError
+from notsodeep.matching.match_record import Match
+from notsodeep.matching.problem import NAMES, SAMPLE, Problem
+from notsodeep.matching.refinement import refined
+from notsodeep.models import ExplicitNetwork
+
+MET = 1e-9
+"""A coefficient is met if its difference, in units of the target's diagonal, is at most this."""
+
+LINEAR, OVERLAP, SCALE = 0, 2, 3  # places in `NAMES`
 
 
-@dataclass(frozen=True)
-class MixtureTask:
-    """Find a network whose kernel has the coefficients of a DEQ's kernel.
-
-    Attributes
-    ----------
-    deq : DeepEquilibrium
-        Centred at tau0.
-    tau0 : float
-    kernel : {"conjugate", "tangent"}
-    convention : {"preactivation", "feature"}
-    target : Coefficients
-        Of the DEQ.
-    """
-
-    deq: DeepEquilibrium
-    tau0: float
-    kernel: KernelName
-    convention: Convention
-    target: Coefficients
-
-    def achieved(self, network: ExplicitNetwork) -> Coefficients:
-        """Coefficients of a network, centred at tau0, in the kernel of the task."""
-        return coefficients(network, self.tau0, kernel=self.kernel)
-
-    def achieved_by(self, layers: Iterable[Moments]) -> Coefficients:
-        """Coefficients of a network that is given by the moments of its layers."""
-        return coefficients_of_layers(layers, self.tau0, self.kernel)
-
-    def mismatch(self, reached: Coefficients) -> FloatArray:
-        """Return the differences of the four coefficients in units of the target's diagonal.
-
-        (Δlinear·τ0², Δnorm_fluctuation·τ0⁴, Δcovariance_overlap·τ0⁴, Δscale2)/scale2.
-        """
-        unit = np.array([self.tau0**2, self.tau0**4, self.tau0**4, 1.0]) / self.target.scale2
-        return np.asarray((np.array(reached.four) - np.array(self.target.four)) * unit)
+class Infeasible(NotSoDeepError, ValueError):
+    """A family has no parameters for a problem.  Raised by `solve`; the message says why."""
 
 
-@dataclass(frozen=True)
-class Solution:
-    """Parameters found for a task.
+class Family(ABC):
+    """Shallow networks of one kind, with the options of the search among them.
 
-    Attributes
-    ----------
-    parameters : ndarray or None
-        None if there are none at all.
-    feasible : bool
-        Whether the equations that the family promises to meet are met.
-    reason : str
-        Which they are; if not feasible, which fails and by how much.
-    """
-
-    parameters: FloatArray | None
-    feasible: bool
-    reason: str
-
-
-@dataclass(frozen=True)
-class Family:
-    """Networks given by a few parameters.
+    Derive a frozen dataclass from it, or from `MixtureFamily`; its fields are the options.
 
     Attributes
     ----------
     name : str
-    parameter_names : tuple of str
-    build : callable
-        (parameters, tau0) ↦ ExplicitNetwork, every layer centred.
-    solve : callable
-        MixtureTask ↦ Solution.
+        By which `match` knows the family.
     lipschitz : bool
         Whether every activation of the family is Lipschitz; polynomials are not.
-    bounds : pair
-        Smallest and largest parameters that refining on data may reach.
     """
 
-    name: str
-    parameter_names: tuple[str, ...]
-    build: Callable[[FloatArray, float], ExplicitNetwork]
-    solve: Callable[[MixtureTask], Solution]
-    lipschitz: bool = True
-    bounds: tuple[ArrayLike, ArrayLike] = (-np.inf, np.inf)
+    name: ClassVar[str]
+    lipschitz: ClassVar[bool] = True
+
+    @abstractmethod
+    def answer(self, problem: Problem) -> Match:
+        """Find the network, or say why there is none."""
+
+    def refined(self, problem: Problem, found: Match) -> Match:
+        """Refine the answer on data; what has nothing to refine is returned as it is."""
+        return found
+
+    def for_auto(self, problem: Problem) -> Family | None:
+        """Return the family that ``family="auto"`` asks, or None if it does not apply."""
+        return self
+
+
+class MixtureFamily(Family):
+    """Networks given by a few parameters, which are to meet coefficients of the mixture theory.
+
+    Attributes
+    ----------
+    promised : tuple of int
+        Which of (linear, norm_fluctuation, covariance_overlap, scale2) it undertakes to meet.
+    bounds : pair
+        Smallest and largest parameters that refining on data may reach.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Linear(MixtureFamily):
+    ...     name = "linear"
+    ...     parameter_names = ("slope",)
+    ...     promised = (0,)
+    ...
+    ...     def network(self, parameters, problem):
+    ...         layer = nsd.activations.leaky_relu(parameters[0], parameters[0])
+    ...         return nsd.ExplicitNetwork([layer]).centred(problem.scale)
+    ...
+    ...     def solve(self, problem):
+    ...         return np.array([problem.target.linear**0.5])
+    >>> m = nsd.match(nsd.DeepEquilibrium("tanh", 0.2), tau0=1.0, family=Linear())
+    >>> m.feasible, m.reason
+    (True, 'meets linear')
+    """
+
+    promised: ClassVar[tuple[int, ...]] = (0, 1, 2, 3)
+    bounds: ClassVar[tuple[ArrayLike, ArrayLike]] = (-np.inf, np.inf)
+
+    @property
+    @abstractmethod
+    def parameter_names(self) -> tuple[str, ...]:
+        """What the entries of a parameter vector are called."""
+
+    @abstractmethod
+    def network(self, parameters: FloatArray, problem: Problem) -> ExplicitNetwork:
+        """Build the network, with every layer centred at the scale that it sees."""
+
+    @abstractmethod
+    def solve(self, problem: Problem) -> FloatArray:
+        """Find parameters.
+
+        Raises
+        ------
+        Infeasible
+            There are none.
+        """
+
+    def for_auto(self, problem: Problem) -> Family | None:
+        """Apply wherever the scale of the data is known."""
+        return None if problem.tau0 is None else self
+
+    def answer(self, problem: Problem) -> Match:
+        """Solve, and compare the coefficients that are reached with those that were promised."""
+        if problem.tau0 is None:
+            remedy = "Pass X or tau0=…; sphere=… serves 'quadratic' and 'dual' only."
+            raise checks.refusal("tau0", "match", f"be given for {self.name}", None, remedy)
+        try:
+            parameters = self.solve(problem)
+        except Infeasible as failure:
+            return problem.answer(
+                self.name, problem.centred, problem.tau0, problem.target, str(failure)
+            )
+        return self._at(problem, parameters)
+
+    def refined(self, problem: Problem, found: Match) -> Match:
+        """Minimise the distance of exact kernels on some rows; keep what is better on others."""
+        if problem.rows is None or found.fitted is None:
+            return found
+        middle = min(SAMPLE, len(problem.rows) // 2)
+        parameters, record = refined(
+            lambda X: problem.wanted(problem.centred, X),
+            lambda x: self.network(x, problem),
+            np.array(list(found.parameters.values())),
+            problem.rows[:middle],
+            problem.rows[middle : 3 * middle],
+            problem.kernel,
+            self.bounds,
+        )
+        if not record.kept:
+            return replace(found, refinement=record)
+        reason = f"{found.reason} before it was refined on {record.rows} rows"
+        # Feasible is what the equations were, not what the data made of the parameters.
+        return replace(
+            self._at(problem, parameters),
+            feasible=found.feasible,
+            reason=reason,
+            refinement=record,
+        )
+
+    def _at(self, problem: Problem, parameters: FloatArray) -> Match:
+        """Put a parameter vector on record, and say which coefficients it meets or misses."""
+        network = self.network(parameters, problem)
+        achieved = problem.achieved(network)
+        mismatch = problem.mismatch(achieved)
+        missed = [k for k in self.promised if not abs(mismatch[k]) <= MET]
+        names = ", ".join(NAMES[k] for k in self.promised)
+        reason = f"meets {names}"
+        if missed:
+            shortfalls = ", ".join(
+                f"{NAMES[k]} is {achieved.four[k]:.6g} and should be {problem.target.four[k]:.6g}"
+                for k in missed
+            )
+            reason = f"cannot meet {names} together: at best {shortfalls}"
+        return problem.answer(
+            self.name,
+            problem.centred,
+            problem.scale,
+            problem.target,
+            reason,
+            network=network,
+            parameters=_named(self.parameter_names, parameters),
+            achieved=achieved,
+            residuals=_named(NAMES, np.subtract(achieved.four, problem.target.four)),
+            feasible=not missed,
+        )
+
+
+def _named(names: Sequence[str], values: ArrayLike) -> dict[str, float]:
+    return {name: float(v) for name, v in zip(names, np.asarray(values), strict=True)}
+
+
+def checked_layers(family: str, layers: object, allowed: tuple[int, ...], remedy: str = "") -> None:
+    """Require one of the depths that a family has."""
+    if isinstance(layers, bool) or layers not in allowed:
+        requirement = f"be one of {list(allowed)} for {family}"
+        raise checks.refusal("layers", "match", requirement, repr(layers), remedy)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,12 +16,12 @@ from notsodeep.data import MixtureStatistics
 from notsodeep.data.row_draws import order_by_content
 from notsodeep.equivalents import Coefficients, SphereCoefficients, conditions
 from notsodeep.errors import InvalidInput
+from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.matching.certificate import Certificate, certificate_of_kernels
-from notsodeep.matching.dual_activation import KernelSeries
+from notsodeep.matching.kernel_series import KernelSeries
 from notsodeep.matching.refinement import (
     MeasuredKernel,
     Refinement,
-    exact_kernel,
     wanted_kernel,
 )
 from notsodeep.models import (
@@ -33,27 +34,6 @@ from notsodeep.models import (
 )
 
 Target = Coefficients | SphereCoefficients | KernelSeries
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A family that was tried.
-
-    Attributes
-    ----------
-    family : str
-    feasible : bool
-        Whether it met what it promises.
-    score : float
-        The exact-kernel gap on drawn rows, or the largest residual without data; NaN if there is no
-        network.
-    reason : str
-    """
-
-    family: str
-    feasible: bool
-    score: float
-    reason: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,8 +62,11 @@ class Match:
     kernel, convention : str
     tau0 : float
         Scale of the data: √(tr C°/p); 1 on the sphere.
-    candidates : tuple of Candidate
-        Everything that was tried.
+    score : float
+        By which families are compared: the exact-kernel gap on drawn rows, or the largest residual
+        without data; NaN if there is no network.
+    candidates : tuple of Match
+        Everything that was tried, this one included.
     refinement : Refinement or None
     measured : callable or None
         The kernel that stands for the DEQ's on data, if one was given.
@@ -102,7 +85,8 @@ class Match:
     kernel: KernelName
     convention: Convention
     tau0: float
-    candidates: tuple[Candidate, ...]
+    score: float = math.nan
+    candidates: tuple[Match, ...] = ()
     refinement: Refinement | None = None
     measured: MeasuredKernel | None = None
 
@@ -156,7 +140,7 @@ class Match:
             "baseline": self.baseline,
         }
         kernels = {
-            name: exact_kernel(model, rows, self.kernel, self.convention)
+            name: exact_kernel(model, rows, kind=self.kernel, convention=self.convention)
             for name, model in models.items()
             if name != "deq"
         }
@@ -192,7 +176,12 @@ class Match:
             "convention": self.convention,
             "tau0": self.tau0,
             "candidates": [
-                {**vars(c), "score": c.score if np.isfinite(c.score) else None}
+                {
+                    "family": c.family,
+                    "feasible": c.feasible,
+                    "score": c.score if math.isfinite(c.score) else None,
+                    "reason": c.reason,
+                }
                 for c in self.candidates
             ],
             "refinement": None if self.refinement is None else self.refinement.to_dict(),

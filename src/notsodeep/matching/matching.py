@@ -6,34 +6,32 @@ import math
 import numbers
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from notsodeep import checks
-from notsodeep.activations import Activation, centre
+from notsodeep.activations import Activation
 from notsodeep.checks import FloatArray
 from notsodeep.data import draw_rows
-from notsodeep.equivalents import conditions
-from notsodeep.matching.coefficient_fit import fit_coefficients
-from notsodeep.matching.family import Family, MixtureTask, Solution
-from notsodeep.matching.match_record import Candidate, Match
-from notsodeep.matching.proposals import DRAWN, Proposal, Question
+from notsodeep.matching.dual_family import Dual
+from notsodeep.matching.families import FAMILIES, named, those_that_apply
+from notsodeep.matching.family import Family
+from notsodeep.matching.match_record import Match
+from notsodeep.matching.own_family import OwnFamily
+from notsodeep.matching.problem import Problem
 from notsodeep.matching.refinement import MeasuredKernel
 from notsodeep.models import (
     Convention,
     DeepEquilibrium,
-    ExplicitNetwork,
     KernelName,
     checked_choice,
     require_varying,
 )
 
-FAMILIES = ("auto", "leaky_relu", "hard_tanh", "piecewise_linear", "quadratic", "cubic", "dual")
-
+_DRAWN = 2000  # rows of the data that are looked at, at most
 _WORTH_REFINING = 20.0
-
-OwnFamily = Callable[[FloatArray], Activation]
 
 
 def match(
@@ -42,16 +40,16 @@ def match(
     *,
     tau0: float | None = None,
     sphere: int | None = None,
-    family: str | OwnFamily = "auto",
+    family: str | Family | Callable[[FloatArray], Activation] = "auto",
     kernel: KernelName = "conjugate",
     convention: Convention = "feature",
-    layers: int | None = None,
     refine: bool = False,
-    start: Sequence[float] | None = None,
-    degree: int | None = None,
     measured: MeasuredKernel | None = None,
     rng: int | np.random.Generator = 0,
     data: ArrayLike | None = None,
+    layers: int | None = None,
+    degree: int | None = None,
+    start: Sequence[float] | None = None,
 ) -> Match:
     """Find a shallow network whose kernel is that of a DEQ.
 
@@ -72,30 +70,24 @@ def match(
         √(tr C°/p), the scale of the data, instead of X.
     sphere : int, optional
         Dimension d of the unit sphere that the data lies on, instead of X or tau0.
-    family : str or callable
-        One of "leaky_relu", "hard_tanh", "piecewise_linear", "quadratic", "cubic", "dual", or
-        "auto", which tries those that apply and takes the best.  A function from a parameter
-        vector to an activation is a family of one's own; it needs `start`.
+    family : str or Family
+        A family with its options, such as ``LeakyReLU(layers=2)``, or the name of one: those of
+        `FAMILIES`.  "auto" tries all that apply and takes the best.  `OwnFamily` makes one from a
+        function.
     kernel : {"conjugate", "tangent"}
     convention : {"feature", "preactivation"}
         Of the DEQ's kernel; "feature" is what a trained read-out sees.
-    layers : int, optional
-        Hidden layers: 1, or 2 for "leaky_relu", "cubic" and (its default) "quadratic".
     refine : bool
         Minimise the exact-kernel distance on up to 300 rows of the data over the family's
         parameters, and keep the result if it is better on up to 600 others.
-    start : sequence of float
-        Parameters to begin with, for a family of one's own.
-    degree : int, optional
-        Of the dual activation; as large as needed, at most 32, if left out.
     measured : callable, optional
         A function from rows (n, p) to a kernel (n, n) that stands for the DEQ's where families are
         compared, refined and certified on data: for a DEQ with weights of its own,
         ``lambda X: empirical_kernels(module, X).conjugate``.
     rng : int or Generator
         Draws the rows of the data on which families are compared and refined.
-    data : array_like of shape (n, p), optional
-        The former name of X.
+    data, layers, degree, start
+        Former arguments: `data` is X, and the others are options of families.
 
     Returns
     -------
@@ -119,91 +111,99 @@ def match(
     if not isinstance(deq, DeepEquilibrium):
         raise checks.refusal("deq", owner, "be a DeepEquilibrium", repr(deq))
     checked_choice(deq, kernel, convention, owner)
-    if not callable(family):
-        checks.known_name(family, FAMILIES, "family")
     X, tau0 = _former_arguments(X, tau0, data)
-    _require_one_place(X, tau0, sphere, optional=family == "dual")
+    choice = _former_family(family, layers, degree, start)
+    _require_one_place(X, tau0, sphere, optional=isinstance(choice, Dual))
     generator = checks.random_generator(rng, owner)
     rows = None if X is None else _checked_rows(X)
     if refine and rows is None:
         remedy = "Pass a few hundred rows or more: match(deq, X, refine=True)."
         raise checks.refusal("X", owner, "be given for refine=True", None, remedy)
-    if degree is not None:
-        checks.integer_at_least(degree, 1, "degree", owner)
     if rows is not None:
         tau0 = float(np.sqrt(np.einsum("ij,ij->", rows, rows) / len(rows)))
     require_varying(deq.activation, 1.0 if tau0 is None else tau0, owner)
-    question = Question(
+    problem = Problem(
         deq=deq,
         tau0=tau0,
-        rows=None if rows is None else rows[draw_rows(rows, DRAWN, generator)],
+        kernel=kernel,
+        convention=convention,
+        X=rows,
+        rows=None if rows is None else rows[draw_rows(rows, _DRAWN, generator)],
         dimension=sphere if rows is None else rows.shape[1],
         unit=sphere is not None or (rows is not None and _unit_norm(rows)),
-        kernel=kernel,
-        convention=convention,
-        degree=degree,
         measured=measured,
     )
-    if callable(family):
-        proposals = [question.ask_family(_own_family(family, start))]
-    elif family == "auto":
-        proposals = question.ask_all()
-    else:
-        proposals = [question.ask(family, layers)]
-    scores = [question.score(proposal) for proposal in proposals]
+    families = those_that_apply(problem) if choice is None else [choice]
+    if degree is not None:
+        families = [Dual(degree) if isinstance(each, Dual) else each for each in families]
+    found = [_scored(problem, each.answer(problem)) for each in families]
     if refine:
         # Refining gains a factor of ten or so; what is further behind cannot win.
-        reach = _WORTH_REFINING * min((x for x in scores if not math.isnan(x)), default=0.0)
-        for k, proposal in enumerate(proposals):
-            if scores[k] <= reach:
-                proposals[k] = question.refine(proposal)
-                scores[k] = question.score(proposals[k])
-    best, why = _choose(proposals, scores, question.judged_rows)
-    chosen = proposals[best]
-    return Match(
-        family=chosen.family,
-        deq=chosen.deq,
-        fitted=chosen.network,
-        parameters=chosen.parameters,
-        target=chosen.target,
-        achieved=chosen.achieved,
-        residuals=chosen.residuals,
-        feasible=chosen.feasible,
-        reason=chosen.reason + why,
-        conditions=conditions(chosen.deq, chosen.tau0, X=rows),
-        kernel=kernel,
-        convention=convention,
-        tau0=chosen.tau0,
-        candidates=tuple(
-            Candidate(proposal.family, proposal.feasible, score, proposal.reason)
-            for proposal, score in zip(proposals, scores, strict=True)
-        ),
-        refinement=chosen.refinement,
-        measured=measured,
-    )
+        reach = _WORTH_REFINING * min((m.score for m in found if m.fitted), default=0.0)
+        found = [
+            _scored(problem, each.refined(problem, m)) if m.score <= reach else m
+            for each, m in zip(families, found, strict=True)
+        ]
+    best, why = _choose(families, found, problem.judged_rows)
+    return replace(found[best], reason=found[best].reason + why, candidates=tuple(found))
 
 
-def _choose(proposals: list[Proposal], scores: list[float], judged_rows: int) -> tuple[int, str]:
-    """Return the index of the best proposal, and why it is, for the reader."""
-    usable = [k for k, proposal in enumerate(proposals) if proposal.network is not None]
-    if len(proposals) == 1 or not usable:
+def _scored(problem: Problem, found: Match) -> Match:
+    return replace(found, score=problem.score(found))
+
+
+def _choose(families: list[Family], found: list[Match], judged_rows: int) -> tuple[int, str]:
+    """Return the index of the best answer, and why it is, for the reader."""
+    usable = [k for k, m in enumerate(found) if m.fitted is not None]
+    if len(found) == 1 or not usable:
         return 0, ""
     if not judged_rows:
         # Residuals say nothing about how a polynomial behaves at finite p: Lipschitz ones first.
-        tame = [k for k in usable if proposals[k].lipschitz and proposals[k].feasible]
+        tame = [k for k in usable if families[k].lipschitz and found[k].feasible]
         usable = tame or usable
     # Within a hundredth the earlier, simpler family wins.
-    least = min(scores[k] for k in usable)
-    best = next(k for k in usable if scores[k] <= 1.01 * least + 1e-9)
+    least = min(found[k].score for k in usable)
+    best = next(k for k in usable if found[k].score <= 1.01 * least + 1e-9)
     what = "residual of those that apply"
     if judged_rows:
         what = f"exact-kernel gap on the data ({judged_rows} rows)"
     others = ", ".join(
-        f"{proposal.family} {score:.3g}"
-        for k, (proposal, score) in enumerate(zip(proposals, scores, strict=True))
-        if k != best and not math.isnan(score)
+        f"{m.family} {m.score:.3g}"
+        for k, m in enumerate(found)
+        if k != best and not math.isnan(m.score)
     )
-    return best, f"; chosen for the smallest {what}, {scores[best]:.3g} (others: {others})"
+    return best, f"; chosen for the smallest {what}, {found[best].score:.3g} (others: {others})"
+
+
+def _former_family(
+    family: str | Family | Callable[[FloatArray], Activation],
+    layers: int | None,
+    degree: int | None,
+    start: Sequence[float] | None,
+) -> Family | None:
+    """Return the family, None for "auto", with the options of version 0.1 put where they belong."""
+    if isinstance(family, Family):
+        for option, value in (("layers", layers), ("degree", degree), ("start", start)):
+            if value is not None:
+                requirement = "be left out beside a family, which has its own options"
+                raise checks.refusal(option, "match", requirement, repr(value))
+        return family
+    if callable(family):
+        _warn_of("match(deq, family=f, start=…)", "family=nsd.matching.OwnFamily(f, start=…)")
+        if start is None:
+            remedy = "Use family=nsd.matching.OwnFamily(function, start=(…))."
+            requirement = "be given for a family of your own"
+            raise checks.refusal("start", "match", requirement, None, remedy)
+        return OwnFamily(family, tuple(start))
+    checks.known_name(family, FAMILIES, "family")
+    for option, value in (("layers", layers), ("degree", degree)):
+        if value is not None:
+            _warn_of(f"match(…, {option}=…)", f"family=nsd.matching.named(name, {option}=…)")
+    if degree is not None:
+        checks.integer_at_least(degree, 1, "degree", "match")
+    if family == "auto":
+        return None
+    return named(family, layers=None if family == "dual" else layers)
 
 
 def _former_arguments(
@@ -248,23 +248,6 @@ def _checked_rows(X: ArrayLike) -> FloatArray:
         raise checks.refusal("X", "match", "not be zero everywhere", "zeros")
     checks.powers_nonzero(rows, "X", "match")
     return rows
-
-
-def _own_family(function: OwnFamily, start: Sequence[float] | None) -> Family:
-    if start is None:
-        remedy = "Pass start=(…), parameters that give a usable activation."
-        raise checks.refusal("start", "match", "be given for a family of your own", None, remedy)
-    begin = checks.real_array(start, "start", "match").reshape(-1)
-
-    def build(x: FloatArray, tau0: float) -> ExplicitNetwork:
-        return ExplicitNetwork([centre(function(x), tau0)])
-
-    def solve(task: MixtureTask) -> Solution:
-        task.achieved(build(begin, task.tau0))  # an error of the function itself is shown
-        return fit_coefficients(task, build, [begin])
-
-    names = tuple(f"parameter_{k}" for k in range(len(begin)))
-    return Family(getattr(function, "__name__", "own"), names, build, solve)
 
 
 def _unit_norm(rows: FloatArray) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.optimize import brentq
@@ -10,95 +12,211 @@ from scipy.special import erf, ndtr
 
 from notsodeep.activations import Moments, centre, hard_tanh, leaky_relu, piecewise_linear
 from notsodeep.checks import FloatArray
-from notsodeep.matching.coefficient_fit import described, fit_coefficients
-from notsodeep.matching.family import Family, MixtureTask, Solution
+from notsodeep.equivalents import Coefficients
+from notsodeep.matching.coefficient_fit import fit_coefficients
+from notsodeep.matching.family import (
+    LINEAR,
+    OVERLAP,
+    SCALE,
+    Infeasible,
+    MixtureFamily,
+    checked_layers,
+)
+from notsodeep.matching.problem import Problem
 from notsodeep.models import ExplicitNetwork
 
-_LINEAR, _OVERLAP, _SCALE = 0, 2, 3
+
+@dataclass(frozen=True)
+class LeakyReLU(MixtureFamily):
+    """Layers max(ax, bx), centred: slopes a and b for each.
+
+    One layer meets linear and scale2 in closed form; two are fitted to all four coefficients.
+
+    Attributes
+    ----------
+    layers : int
+        1 or 2.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> deq = nsd.DeepEquilibrium("swish", sigma_a2=0.2)
+    >>> m = nsd.match(deq, tau0=1.0, family=LeakyReLU(layers=2))
+    >>> m.network.depth
+    2
+    """
+
+    layers: int = 1
+    name = "leaky_relu"
+
+    def __post_init__(self) -> None:
+        checked_layers(self.name, self.layers, (1, 2))
+
+    @property
+    def promised(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Two coefficients with one layer, all four with two."""
+        return (LINEAR, SCALE) if self.layers == 1 else (0, 1, 2, 3)
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """Slopes on the right and on the left, layer by layer."""
+        sides = ("positive_slope", "negative_slope")
+        if self.layers == 1:
+            return sides
+        return tuple(f"{side}_{k}" for k in (1, 2) for side in sides)
+
+    def network(self, parameters: FloatArray, problem: Problem) -> ExplicitNetwork:
+        """Build it from pairs of slopes."""
+        layers = [leaky_relu(float(a), float(b)) for a, b in parameters.reshape(-1, 2)]
+        return ExplicitNetwork(layers).centred(problem.scale)
+
+    def solve(self, problem: Problem) -> FloatArray:
+        """One layer in closed form; two by least squares, 3 unknowns for 4 targets.
+
+        Multiplying layer 1 and dividing layer 2 changes nothing, so layer 1 has slope 1 on the
+        right.
+        """
+        one = _leaky_slopes(problem)
+        if self.layers == 1:
+            return one
+        found = fit_coefficients(
+            problem,
+            lambda x: problem.achieved(self.network(np.append(1.0, x), problem)),
+            [np.array([s, *one]) for s in (0.8, 0.3, -0.3)],
+        )
+        return np.append(1.0, found)
 
 
-def _build_leaky(x: FloatArray, tau0: float) -> ExplicitNetwork:
-    layers = [leaky_relu(float(a), float(b)) for a, b in x.reshape(-1, 2)]
-    return ExplicitNetwork(layers).centred(tau0)
-
-
-def _solve_leaky(task: MixtureTask) -> Solution:
+def _leaky_slopes(problem: Problem) -> FloatArray:
     """CK: a + b = 2√A1, (a − b)² = 4π(T2/τ0² − A1)/(π − 2).
 
     NTK: (a + b)² = 2A1, (a − b)² = 2π(T2/τ0² − A1)/(π − 1); a ≥ b.  Mixture paper, corollary 2,
     corrected.
     """
-    linear, _, _, scale2 = task.target.four
+    linear, _, _, scale2 = problem.target.four
     # T2 ≥ τ0² A1 by Parseval, with equality for a linear φ only.
-    excess = max(0.0, scale2 / task.tau0**2 - linear)
-    if task.kernel == "conjugate":
+    excess = max(0.0, scale2 / problem.scale**2 - linear)
+    if problem.kernel == "conjugate":
         total, difference = 2.0 * math.sqrt(linear), 4.0 * math.pi * excess / (math.pi - 2.0)
     else:
         total, difference = math.sqrt(2.0 * linear), 2.0 * math.pi * excess / (math.pi - 1.0)
     half = 0.5 * math.sqrt(difference)
-    x = np.array([0.5 * total + half, 0.5 * total - half])
-    return described(task, _build_leaky(x, task.tau0), x, (_LINEAR, _SCALE))
+    return np.array([0.5 * total + half, 0.5 * total - half])
 
 
-def _solve_two_leaky(task: MixtureTask) -> Solution:
-    """Both layers leaky, as in the authors' experiments: 3 unknowns for 4 targets, least squares.
+@dataclass(frozen=True)
+class HardTanh(MixtureFamily):
+    """One layer a·clip(x, −c, c), for odd φ: meets linear and scale2.
 
-    Multiplying layer 1 and dividing layer 2 changes nothing, so layer 1 has slope 1 on the right.
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> m = nsd.match(nsd.DeepEquilibrium("tanh", sigma_a2=0.2), tau0=1.0, family=HardTanh())
+    >>> {name: round(value, 4) for name, value in m.parameters.items()}
+    {'scale': 0.7643, 'clip': 1.1965}
     """
 
-    def build(x: FloatArray, tau0: float) -> ExplicitNetwork:
-        return _build_leaky(np.array([1.0, x[0], x[1], x[2]]), tau0)
+    name = "hard_tanh"
+    promised = (LINEAR, SCALE)
+    bounds = ((-np.inf, 1e-3), (np.inf, 100.0))
+    parameter_names = ("scale", "clip")
 
-    one = _solve_leaky(task).parameters
-    assert one is not None
-    starts = [np.array([s, *one]) for s in (0.8, 0.3, -0.3)]
-    found = fit_coefficients(task, build, starts)
-    parameters = None if found.parameters is None else np.append(1.0, found.parameters)
-    return Solution(parameters, found.feasible, found.reason)
+    def network(self, parameters: FloatArray, problem: Problem) -> ExplicitNetwork:
+        """Build it from a and c."""
+        # The centring is at zero already; it records the scale.
+        layer = hard_tanh(float(parameters[0]), float(parameters[1]))
+        return ExplicitNetwork([layer]).centred(problem.scale)
+
+    def solve(self, problem: Problem) -> FloatArray:
+        """Find the clip c from T2/(τ0² A1), then the scale a from A1.
+
+        With the moments at a = 1: CK E[σ²]/(τ0²E[σ′]²) = T2/(τ0²A1), which has a solution iff
+        1 < T2/(τ0²A1) < π/2; NTK (E[σ²] + τ0²E[σ′²])/(2τ0²E[σ′]²) = T2/(τ0²A1), solvable iff it
+        exceeds 1.
+        """
+        linear, _, _, scale2 = problem.target.four
+        tau0, tangent = problem.scale, problem.kernel == "tangent"
+        if not linear > 0.0:
+            raise Infeasible(
+                "linear is 0 for this DEQ (φ is even), and a hard tanh has a positive one"
+            )
+        wanted = scale2 / (tau0**2 * linear)
+        limit = math.inf if tangent else math.pi / 2.0
+        if not 1.0 < wanted < limit:
+            bound = "above 1" if tangent else "between 1 and π/2 = 1.5708"
+            raise Infeasible(f"scale2/(τ0²·linear) = {wanted:.6g} must be {bound} for a hard tanh")
+
+        def excess(log_clip: float) -> float:
+            m = _moments(np.array([0.0, 1.0, 1.0, 0.0]), math.exp(log_clip), tau0)
+            top = 0.5 * (m.square + tau0**2 * m.slope_square) if tangent else m.square
+            return float(top / (tau0 * m.slope) ** 2) - wanted
+
+        low, high = -3.0, 1.0
+        while excess(low) < 0.0 and low > -33.0:
+            low -= 2.0
+        if excess(low) < 0.0:  # a clip below 1e-14 of the scale
+            raise Infeasible("the target is that of a jump up to rounding")
+        while excess(high) > 0.0 and high < 4.0:
+            high += 0.25
+        if excess(high) > 0.0:  # linear up to rounding
+            raise Infeasible("the target is that of a linear network up to rounding")
+        clip = tau0 * math.exp(brentq(excess, low, high, xtol=1e-15, rtol=1e-15))
+        gain = math.sqrt(0.5 * linear if tangent else linear)
+        return np.array([gain / float(erf(clip / (tau0 * math.sqrt(2.0)))), clip])
 
 
-def _build_hard_tanh(x: FloatArray, tau0: float) -> ExplicitNetwork:
-    # The centring is at zero already; it records the scale.
-    return ExplicitNetwork([hard_tanh(float(x[0]), float(x[1]))]).centred(tau0)
+@dataclass(frozen=True)
+class PiecewiseLinear(MixtureFamily):
+    """One layer with slopes on (−∞, −c), (−c, 0), (0, c), (c, ∞): five parameters with log(c/τ0).
 
+    Meets linear, covariance_overlap and scale2 while it stays Lipschitz.
 
-def _solve_hard_tanh(task: MixtureTask) -> Solution:
-    """Find the clip c from T2/(τ0² A1), then the scale a from A1.
-
-    With σ = a·clip(x, −c, c) and the moments at a = 1: CK E[σ²]/(τ0²E[σ′]²) = T2/(τ0²A1), which
-    has a solution iff 1 < T2/(τ0²A1) < π/2; NTK (E[σ²] + τ0²E[σ′²])/(2τ0²E[σ′]²) = T2/(τ0²A1),
-    solvable iff it exceeds 1.
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> m = nsd.match(nsd.DeepEquilibrium("gelu", 0.2), tau0=1.0, family=PiecewiseLinear())
+    >>> m.feasible, len(m.parameters)
+    (True, 5)
     """
-    linear, _, _, scale2 = task.target.four
-    tau0, tangent = task.tau0, task.kernel == "tangent"
-    if not linear > 0.0:
-        reason = "linear is 0 for this DEQ (φ is even), and a hard tanh has a positive one"
-        return Solution(None, False, reason)
-    wanted = scale2 / (tau0**2 * linear)
-    limit = math.inf if tangent else math.pi / 2.0
-    if not 1.0 < wanted < limit:
-        bound = "above 1" if tangent else "between 1 and π/2 = 1.5708"
-        reason = f"scale2/(τ0²·linear) = {wanted:.6g} must be {bound} for a hard tanh"
-        return Solution(None, False, reason)
 
-    def excess(log_clip: float) -> float:
-        m = _moments(np.array([0.0, 1.0, 1.0, 0.0]), math.exp(log_clip), tau0)
-        top = 0.5 * (m.square + tau0**2 * m.slope_square) if tangent else m.square
-        return float(top / (tau0 * m.slope) ** 2) - wanted
+    name = "piecewise_linear"
+    promised = (LINEAR, OVERLAP, SCALE)
+    # A knot close to 0 with steep slopes would imitate a jump, one far out would do nothing.
+    bounds = ((-4.0, -4.0, -4.0, -4.0, -1.2), (4.0, 4.0, 4.0, 4.0, 1.0))
+    parameter_names = (
+        "slope_far_left",
+        "slope_left",
+        "slope_right",
+        "slope_far_right",
+        "log_knot",
+    )
 
-    low, high = -3.0, 1.0
-    while excess(low) < 0.0 and low > -33.0:
-        low -= 2.0
-    if excess(low) < 0.0:  # a clip below 1e-14 of the scale
-        return Solution(None, False, "the target is that of a jump up to rounding")
-    while excess(high) > 0.0 and high < 4.0:
-        high += 0.25
-    if excess(high) > 0.0:  # linear up to rounding
-        return Solution(None, False, "the target is that of a linear network up to rounding")
-    clip = tau0 * math.exp(brentq(excess, low, high, xtol=1e-15, rtol=1e-15))
-    gain = math.sqrt(0.5 * linear if tangent else linear)
-    x = np.array([gain / float(erf(clip / (tau0 * math.sqrt(2.0)))), clip])
-    return described(task, _build_hard_tanh(x, tau0), x, (_LINEAR, _SCALE))
+    def network(self, parameters: FloatArray, problem: Problem) -> ExplicitNetwork:
+        """Build it from four slopes and log(c/τ0)."""
+        clip = problem.scale * _knot(parameters)
+        shape = piecewise_linear((-clip, 0.0, clip), tuple(float(s) for s in parameters[:4]))
+        return ExplicitNetwork([centre(shape, problem.scale)])
+
+    def solve(self, problem: Problem) -> FloatArray:
+        """Meet A1, A3 and T2, starting from the closed forms and from the fit of φ.
+
+        Five parameters for three equations: the solution nearest to the start is taken.  The start
+        with the smallest mismatch comes first, so that what already fits is changed least.
+        """
+
+        def reached(x: FloatArray) -> Coefficients:
+            return problem.achieved_by(three_knots_moments(x, problem.scale))
+
+        def mismatch(x: FloatArray) -> float:
+            return float(np.abs(problem.mismatch(reached(x))).max())
+
+        a, b = _leaky_slopes(problem)
+        starts = [_fitted_shape(problem), np.array([b, b, a, a, 0.0])]
+        with contextlib.suppress(Infeasible):
+            scale, clip = HardTanh().solve(problem)
+            starts.append(np.array([0.0, scale, scale, 0.0, math.log(clip / problem.scale)]))
+        starts.sort(key=mismatch)
+        return fit_coefficients(problem, reached, starts, promised=self.promised, nearest=True)
 
 
 def _moments(slopes: FloatArray, clip: float, tau: float) -> Moments:
@@ -131,49 +249,12 @@ def _knot(x: FloatArray) -> float:
     return math.exp(float(np.clip(x[4], -6.0, 3.0)))
 
 
-def _build_three_knots(x: FloatArray, tau0: float) -> ExplicitNetwork:
-    """Slopes on (−∞, −c), (−c, 0), (0, c), (c, ∞), and log(c/τ0)."""
-    clip = tau0 * _knot(x)
-    shape = piecewise_linear((-clip, 0.0, clip), tuple(float(s) for s in x[:4]))
-    return ExplicitNetwork([centre(shape, tau0)])
-
-
-def _three_knots_moments(x: FloatArray, tau0: float) -> tuple[Moments]:
+def three_knots_moments(x: FloatArray, tau0: float) -> tuple[Moments]:
+    """Moments of the layer of `PiecewiseLinear` with parameters x, at tau0."""
     return (_moments(x[:4], _knot(x), tau0),)
 
 
-def _solve_three_knots(task: MixtureTask) -> Solution:
-    """Meet A1, A3 and T2, starting from the closed forms and from the piecewise-linear fit of φ.
-
-    Five parameters for three equations: the solution nearest to the start is taken.  The start
-    with the smallest mismatch comes first, so that what already fits is changed least.
-    """
-    starts = [_fitted_shape(task)]
-    leaky = _solve_leaky(task).parameters
-    if leaky is not None:
-        a, b = leaky
-        starts.append(np.array([b, b, a, a, 0.0]))
-    tanh = _solve_hard_tanh(task).parameters
-    if tanh is not None:
-        starts.append(np.array([0.0, tanh[0], tanh[0], 0.0, math.log(tanh[1] / task.tau0)]))
-
-    def mismatch(x: FloatArray) -> float:
-        reached = task.achieved_by(_three_knots_moments(x, task.tau0))
-        return float(np.abs(task.mismatch(reached)).max())
-
-    starts.sort(key=mismatch)
-    promised = (_LINEAR, _OVERLAP, _SCALE)
-    return fit_coefficients(
-        task,
-        _build_three_knots,
-        starts,
-        moments=_three_knots_moments,
-        promised=promised,
-        nearest=True,
-    )
-
-
-def _fitted_shape(task: MixtureTask) -> FloatArray:
+def _fitted_shape(problem: Problem) -> FloatArray:
     """Slopes of the best fit to φ(τ*ξ), with its knots at ±1.5 and the scale of the target."""
     xi = np.linspace(-4.0, 4.0, 401)
     weight = np.exp(-0.25 * xi**2)
@@ -189,33 +270,9 @@ def _fitted_shape(task: MixtureTask) -> FloatArray:
         ],
         axis=1,
     )
-    tau = task.deq.tau_star
-    values = task.deq.activation(tau * xi)
+    tau = problem.centred.tau_star
+    values = problem.centred.activation(tau * xi)
     slopes = np.linalg.lstsq(columns * weight[:, None], values * weight, rcond=None)[0][:4]
-    layers = _three_knots_moments(np.append(slopes / task.tau0, math.log(clip)), task.tau0)
-    scale = math.sqrt(task.target.scale2 / task.achieved_by(layers).scale2)
-    return np.append(scale * slopes / task.tau0, math.log(clip))
-
-
-LEAKY_RELU = Family("leaky_relu", ("positive_slope", "negative_slope"), _build_leaky, _solve_leaky)
-TWO_LEAKY_RELU = Family(
-    "leaky_relu",
-    ("positive_slope_1", "negative_slope_1", "positive_slope_2", "negative_slope_2"),
-    _build_leaky,
-    _solve_two_leaky,
-)
-HARD_TANH = Family(
-    "hard_tanh",
-    ("scale", "clip"),
-    _build_hard_tanh,
-    _solve_hard_tanh,
-    bounds=((-np.inf, 1e-3), (np.inf, 100.0)),
-)
-PIECEWISE_LINEAR = Family(
-    "piecewise_linear",
-    ("slope_far_left", "slope_left", "slope_right", "slope_far_right", "log_knot"),
-    _build_three_knots,
-    _solve_three_knots,
-    # A knot close to 0 with steep slopes would imitate a jump, one far out would do nothing.
-    bounds=((-4.0, -4.0, -4.0, -4.0, -1.2), (4.0, 4.0, 4.0, 4.0, 1.0)),
-)
+    layers = three_knots_moments(np.append(slopes / problem.scale, math.log(clip)), problem.scale)
+    scale = math.sqrt(problem.target.scale2 / problem.achieved_by(layers).scale2)
+    return np.append(scale * slopes / problem.scale, math.log(clip))

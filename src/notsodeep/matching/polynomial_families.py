@@ -4,18 +4,231 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
-from notsodeep.activations import Moments, hermite
+from notsodeep.activations import Moments, hermite, polynomial
 from notsodeep.activations.polynomial import moments_of_series
 from notsodeep.checks import FloatArray
-from notsodeep.matching.coefficient_fit import described, fit_coefficients
-from notsodeep.matching.family import Family, MixtureTask, Solution
+from notsodeep.equivalents import SphereCoefficients, sphere_coefficients
+from notsodeep.matching.coefficient_fit import fit_coefficients
+from notsodeep.matching.family import (
+    LINEAR,
+    OVERLAP,
+    SCALE,
+    Family,
+    Infeasible,
+    MixtureFamily,
+    checked_layers,
+)
+from notsodeep.matching.match_record import Match
+from notsodeep.matching.problem import Problem
 from notsodeep.models import ExplicitNetwork
 
 
-def _layers(table: FloatArray, tau0: float) -> ExplicitNetwork:
+@dataclass(frozen=True)
+class Quadratic(MixtureFamily):
+    """Layers a(x² − τ²) + bx: two of them for mixtures, or one, a2 x² + a1 x + a0, for the sphere.
+
+    Attributes
+    ----------
+    layers : int, optional
+        1 for unit-norm data, 2 otherwise; what fits the data if left out.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> deq = nsd.DeepEquilibrium("normalized_relu", sigma_a2=0.2)
+    >>> m = nsd.match(deq, sphere=1200, family=Quadratic(), convention="preactivation")
+    >>> {name: round(value, 4) for name, value in m.parameters.items()}
+    {'a2': 0.1336, 'a1': 0.9452, 'a0': 0.1327}
+    """
+
+    layers: int | None = None
+    name = "quadratic"
+    lipschitz = False
+    parameter_names = ("a1", "b1", "a2", "b2")
+
+    def __post_init__(self) -> None:
+        if self.layers is not None:
+            checked_layers(self.name, self.layers, (1, 2))
+
+    def for_auto(self, problem: Problem) -> Family | None:
+        """On the sphere as it is; where a scale is known, the two layers for mixtures."""
+        return self if problem.tau0 is None else Quadratic(layers=2)
+
+    def answer(self, problem: Problem) -> Match:
+        """Meet the coefficients of the sphere or those of the mixture theory."""
+        if problem.unit and self.layers != 2:
+            return self._on_sphere(problem)
+        if self.layers == 1:
+            checked_layers(self.name, 1, (2,), "One quadratic layer is for the sphere.")
+        return super().answer(problem)
+
+    def refined(self, problem: Problem, found: Match) -> Match:
+        """Refine two layers; the one for the sphere has a closed form and is left alone."""
+        return found if problem.unit and self.layers != 2 else super().refined(problem, found)
+
+    def network(self, parameters: FloatArray, problem: Problem) -> ExplicitNetwork:
+        """Build two layers from (a_1, b_1, a_2, b_2)."""
+        return layers_of(quadratic_table(parameters, problem.scale), problem.scale)
+
+    def solve(self, problem: Problem) -> FloatArray:
+        """Least squares: rescaling layer 1 against layer 2 leaves three unknowns for four."""
+        target, tau0 = problem.target, problem.scale
+        if target.covariance_overlap <= 1e-14 * target.scale2:
+            raise Infeasible(
+                "covariance_overlap is 0 for an odd φ, which forces a quadratic network to be "
+                f"linear, with scale2 = τ0²·linear = {tau0**2 * target.linear:.6g}; it should be "
+                f"{target.scale2:.6g}"
+            )
+        gain = max(target.linear, 1e-6) ** 0.25
+
+        def full(x: FloatArray) -> FloatArray:
+            return np.array([x[0], 1.0, x[1], x[2]])  # b_1 = 1: the free scale
+
+        found = fit_coefficients(
+            problem,
+            lambda x: problem.achieved_by(moments_of(quadratic_table(full(x), tau0), tau0)),
+            [np.array([s, t, gain**2]) for s, t in ((0.1, 0.1), (0.3, 0.2), (-0.2, 0.2))],
+        )
+        return full(found)
+
+    def _on_sphere(self, problem: Problem) -> Match:
+        assert problem.dimension is not None
+        target = sphere_coefficients(problem.deq, problem.dimension, **problem.which)
+        try:
+            a2, a1, a0 = _on_sphere(target, problem)
+        except Infeasible as failure:
+            return problem.answer(self.name, problem.deq, 1.0, target, str(failure))
+        network = ExplicitNetwork([polynomial((a0, a1, a2))])
+        achieved = sphere_coefficients(network, problem.dimension, kernel=problem.kernel)
+        met = ("constant", "linear", "diagonal")
+        return problem.answer(
+            self.name,
+            problem.deq,
+            1.0,
+            target,
+            "meets constant, linear, diagonal",
+            network=network,
+            parameters={"a2": a2, "a1": a1, "a0": a0},
+            achieved=achieved,
+            residuals={name: getattr(achieved, name) - getattr(target, name) for name in met},
+            feasible=True,
+        )
+
+
+def _on_sphere(target: SphereCoefficients, problem: Problem) -> tuple[float, float, float]:
+    """Meet α, β and μ with a2 t² + a1 t + a0 (sphere paper, arXiv 2308.16425, corollary 1).
+
+    CK: a2 = √(μ/2), a1 = √β, a0 = √(α − μ/d) − a2.
+    NTK: a2 = √(μ/6), a1 = √(β/2), a0 = √(α − μ/d) − a2.  All signs are free; these are positive.
+    """
+    assert problem.dimension is not None
+    tangent = problem.kernel == "tangent"
+    a2 = math.sqrt(target.diagonal / (6.0 if tangent else 2.0))
+    a1 = math.sqrt(target.linear / (2.0 if tangent else 1.0))
+    square = target.constant - target.diagonal / problem.dimension
+    if square < 0.0:
+        raise Infeasible(
+            f"(a0 + a2)² = constant − diagonal/d would be {square:.6g} and must not be negative: "
+            "an odd φ has no constant, and a quadratic cannot do without one"
+        )
+    return a2, a1, math.sqrt(square) - a2
+
+
+@dataclass(frozen=True)
+class Cubic(MixtureFamily):
+    """Layers Σ c_k h_k(x/τ), k = 1, 2, 3, in orthonormal Hermite polynomials.
+
+    One layer meets linear, covariance_overlap and scale2 in closed form, two meet all four.
+
+    Attributes
+    ----------
+    layers : int
+        1 or 2.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> m = nsd.match(nsd.DeepEquilibrium("relu", 0.2), tau0=1.0, family=Cubic(layers=2))
+    >>> m.feasible, m.reason
+    (True, 'meets linear, norm_fluctuation, covariance_overlap, scale2')
+    """
+
+    layers: int = 1
+    name = "cubic"
+    lipschitz = False
+
+    def __post_init__(self) -> None:
+        checked_layers(self.name, self.layers, (1, 2))
+
+    @property
+    def promised(self) -> tuple[int, ...]:  # type: ignore[override]
+        """Three coefficients with one layer, all four with two."""
+        return (LINEAR, OVERLAP, SCALE) if self.layers == 1 else (0, 1, 2, 3)
+
+    @property
+    def parameter_names(self) -> tuple[str, ...]:
+        """c_k, or c_lk for layer l."""
+        if self.layers == 1:
+            return ("c1", "c2", "c3")
+        return tuple(f"c{layer}{k}" for layer in (1, 2) for k in (1, 2, 3))
+
+    def network(self, parameters: FloatArray, problem: Problem) -> ExplicitNetwork:
+        """Build it from rows (c_1, c_2, c_3)."""
+        return layers_of(parameters.reshape(-1, 3), problem.scale)
+
+    def solve(self, problem: Problem) -> FloatArray:
+        """One layer in closed form; two with five free numbers, the solution nearest the start.
+
+        Layer 1 has unit output, which removes the free scale between the layers.
+        """
+        if self.layers == 1:
+            return _cubic(problem)
+
+        def split(x: FloatArray) -> FloatArray:
+            inner = np.array([1.0, x[0], x[1]])
+            return np.concatenate([inner / np.linalg.norm(inner), x[2:]])
+
+        try:
+            outer = _cubic(problem)
+        except Infeasible:
+            outer = math.sqrt(problem.target.scale2) * np.array([0.8, 0.2, 0.3])
+        tau0 = problem.scale
+        found = fit_coefficients(
+            problem,
+            lambda x: problem.achieved_by(moments_of(split(x).reshape(-1, 3), tau0)),
+            [
+                np.array([s, t, *outer * np.array([1.0, u, 1.0])])
+                for s, t, u in ((0.1, 0.0, 1.0), (0.3, 0.2, 0.5), (0.1, 0.2, 1.0), (-0.1, 0.0, 1.0))
+            ],
+            nearest=True,
+        )
+        return split(found)
+
+
+def _cubic(problem: Problem) -> FloatArray:
+    """One layer: c1, c2, c3 from A1, A3 and T2.
+
+    CK: c1² = τ0²A1, c2² = τ0⁴A3, c3² = T2 − c1² − c2².
+    NTK: c1² = τ0²A1/2, c2² = τ0⁴A3/3, c3² = (T2 − 2c1² − 3c2²)/4.
+    """
+    linear, _, overlap, scale2 = problem.target.four
+    tangent = problem.kernel == "tangent"
+    first, second, third = (2.0, 3.0, 4.0) if tangent else (1.0, 1.0, 1.0)
+    c1, c2 = problem.scale**2 * linear / first, problem.scale**4 * overlap / second
+    rest = (scale2 - first * c1 - second * c2) / third
+    if rest < -1e-12 * scale2:
+        sign = "2c1² − 3c2²" if tangent else "c1² − c2²"
+        raise Infeasible(
+            f"c3² = scale2 − {sign} would be {third * rest:.6g} and must not be negative"
+        )
+    return np.asarray(np.sqrt([c1, c2, max(rest, 0.0)]))
+
+
+def layers_of(table: FloatArray, tau0: float) -> ExplicitNetwork:
     """Layers Σ_k c_k h_k(x/τ), k ≥ 1, from rows (c_1, c_2, …); τ² is Σ c_k² of the layer before."""
     layers, scale = [], tau0
     for row in table:
@@ -24,8 +237,8 @@ def _layers(table: FloatArray, tau0: float) -> ExplicitNetwork:
     return ExplicitNetwork(layers).centred(tau0)
 
 
-def _moments(table: FloatArray, tau0: float) -> Iterator[Moments]:
-    """Moments of the layers that `_layers` makes, each at its own scale."""
+def moments_of(table: FloatArray, tau0: float) -> Iterator[Moments]:
+    """Moments of the layers that `layers_of` makes, each at its own scale."""
     scale = tau0
     for row in table:
         # Of c_0 there is nothing, and two zeros end the series.
@@ -34,104 +247,10 @@ def _moments(table: FloatArray, tau0: float) -> Iterator[Moments]:
         scale = math.sqrt(float(row @ row))
 
 
-def _quadratic_table(x: FloatArray, tau0: float) -> FloatArray:
+def quadratic_table(x: FloatArray, tau0: float) -> FloatArray:
     """Rows (c_1, c_2) of the layers a_l(x² − τ²) + b_l x, from (a_1, b_1, a_2, b_2)."""
     table, scale = [], tau0
     for a, b in x.reshape(-1, 2):
         table.append([scale * b, math.sqrt(2.0) * scale**2 * a])
         scale = math.hypot(*table[-1])
     return np.array(table)
-
-
-def _build_quadratic(x: FloatArray, tau0: float) -> ExplicitNetwork:
-    return _layers(_quadratic_table(x, tau0), tau0)
-
-
-def _solve_quadratic(task: MixtureTask) -> Solution:
-    """Least squares: rescaling layer 1 against layer 2 leaves three unknowns for four targets."""
-    if task.target.covariance_overlap <= 1e-14 * task.target.scale2:
-        return Solution(
-            None,
-            False,
-            "covariance_overlap is 0 for an odd φ, which forces a quadratic network to be linear, "
-            f"with scale2 = τ0²·linear = {task.tau0**2 * task.target.linear:.6g}; it should be "
-            f"{task.target.scale2:.6g}",
-        )
-    gain = max(task.target.linear, 1e-6) ** 0.25
-
-    def table(x: FloatArray, tau0: float) -> FloatArray:
-        # Layer 1 has b_1 = 1: the free scale.
-        return _quadratic_table(np.array([x[0], 1.0, x[1], x[2]]), tau0)
-
-    starts = [np.array([s, t, gain**2]) for s, t in ((0.1, 0.1), (0.3, 0.2), (-0.2, 0.2))]
-    found = fit_coefficients(
-        task,
-        lambda x, tau0: _layers(table(x, tau0), tau0),
-        starts,
-        moments=lambda x, tau0: _moments(table(x, tau0), tau0),
-    )
-    if found.parameters is None:
-        return found
-    a1, a2, b2 = found.parameters
-    return Solution(np.array([a1, 1.0, a2, b2]), found.feasible, found.reason)
-
-
-def _build_cubic(x: FloatArray, tau0: float) -> ExplicitNetwork:
-    return _layers(x.reshape(-1, 3), tau0)
-
-
-def _solve_cubic(task: MixtureTask) -> Solution:
-    """One layer: c1, c2, c3 from A1, A3 and T2.
-
-    CK: c1² = τ0²A1, c2² = τ0⁴A3, c3² = T2 − c1² − c2².
-    NTK: c1² = τ0²A1/2, c2² = τ0⁴A3/3, c3² = (T2 − 2c1² − 3c2²)/4.
-    """
-    linear, _, overlap, scale2 = task.target.four
-    tangent = task.kernel == "tangent"
-    first, second, third = (2.0, 3.0, 4.0) if tangent else (1.0, 1.0, 1.0)
-    c1, c2 = task.tau0**2 * linear / first, task.tau0**4 * overlap / second
-    rest = (scale2 - first * c1 - second * c2) / third
-    if rest < -1e-12 * scale2:
-        sign = "2c1² − 3c2²" if tangent else "c1² − c2²"
-        reason = f"c3² = scale2 − {sign} would be {third * rest:.6g} and must not be negative"
-        return Solution(None, False, reason)
-    x = np.sqrt(np.array([c1, c2, max(rest, 0.0)]))
-    return described(task, _build_cubic(x, task.tau0), x, (0, 2, 3))
-
-
-def _solve_two_cubic(task: MixtureTask) -> Solution:
-    """Two layers meet all four coefficients: five free numbers, the solution nearest the start.
-
-    Layer 1 has unit output, which removes the free scale between the layers.
-    """
-
-    def split(x: FloatArray) -> FloatArray:
-        inner = np.array([1.0, x[0], x[1]])
-        return np.concatenate([inner / np.linalg.norm(inner), x[2:]])
-
-    def table(x: FloatArray) -> FloatArray:
-        return split(x).reshape(-1, 3)
-
-    one = _solve_cubic(task).parameters
-    size = math.sqrt(task.target.scale2)
-    outer = one if one is not None else np.array([0.8 * size, 0.2 * size, 0.3 * size])
-    starts = [
-        np.array([s, t, *outer * np.array([1.0, u, 1.0])])
-        for s, t, u in ((0.1, 0.0, 1.0), (0.3, 0.2, 0.5), (0.1, 0.2, 1.0), (-0.1, 0.0, 1.0))
-    ]
-    found = fit_coefficients(
-        task,
-        lambda x, tau0: _layers(table(x), tau0),
-        starts,
-        moments=lambda x, tau0: _moments(table(x), tau0),
-        nearest=True,
-    )
-    parameters = None if found.parameters is None else split(found.parameters)
-    return Solution(parameters, found.feasible, found.reason)
-
-
-QUADRATIC = Family("quadratic", ("a1", "b1", "a2", "b2"), _build_quadratic, _solve_quadratic, False)
-CUBIC = Family("cubic", ("c1", "c2", "c3"), _build_cubic, _solve_cubic, False)
-TWO_CUBIC = Family(
-    "cubic", ("c11", "c12", "c13", "c21", "c22", "c23"), _build_cubic, _solve_two_cubic, False
-)

@@ -13,14 +13,8 @@ from scipy.optimize import least_squares
 from notsodeep import checks
 from notsodeep.checks import FloatArray
 from notsodeep.errors import NotSoDeepError
-from notsodeep.kernels import conjugate_kernel, tangent_kernel
-from notsodeep.models import (
-    Convention,
-    DeepEquilibrium,
-    ExplicitNetwork,
-    KernelName,
-    Model,
-)
+from notsodeep.kernels import kernel as exact_kernel
+from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork, KernelName
 from notsodeep.numerics.matrix_norms import operator_norm
 
 MeasuredKernel = Callable[[FloatArray], ArrayLike]
@@ -66,14 +60,6 @@ class Refinement:
         )
 
 
-def exact_kernel(
-    model: Model, X: FloatArray, kernel: KernelName, convention: Convention
-) -> FloatArray:
-    """Compute the exact kernel of one name."""
-    function = conjugate_kernel if kernel == "conjugate" else tangent_kernel
-    return np.asarray(function(model, X, convention=convention), dtype=np.float64)
-
-
 def wanted_kernel(
     deq: DeepEquilibrium,
     X: FloatArray,
@@ -83,7 +69,7 @@ def wanted_kernel(
 ) -> FloatArray:
     """Compute the DEQ's side of a match: its exact kernel, or one that was measured."""
     if measured is None:
-        return exact_kernel(deq, X, kernel, convention)
+        return np.asarray(exact_kernel(deq, X, kind=kernel, convention=convention))
     return checks.matrix_of_shape(measured(X), (len(X), len(X)), "the value of measured", "match")
 
 
@@ -121,7 +107,7 @@ def refined(
         nonlocal evaluations
         evaluations += 1
         try:
-            reached = exact_kernel(build(x), rows, kernel, "feature")
+            reached = exact_kernel(build(x), rows, kind=kernel, convention="feature")
         except NotSoDeepError:
             return np.full(len(weight), 1.0)
         return np.asarray((reached - wanted)[upper] * weight)
@@ -135,7 +121,7 @@ def refined(
     apart = target(held_out)
     norm = operator_norm(apart)
     gaps = [
-        operator_norm(apart - exact_kernel(build(x), held_out, kernel, "feature"))
+        operator_norm(apart - exact_kernel(build(x), held_out, kind=kernel, convention="feature"))
         for x in (start, found)
     ]
     kept = gaps[1] < gaps[0]

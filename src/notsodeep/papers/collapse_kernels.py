@@ -9,8 +9,8 @@ import numpy as np
 from notsodeep.checks import FloatArray, IntArray
 from notsodeep.collapse import kernel_nc1
 from notsodeep.data import Dataset, load
+from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.matching import match
-from notsodeep.matching.refinement import exact_kernel
 from notsodeep.models import DeepEquilibrium, Model
 from notsodeep.numerics.matrix_norms import operator_norm
 from notsodeep.papers.reproduction import Cell, Experiment, Finding, Profile, Record
@@ -59,7 +59,10 @@ def _compute(cell: Cell, seed: int) -> Record:
         "matched": found.network,
         "unmatched": found.baseline,
     }
-    kernels = {name: exact_kernel(model, X, kernel, "feature") for name, model in models.items()}
+    kernels = {
+        name: exact_kernel(model, X, kind=kernel, convention="feature")
+        for name, model in models.items()
+    }
     norm = operator_norm(kernels["deq"])
     return {
         **{name: _measured(K, y) for name, K in kernels.items()},

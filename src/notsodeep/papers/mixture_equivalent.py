@@ -9,8 +9,7 @@ import numpy as np
 
 from notsodeep.data import MixtureStatistics, load
 from notsodeep.equivalents import compare, equivalent
-from notsodeep.kernels import equilibrium_draw, monte_carlo
-from notsodeep.matching.refinement import exact_kernel
+from notsodeep.kernels import conjugate_kernel, equilibrium_draw, monte_carlo
 from notsodeep.models import DeepEquilibrium
 from notsodeep.numerics.matrix_norms import operator_norm
 from notsodeep.papers.reproduction import Cell, Experiment, Finding, Profile, Record
@@ -48,7 +47,7 @@ def _compute(cell: Cell, seed: int) -> Record:
         statistics = MixtureStatistics.estimate(data.X, data.y)
     deq = DeepEquilibrium(cell["activation"], cell["sigma_a2"]).centred(statistics.tau0)
     eq = equivalent(deq, data.X, statistics)
-    exact = exact_kernel(deq, data.X, "conjugate", "preactivation")
+    exact = conjugate_kernel(deq, data.X)
     comparison = compare(exact, eq)
     record: dict[str, Any] = {
         "exact": comparison.to_dict(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from notsodeep.data import load
-from notsodeep.matching import match
+from notsodeep.matching import match, named
 from notsodeep.models import DeepEquilibrium
 from notsodeep.papers.reproduction import Cell, Experiment, Finding, Profile, Record
 
@@ -48,8 +48,7 @@ def _compute(cell: Cell, seed: int) -> Record:
     found = match(
         DeepEquilibrium(cell["activation"], cell["sigma_a2"]),
         tau0=tau0,
-        family=cell["family"],
-        layers=cell["layers"],
+        family=named(cell["family"], layers=cell["layers"]),
         convention=cell["convention"],
     )
     certificate = found.certify(data.X)

@@ -8,8 +8,8 @@ import numpy as np
 
 from notsodeep.data import sphere
 from notsodeep.equivalents import compare, sphere_equivalent
+from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.matching import match
-from notsodeep.matching.refinement import exact_kernel
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 from notsodeep.numerics.matrix_norms import operator_norm
 from notsodeep.papers.reproduction import Cell, Experiment, Finding, Profile, Record
@@ -30,7 +30,7 @@ def _compute(cell: Cell, seed: int) -> Record:
     X = sphere(cell["samples"], cell["dimension"], rng=seed)
     deq = DeepEquilibrium("normalized_relu", cell["sigma_a2"])
     kernel: Any = cell["kernel"]
-    exact = exact_kernel(deq, X, kernel, "preactivation")
+    exact = exact_kernel(deq, X, kind=kernel)
     eq = sphere_equivalent(deq, X, kernel=kernel)
     comparison = compare(exact, eq)
     options: Any = {"kernel": kernel, "convention": "preactivation"}
@@ -41,7 +41,7 @@ def _compute(cell: Cell, seed: int) -> Record:
     }
     gaps, spectra = {}, {}
     for name, network in networks.items():
-        other = exact_kernel(network, X, kernel, "feature")
+        other = exact_kernel(network, X, kind=kernel, convention="feature")
         gaps[name] = operator_norm(exact - other)
         spectra[name] = np.linalg.eigvalsh(other).tolist()
     return {

@@ -1,0 +1,170 @@
+"""What every family is asked: the kernel of a DEQ, on data of some scale or on given rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from notsodeep.activations import Moments
+from notsodeep.checks import FloatArray
+from notsodeep.equivalents import Coefficients, coefficients, conditions
+from notsodeep.equivalents.mixture_coefficients import coefficients_of_layers
+from notsodeep.kernels import kernel as exact_kernel
+from notsodeep.matching.match_record import Match, Target
+from notsodeep.matching.refinement import MeasuredKernel, wanted_kernel
+from notsodeep.models import Conditions, Convention, DeepEquilibrium, ExplicitNetwork, KernelName
+from notsodeep.numerics.matrix_norms import operator_norm
+
+NAMES = ("linear", "norm_fluctuation", "covariance_overlap", "scale2")
+"""The four coefficients, in the order of `Coefficients.four`."""
+
+SAMPLE = 300
+"""Rows on which networks are compared and refined, at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Find a network whose kernel is that of a DEQ.
+
+    Attributes
+    ----------
+    deq : DeepEquilibrium
+        As it was given; `centred` is what the mixture theory is about.
+    tau0 : float or None
+        Scale of the data; None if only the sphere is spoken of.
+    kernel : {"conjugate", "tangent"}
+    convention : {"preactivation", "feature"}
+    X : ndarray of shape (n, p) or None
+        The data.
+    rows : ndarray or None
+        Some of them in random order, so that the first ones are as good as any.
+    dimension : int or None
+        Of the data.
+    unit : bool
+        Whether the data has norm one.
+    measured : callable or None
+        Rows ↦ the kernel to match on data, in place of the exact one of the DEQ.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> problem = Problem(nsd.DeepEquilibrium("relu", sigma_a2=0.2), tau0=1.0)
+    >>> [round(value, 4) for value in problem.target.four]
+    [0.2105, 0.036, 0.0692, 0.2926]
+    """
+
+    deq: DeepEquilibrium
+    tau0: float | None = None
+    kernel: KernelName = "conjugate"
+    convention: Convention = "feature"
+    X: FloatArray | None = None
+    rows: FloatArray | None = None
+    dimension: int | None = None
+    unit: bool = False
+    measured: MeasuredKernel | None = None
+    _on_sample: dict[DeepEquilibrium, FloatArray] = field(default_factory=dict, init=False)
+    _conditions: dict[DeepEquilibrium, Conditions] = field(default_factory=dict, init=False)
+
+    @property
+    def scale(self) -> float:
+        """tau0, where it is known to be given."""
+        assert self.tau0 is not None
+        return self.tau0
+
+    @cached_property
+    def centred(self) -> DeepEquilibrium:
+        """The DEQ centred at tau0."""
+        return self.deq.centred(self.scale)
+
+    @property
+    def which(self) -> dict[str, Any]:
+        """The kernel and its convention, as keywords."""
+        return {"kernel": self.kernel, "convention": self.convention}
+
+    # Coefficients of the mixture theory ----------------------------------------------------------
+
+    @cached_property
+    def target(self) -> Coefficients:
+        """The four coefficients of the DEQ's kernel."""
+        return coefficients(self.centred, self.scale, **self.which)
+
+    def achieved(self, network: ExplicitNetwork) -> Coefficients:
+        """Coefficients of a network that is centred at tau0."""
+        return coefficients(network, self.scale, kernel=self.kernel)
+
+    def achieved_by(self, layers: Iterable[Moments]) -> Coefficients:
+        """Coefficients of a network that is given by the moments of its layers."""
+        return coefficients_of_layers(layers, self.scale, self.kernel)
+
+    def mismatch(self, reached: Coefficients) -> FloatArray:
+        """Return the differences of the four coefficients in units of the target's diagonal.
+
+        (Δlinear·τ0², Δnorm_fluctuation·τ0⁴, Δcovariance_overlap·τ0⁴, Δscale2)/scale2.
+        """
+        unit = np.array([self.scale**2, self.scale**4, self.scale**4, 1.0]) / self.target.scale2
+        return np.asarray((np.array(reached.four) - np.array(self.target.four)) * unit)
+
+    # Exact kernels on rows -----------------------------------------------------------------------
+
+    def wanted(self, deq: DeepEquilibrium, X: FloatArray) -> FloatArray:
+        """Return the kernel to match on rows X: the measured one, or the exact one of the DEQ."""
+        return wanted_kernel(deq, X, self.kernel, self.convention, self.measured)
+
+    @property
+    def judged_rows(self) -> int:
+        """Number of rows on which networks are compared; 0 without data."""
+        return 0 if self.rows is None else len(self.rows[:SAMPLE])
+
+    def score(self, found: Match) -> float:
+        """Return the exact-kernel gap on rows, or the largest residual over the diagonal."""
+        if found.fitted is None:
+            return math.nan
+        if self.rows is None:
+            largest = max((abs(value) for value in found.residuals.values()), default=0.0)
+            return largest / found.target.size
+        sample = self.rows[:SAMPLE]
+        if found.deq not in self._on_sample:  # most families have it in common
+            self._on_sample[found.deq] = self.wanted(found.deq, sample)
+        reached = exact_kernel(found.fitted, sample, kind=self.kernel, convention="feature")
+        return operator_norm(self._on_sample[found.deq] - reached)
+
+    # The record of an answer ---------------------------------------------------------------------
+
+    def answer(
+        self,
+        family: str,
+        deq: DeepEquilibrium,
+        tau0: float,
+        target: Target,
+        reason: str,
+        *,
+        network: ExplicitNetwork | None = None,
+        parameters: dict[str, float] | None = None,
+        achieved: Target | None = None,
+        residuals: dict[str, float] | None = None,
+        feasible: bool = False,
+    ) -> Match:
+        """Put what a family found, or why it found nothing, on record.  As `Match` has them."""
+        if deq not in self._conditions:
+            self._conditions[deq] = conditions(deq, tau0, X=self.X)
+        return Match(
+            family=family,
+            deq=deq,
+            fitted=network,
+            parameters=parameters or {},
+            target=target,
+            achieved=achieved,
+            residuals=residuals or {},
+            feasible=feasible,
+            reason=reason,
+            conditions=self._conditions[deq],
+            kernel=self.kernel,
+            convention=self.convention,
+            tau0=tau0,
+            measured=self.measured,
+        )
