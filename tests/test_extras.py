@@ -17,7 +17,16 @@ from notsodeep.errors import MissingPackage
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 # Beside the extras, what a full installation brings and the core does without.
-ABSENT = {*extras._EXTRA_OF, "PIL", "click", "joblib", "pandas", "safetensors", "sklearn"}
+ABSENT = {
+    *extras._EXTRA_OF,
+    "PIL",
+    "click",
+    "filelock",
+    "joblib",
+    "pandas",
+    "safetensors",
+    "sklearn",
+}
 
 
 def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:

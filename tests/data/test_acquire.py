@@ -258,7 +258,7 @@ def test_a_set_without_a_mirror_says_so(tiny, tmp_path: Path) -> None:
 
 _CHILD = """
 import json
-import mmap  # NumPy imports it late, when the interpreter's own files may be out of reach
+import filelock, mmap  # imported late otherwise, when the interpreter's files may be out of reach
 import os
 import sys
 from pathlib import Path

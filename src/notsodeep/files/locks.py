@@ -10,62 +10,16 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from notsodeep.errors import LockTimeout
 from notsodeep.files.atomic_files import make_directory, named_write_failures
 
-_POLL_SECONDS = 0.05
-
-
-def _try_lock(descriptor: int) -> bool:
-    """Take the lock if it is free; say whether it was."""
-    try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            os.lseek(descriptor, 0, os.SEEK_SET)
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):
-        return False
-    return True
-
-
-def _unlock(descriptor: int) -> None:
-    if sys.platform == "win32":
-        import msvcrt
-
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
-    else:
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-
 
 def _holder_file(path: Path) -> Path:
     # Windows forbids reading the locked byte range, so the holder signs a file beside it.
     return path.with_name(path.name + ".holder")
-
-
-def _open(path: Path) -> int:
-    with named_write_failures(path):
-        return os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
-
-
-def _still_there(descriptor: int, path: Path) -> bool:
-    """Whether `path` is the open file; the holder of a passing lock removes it at the end."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 @contextlib.contextmanager
@@ -107,28 +61,26 @@ def exclusive_lock(
     ...             print("held")
     held
     """
+    from filelock import FileLock, Timeout  # where locks are taken: kernels do without
+
     make_directory(path.parent)
-    descriptor = _open(path)
     holder = _holder_file(path)
+    # No lock that merely is a file, not even where the system has no other: it would go stale.
+    lock = FileLock(path, thread_local=False, fallback_to_soft=False, preserve_lock_file=True)
     try:
-        deadline = time.monotonic() + timeout
-        announced = False
-        while True:
-            if _try_lock(descriptor):
-                if not passing or _still_there(descriptor, path):
-                    break
-                previous, descriptor = descriptor, _open(path)
-                os.close(previous)
-                continue
-            if time.monotonic() >= deadline:
-                raise LockTimeout(
-                    f"{path} is still held by {_read(holder)} after {timeout:g} s. "
-                    "Wait for it to end, then try again."
-                )
-            if on_wait is not None and not announced:
-                on_wait(_read(holder))
-                announced = True
-            time.sleep(_POLL_SECONDS)
+        with named_write_failures(path):
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                if on_wait is not None and timeout > 0:
+                    on_wait(_read(holder))
+                lock.acquire(timeout=timeout)
+    except Timeout as error:
+        raise LockTimeout(
+            f"{path} is still held by {_read(holder)} after {timeout:g} s. "
+            "Wait for it to end, then try again."
+        ) from error
+    try:
         with named_write_failures(holder):
             holder.unlink(missing_ok=True)  # it may be a link that a stranger put there
             holder.write_text(f"process {os.getpid()} on {platform.node()}")
@@ -137,10 +89,9 @@ def exclusive_lock(
         finally:
             holder.unlink(missing_ok=True)
             if passing and os.name != "nt":
-                path.unlink(missing_ok=True)
-            _unlock(descriptor)
+                path.unlink(missing_ok=True)  # those who wait find it gone, and start over
     finally:
-        os.close(descriptor)
+        lock.release()
 
 
 def _read(holder: Path) -> str:
