@@ -28,7 +28,7 @@ LARGEST = 4_000_000
 NOT_STORED: Mapping[str, Any] = types.MappingProxyType({"stored": False})
 """Metadata of a field that is no part of the JSON form; reading gives it its default."""
 
-_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
 _OWN_NUMBERS = ("bool", "int64", "float64")  # of a JSON list; other arrays have to name their type
 
 
@@ -40,7 +40,8 @@ class Record:
     `to_dict` and `from_dict`, and unions of these, of which the first that fits is read.
 
     The JSON form has one key for each field, and those named in `_derived`.  JSON has no NaN and no
-    infinity: they are the strings "NaN", "Infinity" and "-Infinity".  An array is a nested list if
+    infinity: they are null, so that a number that may be None must not be NaN, and the strings
+    "Infinity" and "-Infinity".  An array is a nested list if
     that says it all (float64, int64 or bool, and not empty in a way of its own), and otherwise
     ``{"dtype": …, "shape": …, "values": …}``.
 
@@ -71,8 +72,8 @@ class Record:
         Parameters
         ----------
         arrays : bool, default True
-            False leaves fields with arrays out, of records inside this one too: short, but
-            `from_dict` cannot read it.
+            False leaves out arrays and private fields, of records inside this one too: short, for
+            readers, but `from_dict` cannot read it.
 
         Raises
         ------
@@ -82,7 +83,7 @@ class Record:
         content = {}
         for name in [*(f.name for f in _stored(type(self))), *self._derived]:
             value = getattr(self, name)
-            if arrays or not isinstance(value, np.ndarray):
+            if arrays or not (isinstance(value, np.ndarray) or name.startswith("_")):
                 content[name] = _encoded(value, f"{type(self).__name__}.{name}", arrays)
         return content
 
@@ -181,7 +182,7 @@ def _encoded(value: Any, place: str, arrays: bool) -> Any:
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
-        return value if math.isfinite(value) else _named(value)
+        return value if math.isfinite(value) else _not_finite(value)
     if isinstance(value, np.ndarray):
         return _encoded_array(value, place)
     if isinstance(value, Record):
@@ -195,8 +196,8 @@ def _encoded(value: Any, place: str, arrays: bool) -> Any:
     raise NotSerialisable(f"{place} has no JSON form: it is a {type(value).__name__}.")
 
 
-def _named(value: float) -> str:
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0.0 else "-Infinity"
+def _not_finite(value: float) -> str | None:
+    return None if math.isnan(value) else "Infinity" if value > 0.0 else "-Infinity"
 
 
 def _encoded_array(value: np.ndarray[Any, Any], place: str) -> Any:
@@ -244,8 +245,10 @@ def _decoded(value: Any, kind: Any, place: str) -> Any:
 
 def _decoded_atom(value: Any, kind: Any, place: str) -> Any:
     if kind is float:
-        if isinstance(value, str) and value in _NOT_FINITE:
-            return _NOT_FINITE[value]
+        if value is None:
+            return math.nan
+        if isinstance(value, str) and value in _INFINITE:
+            return _INFINITE[value]
         if isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
         raise _unfit(value, "be a number", place)
@@ -285,11 +288,12 @@ def _decoded_sequence(value: Any, origin: Any, kinds: Sequence[Any], place: str)
 
 def _decoded_array(value: Any, arguments: Sequence[Any], place: str) -> np.ndarray[Any, Any]:
     (own,) = typing.get_args(arguments[1]) if arguments else (np.float64,)
+    own = own if isinstance(own, type) else np.float64  # of "any floating type"
     form = value if isinstance(value, Mapping) else {"values": value}
     try:
         dtype = np.dtype(form.get("dtype", own))
         array = np.array(form["values"])
-        # Floats hold any number, and the names of those that are not finite; integers do not.
+        # Floats hold any number, null and the names of infinity; integers do not.
         if dtype.kind not in "biuf" or (
             dtype.kind != "f" and array.size and array.dtype.kind == "f"
         ):
@@ -310,6 +314,8 @@ def _unfit(value: Any, requirement: str, place: str) -> InvalidInput:
 
 def _short(value: Any) -> str:
     """One line of bounded length for a value of any kind."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value.item()
     if isinstance(value, float | np.floating):
         return f"{value:.6g}"
     if isinstance(value, np.ndarray):

@@ -65,7 +65,8 @@ def test_json_and_text() -> None:
     assert len(content["spikes"]) == 2
     assert set(content["spikes"][0]) == {"predicted", "found"}
     assert content["law"]["origin"] == result.law.origin  # type: ignore[union-attr]
-    assert "eigenvalues" not in content
+    assert len(content["eigenvalues"]) == 160
+    assert "eigenvalues" not in result.to_dict(arrays=False)
     lines = str(result).splitlines()
     assert lines[0].startswith("operator-norm gap")
     assert "% of ‖kernel‖" in lines[0]

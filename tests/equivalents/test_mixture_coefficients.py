@@ -166,7 +166,7 @@ def test_identity_term_is_never_negative() -> None:
 def test_json_and_text() -> None:
     found = coefficients(DeepEquilibrium("relu", 0.2).centred(1.0), 1.0)
     content = json.loads(json.dumps(found.to_dict()))
-    names = ["linear", "norm_fluctuation", "covariance_overlap", "scale2", "diagonal", "tau0"]
+    names = ["linear", "norm_fluctuation", "covariance_overlap", "scale2", "tau0", "diagonal"]
     assert list(content) == names
     assert content["diagonal"] == found.diagonal
     assert "covariance_overlap" in str(found)

@@ -188,7 +188,7 @@ def spectrum_command(
 
             save_figure(spectrum_figure(result, f"{deq}, {kernel} kernel"), out)
     if as_json:
-        print_json(result.to_dict())
+        print_json(result.to_dict(arrays=False))
         return
     typer.echo(f"{deq}, {kernel} kernel ({convention}), {len(rows.X)} samples of {data}")
     typer.echo(str(result))

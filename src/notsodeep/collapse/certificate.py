@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from notsodeep import checks
 from notsodeep.checks import FloatArray
 from notsodeep.checks import collapse as collapse_checks
 from notsodeep.collapse.cross_entropy import logit_loss
-from notsodeep.collapse.json_form import json_form
+from notsodeep.records import Record
 
 FeatureBudget = Literal["class", "sample"]
 
@@ -20,8 +20,8 @@ TOLERANCE = 1e-8
 """Relative gap at which an optimum counts as certified, in the loss or in its logarithm."""
 
 
-@dataclass(frozen=True)
-class OptimalityCertificate:
+@dataclass(frozen=True, repr=False)
+class OptimalityCertificate(Record):
     """How far a loss can be from the optimum.
 
     Attributes
@@ -62,10 +62,6 @@ class OptimalityCertificate:
     norm_excess: float | None
     spectral_residual: float | None
     statement: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form."""
-        return dict(json_form(self))
 
     def __str__(self) -> str:
         return self.statement

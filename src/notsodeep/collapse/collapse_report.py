@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
-from typing import Any
 
 from notsodeep.checks import FloatArray, IntArray
 from notsodeep.collapse.class_geometry import Weights
-from notsodeep.collapse.json_form import json_form
+from notsodeep.records import Plotted, Record
 
 
-@dataclass(frozen=True)
-class CollapseSummary:
+@dataclass(frozen=True, repr=False)
+class CollapseSummary(Record):
     """The measures over all classes, or over a group of them.
 
     All but the two mean cosines vanish at collapse.  A value is None, or infinite, only
@@ -77,8 +76,8 @@ class CollapseSummary:
     reasons: dict[str, str]
 
 
-@dataclass(frozen=True, eq=False)
-class CollapseReport:
+@dataclass(frozen=True, eq=False, repr=False)
+class CollapseReport(Plotted):
     """How far a set of features, and a classifier, have collapsed.  Printing it gives a table.
 
     Attributes
@@ -119,6 +118,8 @@ class CollapseReport:
     (array([3, 1, 1]), 2, ['majority', 'minority'])
     """
 
+    _drawing = "collapse"
+
     overall: CollapseSummary
     groups: dict[str, CollapseSummary]
     counts: IntArray
@@ -133,10 +134,6 @@ class CollapseReport:
     classifier_cosines: FloatArray | None
     cdnv: FloatArray
     notes: tuple[str, ...]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form, with None for numbers that are not finite."""
-        return dict(json_form(self))
 
     def __str__(self) -> str:
         summaries = {"all": self.overall, **self.groups}

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from notsodeep.checks import FloatArray
 from notsodeep.collapse.certificate import FeatureBudget, OptimalityCertificate
 from notsodeep.collapse.heads import Head
-from notsodeep.collapse.json_form import json_form
+from notsodeep.records import Plotted
 
 Constraint = Literal["spectral", "frobenius"]
 
 
-@dataclass(frozen=True, eq=False)
-class LayerPeeledOptimum:
+@dataclass(frozen=True, eq=False, repr=False)
+class LayerPeeledOptimum(Plotted):
     """An optimum of the layer-peeled model, in d = K feature dimensions.  Rows are classes.
 
     Attributes
@@ -58,6 +58,8 @@ class LayerPeeledOptimum:
     (2.0, (4, 4), True)
     """
 
+    _drawing = "layer_peeled"
+
     head: Head
     spectral_budget: float | None
     budget: float
@@ -86,10 +88,6 @@ class LayerPeeledOptimum:
     def effective_budget(self) -> float:
         """C = gain·√(E_W E_H)."""
         return self.gain * self.budget
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form."""
-        return dict(json_form(self))
 
     def __str__(self) -> str:
         bound = "" if self.spectral_budget is None else f" ({self.spectral_budget:g})"

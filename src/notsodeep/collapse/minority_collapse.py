@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 from scipy.optimize import brentq
@@ -12,17 +12,17 @@ from scipy.optimize import brentq
 from notsodeep import checks
 from notsodeep.collapse.certificate import FeatureBudget
 from notsodeep.collapse.heads import Head, head_gain
-from notsodeep.collapse.json_form import json_form
 from notsodeep.collapse.sphere_newton import minimise_on_sphere
 from notsodeep.collapse.symmetric_problem import SymmetricProblem
 from notsodeep.errors import NotConverged
+from notsodeep.records import Record
 
 # Class shares are of the order of exp(−log R): beyond this they leave the range of floats.
 _LARGEST_LOG_RATIO = 600.0
 
 
-@dataclass(frozen=True)
-class CollapseThreshold:
+@dataclass(frozen=True, repr=False)
+class CollapseThreshold(Record):
     """The threshold R* of minority collapse.  ``float(…)`` gives the ratio.
 
     Attributes
@@ -62,10 +62,6 @@ class CollapseThreshold:
 
     def __float__(self) -> float:
         return self.ratio
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form."""
-        return dict(json_form(self))
 
 
 def minority_collapse_threshold(

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep.checks import FloatArray, IntArray
+from notsodeep.records import Record
 
 
-@dataclass(frozen=True, eq=False)
-class NearestMeanMismatch:
+@dataclass(frozen=True, eq=False, repr=False)
+class NearestMeanMismatch(Record):
     """Samples on which classifier and nearest class mean disagree.  Those of batches add up.
 
     Attributes

@@ -13,10 +13,11 @@ import numpy as np
 
 from notsodeep.checks import FloatArray
 from notsodeep.checks import collapse as collapse_checks
+from notsodeep.records import Plotted
 
 
-@dataclass(frozen=True, eq=False)
-class SeliGeometry:
+@dataclass(frozen=True, eq=False, repr=False)
+class SeliGeometry(Plotted):
     """Classifier and class features of the SELI geometry, in K − 1 dimensions.
 
     Attributes
@@ -37,6 +38,8 @@ class SeliGeometry:
     >>> geometry.classifier.shape, geometry.singular_values.round(3)
     ((3, 2), array([10.   ,  5.831]))
     """
+
+    _drawing = "seli"
 
     classifier: FloatArray
     features: FloatArray

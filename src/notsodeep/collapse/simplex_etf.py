@@ -13,6 +13,7 @@ import numpy as np
 from notsodeep import checks
 from notsodeep.checks import FloatArray
 from notsodeep.checks import collapse as collapse_checks
+from notsodeep.records import Record
 
 
 def simplex_etf(num_classes: int, num_features: int, rng: int | np.random.Generator) -> FloatArray:
@@ -63,8 +64,8 @@ def simplex_gram(num_classes: int) -> FloatArray:
     return np.asarray((np.eye(K) - 1.0 / K) / np.sqrt(K - 1.0))
 
 
-@dataclass(frozen=True, eq=False)
-class NearestETF:
+@dataclass(frozen=True, eq=False, repr=False)
+class NearestETF(Record):
     """The scaled, turned and shifted simplex ETF nearest to a set of vectors.
 
     Attributes

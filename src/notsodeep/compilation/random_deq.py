@@ -274,7 +274,7 @@ def _spectrum(
         run.arrays("spectrum", lambda: {"edges": edges, "shares": np.empty(0)})
         return {"law": None, "reason": str(error)}
     run.arrays("spectrum", lambda: {"edges": edges, "shares": np.diff(law.cdf(edges))})
-    return {"law": law.to_dict(), "reason": law.origin}
+    return {"law": law.to_dict(arrays=False), "reason": law.origin}
 
 
 def _limiting_law(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,10 +16,11 @@ from notsodeep.equivalents.spikes import Spike
 from notsodeep.errors import InvalidInput
 from notsodeep.numerics.matrix_norms import difference_norms
 from notsodeep.numerics.spectral_distances import kolmogorov, kolmogorov_to_law, wasserstein
+from notsodeep.records import Plotted, Record
 
 
-@dataclass(frozen=True)
-class SpikePair:
+@dataclass(frozen=True, repr=False)
+class SpikePair(Record):
     """An isolated eigenvalue as predicted, and the exact kernel's eigenvalue in that place."""
 
     predicted: float
@@ -32,8 +32,8 @@ class SpikePair:
         return abs(self.predicted - self.found) / abs(self.found)
 
 
-@dataclass(frozen=True, eq=False)
-class Comparison:
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Plotted):
     """How far an equivalent is from the exact kernel.
 
     Attributes
@@ -59,6 +59,8 @@ class Comparison:
         Of G, ascending.
     """
 
+    _drawing = "comparison"
+
     gap: float
     relative_gap: float
     frobenius: float
@@ -69,19 +71,6 @@ class Comparison:
     law_kolmogorov: float
     spikes: tuple[SpikePair, ...]
     eigenvalues: FloatArray = field(repr=False)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form, without the eigenvalues."""
-        numbers = ("gap", "relative_gap", "frobenius", "trace_gap", "kolmogorov", "wasserstein")
-        known = math.isfinite(self.law_kolmogorov)
-        return {
-            **{name: getattr(self, name) for name in numbers},
-            "law_kolmogorov": self.law_kolmogorov if known else None,
-            "spikes": [
-                {"predicted": spike.predicted, "found": spike.found} for spike in self.spikes
-            ],
-            "law": None if self.law is None else self.law.to_dict(),
-        }
 
     def __str__(self) -> str:
         lines = [

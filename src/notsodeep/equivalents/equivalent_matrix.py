@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -12,10 +11,11 @@ from notsodeep.data import MixtureStatistics
 from notsodeep.equivalents.mixture_coefficients import Coefficients
 from notsodeep.models import Convention, KernelName, Model
 from notsodeep.numerics.structured_matrix import StructuredMatrix
+from notsodeep.records import Record
 
 
-@dataclass(frozen=True)
-class SphereCoefficients:
+@dataclass(frozen=True, repr=False)
+class SphereCoefficients(Record):
     """Coefficients of constant·11ᵀ + linear·XXᵀ + diagonal·I on the unit sphere.
 
     Attributes
@@ -41,10 +41,6 @@ class SphereCoefficients:
     def size(self) -> float:
         """The unit in which residuals are judged: the kernel's diagonal."""
         return self.end
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form."""
-        return {name: float(value) for name, value in vars(self).items()}
 
     def __str__(self) -> str:
         return ", ".join(f"{name} {value:.6g}" for name, value in self.to_dict().items())

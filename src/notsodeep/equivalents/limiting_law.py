@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,10 +15,11 @@ from notsodeep.equivalents.outside_bulk import OutsideBulk
 from notsodeep.equivalents.population import Population, PopulationSource, population_of
 from notsodeep.equivalents.spikes import Spike, isolated_eigenvalues, point_mass_spikes
 from notsodeep.numerics.bulk_law import BulkLaw, Interval
+from notsodeep.records import Plotted
 
 
-@dataclass(frozen=True, eq=False)
-class LimitingSpectrum:
+@dataclass(frozen=True, eq=False, repr=False)
+class LimitingSpectrum(Plotted):
     """The law of the eigenvalues of a kernel, and those that leave it.
 
     Attributes
@@ -37,6 +38,9 @@ class LimitingSpectrum:
     origin : str
         How the population was obtained.
     """
+
+    _drawing = "limiting_spectrum"
+    _derived = ("support", "point_mass", "mass_error")
 
     scale: float
     shift: float
@@ -61,6 +65,11 @@ class LimitingSpectrum:
         """(place, mass) of the atom: eigenvalues that are exactly `shift`, as when p < n."""
         return self.shift, 1.0 if self.bulk is None else self.bulk.zero_mass
 
+    @property
+    def mass_error(self) -> float:
+        """|mass of the bulk and its atom − 1|, as integrated."""
+        return 0.0 if self.bulk is None else self.bulk.mass_error
+
     def density(self, x: ArrayLike) -> FloatArray:
         """Return the density of the bulk at x, without point mass and spikes."""
         points = checks.real_array(x, "x", "LimitingSpectrum.density")
@@ -82,17 +91,6 @@ class LimitingSpectrum:
         places = np.array([spike.value for spike in self.spikes])
         beyond = (points[..., None] >= places).sum(axis=-1)
         return np.asarray(((self.size - len(places)) * smooth + beyond) / self.size)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form of what a reader wants to know."""
-        return {
-            "support": [list(interval) for interval in self.support],
-            "point_mass": list(self.point_mass),
-            "spikes": [spike.to_dict() for spike in self.spikes],
-            "undetected": [spike.to_dict() for spike in self.undetected],
-            "mass_error": 0.0 if self.bulk is None else self.bulk.mass_error,
-            "origin": self.origin,
-        }
 
     def __str__(self) -> str:
         bulk = ", ".join(f"[{low:.4g}, {high:.4g}]" for low, high in self.support) or "none"

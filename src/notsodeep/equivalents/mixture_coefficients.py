@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -22,12 +21,13 @@ from notsodeep.models import (
     checked_choice,
     require_varying,
 )
+from notsodeep.records import Record
 
 _CENTRED = 1e-8  # largest |E φ|, relative to the root mean square, of a centred activation
 
 
-@dataclass(frozen=True)
-class Coefficients:
+@dataclass(frozen=True, repr=False)
+class Coefficients(Record):
     """Coefficients of the equivalent kernel linear·XXᵀ + V C Vᵀ + diagonal·I.
 
     C = norm_fluctuation·[t; 1][t; 1]ᵀ + covariance_overlap·[T 0; 0 0].  Mixture paper
@@ -47,6 +47,8 @@ class Coefficients:
     tau0 : float
         √(tr C°/p), the scale of the data.
     """
+
+    _derived = ("diagonal",)
 
     linear: float
     norm_fluctuation: float
@@ -70,13 +72,9 @@ class Coefficients:
         """The unit in which residuals are judged: the kernel's diagonal."""
         return self.scale2
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form."""
-        names = ("linear", "norm_fluctuation", "covariance_overlap", "scale2", "diagonal", "tau0")
-        return {name: float(getattr(self, name)) for name in names}
-
     def __str__(self) -> str:
-        return ", ".join(f"{name} {value:.6g}" for name, value in self.to_dict().items())
+        names = ("linear", "norm_fluctuation", "covariance_overlap", "scale2", "diagonal", "tau0")
+        return ", ".join(f"{name} {getattr(self, name):.6g}" for name in names)
 
 
 def coefficients(

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import numpy as np
 from scipy import linalg
@@ -24,10 +23,11 @@ from notsodeep.equivalents.outside_bulk import OutsideBulk
 from notsodeep.equivalents.population import Population
 from notsodeep.numerics.bulk_law import BulkLaw
 from notsodeep.numerics.structured_matrix import StructuredMatrix
+from notsodeep.records import Record
 
 
-@dataclass(frozen=True)
-class Spike:
+@dataclass(frozen=True, repr=False)
+class Spike(Record):
     """A direction in which the kernel has more than noise.
 
     Attributes
@@ -44,12 +44,6 @@ class Spike:
     value: float
     strength: float
     rank: int | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form, with None for what is not finite."""
-        numbers = {"value": self.value, "strength": self.strength}
-        finite = {name: x if math.isfinite(x) else None for name, x in numbers.items()}
-        return {**finite, "rank": self.rank}
 
 
 def isolated_eigenvalues(

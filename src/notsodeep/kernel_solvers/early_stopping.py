@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -11,11 +11,12 @@ from scipy.sparse.linalg import LinearOperator
 from notsodeep import checks
 from notsodeep.checks import FloatArray, solvers
 from notsodeep.errors import NotConverged
-from notsodeep.kernel_solvers.spectral_basis import SpectralBasis, spectral_basis
+from notsodeep.kernel_solvers.spectral_basis import SpectralBasis, kept_basis, spectral_basis
+from notsodeep.records import NOT_STORED, Plotted
 
 
-@dataclass(frozen=True, eq=False)
-class EarlyStoppingPath:
+@dataclass(frozen=True, eq=False, repr=False)
+class EarlyStoppingPath(Plotted):
     """Fits Kα(t) of the flow dα/dt = Y − Kα from α = 0; squared errors are means over entries.
 
     Attributes
@@ -42,6 +43,8 @@ class EarlyStoppingPath:
     (array([0.908, 0.558, 0.409]), array([0.096, 0.642, 1.095]))
     """
 
+    _drawing = "early_stopping"
+
     times: FloatArray
     training_error: FloatArray
     effective_dimension: FloatArray
@@ -49,8 +52,12 @@ class EarlyStoppingPath:
     generalised_cross_validation: FloatArray
     residual: FloatArray
     tolerance: float
-    _basis: SpectralBasis
     _shape: tuple[int, ...]
+    _spectral_basis: SpectralBasis | None = field(default=None, repr=False, metadata=NOT_STORED)
+
+    @property
+    def _basis(self) -> SpectralBasis:
+        return kept_basis(self._spectral_basis, "EarlyStoppingPath", "early_stopping_path")
 
     def best(self) -> float:
         """Return the time with the lowest score (GCV), of those followed to the tolerance."""
@@ -144,7 +151,7 @@ def early_stopping_path(
     # from underflow.
     scores = [basis.score(lambda w, t=t: np.exp(-t * (w - lowest)), entries) for t in moments]  # type: ignore[misc]
     path = EarlyStoppingPath(
-        moments, training, dimension, error, np.array(scores), residual, rtol, basis, given.shape
+        moments, training, dimension, error, np.array(scores), residual, rtol, given.shape, basis
     )
     if raises:
         path._require(moments)

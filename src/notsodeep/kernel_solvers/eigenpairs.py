@@ -11,14 +11,15 @@ from scipy.sparse.linalg import LinearOperator
 from notsodeep import checks
 from notsodeep.checks import FloatArray, solvers
 from notsodeep.errors import NotConverged
+from notsodeep.records import Plotted
 
 _EXTRA = 4  # vectors of a block beyond the eigenpairs wanted
 _BLOCKS = 12  # blocks of the basis before it is cut down to the leading Ritz vectors
 _STEPS = 300
 
 
-@dataclass(frozen=True, eq=False)
-class Eigenpairs:
+@dataclass(frozen=True, eq=False, repr=False)
+class Eigenpairs(Plotted):
     """Leading eigenpairs.
 
     Attributes
@@ -41,6 +42,8 @@ class Eigenpairs:
     >>> pairs.vectors.shape, bool(pairs.residuals.max() < 1e-6), pairs.reason
     ((50, 2), True, 'converged')
     """
+
+    _drawing = "eigenpairs"
 
     values: FloatArray
     vectors: FloatArray

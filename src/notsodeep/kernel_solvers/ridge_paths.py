@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -13,13 +13,14 @@ from notsodeep import checks
 from notsodeep.checks import FloatArray, solvers
 from notsodeep.equivalents import LimitingSpectrum
 from notsodeep.kernel_solvers.limiting_averages import predicted_effective_dimension
-from notsodeep.kernel_solvers.spectral_basis import SpectralBasis, spectral_basis
+from notsodeep.kernel_solvers.spectral_basis import SpectralBasis, kept_basis, spectral_basis
+from notsodeep.records import NOT_STORED, Plotted
 
 Score = Literal["generalised_cross_validation", "leave_one_out"]
 
 
-@dataclass(frozen=True, eq=False)
-class RidgePath:
+@dataclass(frozen=True, eq=False, repr=False)
+class RidgePath(Plotted):
     """Fits Kα, (K + λI) α = Y, for many λ; squared errors are means over all entries of Y.
 
     Attributes
@@ -52,6 +53,8 @@ class RidgePath:
     array([0.4, 0.5, 0. ])
     """
 
+    _drawing = "ridge_path"
+
     ridges: FloatArray
     training_error: FloatArray
     effective_dimension: FloatArray
@@ -60,8 +63,12 @@ class RidgePath:
     leave_one_out: FloatArray | None
     residual: FloatArray
     tolerance: float
-    _basis: SpectralBasis
     _shape: tuple[int, ...]
+    _spectral_basis: SpectralBasis | None = field(default=None, repr=False, metadata=NOT_STORED)
+
+    @property
+    def _basis(self) -> SpectralBasis:
+        return kept_basis(self._spectral_basis, "RidgePath", "ridge_path")
 
     def best(self, score: Score = "generalised_cross_validation") -> float:
         """Return the λ of the path with the lowest score, of those solved to the tolerance."""
@@ -216,6 +223,6 @@ def _scored(
         leave_one_out,
         residual,
         tolerance,
-        basis,
         shape,
+        basis,
     )

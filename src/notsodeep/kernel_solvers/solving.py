@@ -20,14 +20,15 @@ from notsodeep.files.stored_states import state_lock
 from notsodeep.kernel_solvers.block_cg import NotPositive, advance, begin
 from notsodeep.kernel_solvers.checkpoints import Problem, Progress, SolveCheckpoints
 from notsodeep.progress import progress_bar
+from notsodeep.records import Plotted
 from notsodeep.threads import single_blas_thread
 
 _STAGNATION = 0.5  # a cycle that leaves more than this of the true residual was in vain
 _CONVERGED = "converged"
 
 
-@dataclass(frozen=True, eq=False)
-class Solution:
+@dataclass(frozen=True, eq=False, repr=False)
+class Solution(Plotted):
     """Outcome of a solve of (K + λI) x = B.
 
     Attributes
@@ -54,6 +55,8 @@ class Solution:
     >>> bool(solution.residual.max() < 1e-6), len(solution.worst)
     (True, 4)
     """
+
+    _drawing = "solution"
 
     x: FloatArray
     converged: bool

@@ -15,6 +15,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from notsodeep import checks
 from notsodeep.checks import FloatArray, solvers
+from notsodeep.errors import InvalidInput
 from notsodeep.kernel_solvers.spectral_density import SpectralDensity, spectral_density
 from notsodeep.numerics.structured_matrix import row_blocks
 
@@ -97,6 +98,16 @@ class SpectralBasis:
         for rows in row_blocks(n):
             result[rows] = np.square(self.vectors[rows]) @ weights
         return result
+
+
+def kept_basis(basis: SpectralBasis | None, owner: str, call: str) -> SpectralBasis:
+    """Require the basis of a path; it is as large as the problem, and no part of a JSON form."""
+    if basis is None:
+        raise InvalidInput(
+            f"The JSON form of a {owner} holds its curves, not the eigenvectors that its "
+            f"coefficients are made of. Compute it again with {call}."
+        )
+    return basis
 
 
 def spectral_basis(

@@ -12,13 +12,14 @@ from scipy.sparse.linalg import LinearOperator
 
 from notsodeep import checks
 from notsodeep.checks import FloatArray, solvers
+from notsodeep.records import Plotted
 
 Estimate = tuple[FloatArray, FloatArray]
 """An average over the probes, and its standard error."""
 
 
-@dataclass(frozen=True, eq=False)
-class SpectralDensity:
+@dataclass(frozen=True, eq=False, repr=False)
+class SpectralDensity(Plotted):
     """The law of the eigenvalues of a symmetric operator, as seen by random probes.
 
     Each probe v gives a quadrature rule, nodes θ and weights that sum to one, for averages
@@ -38,6 +39,8 @@ class SpectralDensity:
     >>> bool((abs(share - [0.25, 0.5]) < 0.05).all()), density.size
     (True, 500)
     """
+
+    _drawing = "spectral_density"
 
     nodes: FloatArray
     weights: FloatArray

@@ -13,6 +13,7 @@ from notsodeep import checks
 from notsodeep.kernels.plan import Explanation, Plan, Tile
 from notsodeep.models import Convention, KernelName, Model, checked_choice
 from notsodeep.progress import progress_bar
+from notsodeep.records import Plotted
 from notsodeep.threads import map_threads
 
 KernelMatrix = NDArray[np.floating[Any]]
@@ -20,8 +21,8 @@ KernelMatrix = NDArray[np.floating[Any]]
 _LONG = 40_000_000  # pairs beyond which a progress bar is worth showing
 
 
-@dataclass(frozen=True)
-class KernelPair:
+@dataclass(frozen=True, repr=False)
+class KernelPair(Plotted):
     """Both kernels of a model on data.
 
     Attributes
@@ -37,6 +38,8 @@ class KernelPair:
     >>> pair.explanation.route, bool((pair.tangent >= pair.conjugate).all())
     ('univariate', True)
     """
+
+    _drawing = "kernel_pair"
 
     conjugate: KernelMatrix
     tangent: KernelMatrix

@@ -16,6 +16,7 @@ from notsodeep.kernels.samples import SERIES_BOUND, padded
 from notsodeep.kernels.single_pairs import InputPairs
 from notsodeep.models import Convention, DeepEquilibrium, Model
 from notsodeep.numerics.pair_quadrature import TOLERANCE
+from notsodeep.records import Record
 
 FloatArray = NDArray[np.float64]
 logger = logging.getLogger("notsodeep.kernels")
@@ -28,8 +29,8 @@ _CAREFUL = 4_000  # single pairs worked on at a time
 _MANY = 1e-3  # share of marked pairs above which a block is done again by the general route
 
 
-@dataclass
-class Explanation:
+@dataclass(repr=False)
+class Explanation(Record):
     """How a kernel was computed.
 
     Attributes

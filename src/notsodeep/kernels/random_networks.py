@@ -22,6 +22,7 @@ from notsodeep.errors import NotConverged
 from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork
 from notsodeep.numerics.fixed_point import FixedPoint
 from notsodeep.progress import progress_bar
+from notsodeep.records import Plotted
 
 FloatArray = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, FloatArray], Mapping[str, ArrayLike]]
@@ -32,8 +33,8 @@ Law = Literal["normal", "rademacher"]
 _LONG = 3.0  # seconds beyond which a progress bar is worth showing
 
 
-@dataclass(frozen=True)
-class MonteCarloEstimate:
+@dataclass(frozen=True, repr=False)
+class MonteCarloEstimate(Plotted):
     """Mean of a random kernel over independent draws.
 
     Attributes
@@ -50,6 +51,8 @@ class MonteCarloEstimate:
     >>> estimate.mean.shape, bool(estimate.standard_error.max() < 0.01)
     ((2, 2), True)
     """
+
+    _drawing = "monte_carlo"
 
     mean: FloatArray
     standard_error: FloatArray

@@ -7,18 +7,21 @@ not that the computation is.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from notsodeep.activations import Activation
+from notsodeep.checks import refusal
 from notsodeep.errors import NotIntegrable, QuadratureError
 from notsodeep.models.equilibrium import DeepEquilibrium
+from notsodeep.records import Plotted, Record
 
 
-@dataclass(frozen=True)
-class Verdict:
+@dataclass(frozen=True, repr=False)
+class Verdict(Record):
     """One condition on one model.
 
     Attributes
@@ -47,15 +50,15 @@ class Verdict:
     statement: str
     value: float
     bound: float
-    meaning: str
+    meaning: str = ""
 
     def __str__(self) -> str:
         word = {True: "holds", False: "fails", None: "undecided"}[self.holds]
         return f"{self.name}: {word} ({self.statement}: {self.value:.4g} against {self.bound:.4g})"
 
 
-@dataclass(frozen=True)
-class Conditions:
+@dataclass(frozen=True, repr=False)
+class Conditions(Plotted):
     """All verdicts on a model.  Iterable; printing it gives one line for each.
 
     Examples
@@ -64,6 +67,8 @@ class Conditions:
     >>> verdicts.hold, len(list(verdicts)), verdicts["contraction"].bound
     (True, 5, 0.25)
     """
+
+    _drawing = "conditions"
 
     verdicts: tuple[Verdict, ...]
 
@@ -81,17 +86,22 @@ class Conditions:
     def __str__(self) -> str:
         return "\n".join(map(str, self.verdicts))
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form, with None for numbers that are not finite."""
-        return {
-            verdict.name: {
-                "holds": verdict.holds,
-                "statement": verdict.statement,
-                "value": verdict.value if math.isfinite(verdict.value) else None,
-                "bound": verdict.bound if math.isfinite(verdict.bound) else None,
-            }
-            for verdict in self.verdicts
-        }
+    def to_dict(self, *, arrays: bool = True) -> dict[str, Any]:
+        """Return a JSON form: a mapping from the names of the verdicts to their other fields."""
+        forms = [verdict.to_dict(arrays=arrays) for verdict in self.verdicts]
+        return {form.pop("name"): form for form in forms}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Read a JSON form; see `Record.from_dict`."""
+        if not isinstance(content, Mapping):
+            got = type(content).__name__
+            raise refusal("content", "Conditions.from_dict", "be a mapping from names", got)
+        forms = [
+            {"name": name, **form} if isinstance(form, Mapping) else form
+            for name, form in content.items()
+        ]
+        return cls(tuple(map(Verdict.from_dict, forms)))
 
 
 def conditions(deq: DeepEquilibrium, tau0: float = 1.0) -> Conditions:

@@ -17,6 +17,7 @@ from notsodeep import checks
 from notsodeep.activations import Activation
 from notsodeep.models.conditions import Conditions, Verdict
 from notsodeep.models.equilibrium import DeepEquilibrium
+from notsodeep.records import Record
 
 FloatArray = NDArray[np.float64]
 
@@ -33,8 +34,8 @@ _RADIUS = 4.0
 _CONTRACTION = "contraction by these weights"
 
 
-@dataclass(frozen=True)
-class WeightAnalysis:
+@dataclass(frozen=True, repr=False)
+class WeightAnalysis(Record):
     """What the weights of a DEQ z = φ(A z + B x) say about it.
 
     Attributes

@@ -14,6 +14,7 @@ from notsodeep.checks import FloatArray
 from notsodeep.errors import NotConverged
 from notsodeep.numerics.chebyshev import chebyshev_points, chebyshev_series
 from notsodeep.numerics.silverstein import EDGE, SilversteinEquation
+from notsodeep.records import Record
 
 Interval = tuple[float, float]
 
@@ -26,8 +27,8 @@ _GRID = 600
 _DECADES, _PER_DECADE = 3.0, 80  # of a spectrum beyond which, and how densely, all are searched
 
 
-@dataclass(frozen=True, eq=False)
-class BulkLaw:
+@dataclass(frozen=True, eq=False, repr=False)
+class BulkLaw(Record):
     """A generalised Marchenko–Pastur law: a density on intervals, and perhaps a mass at zero.
 
     Attributes
@@ -90,8 +91,8 @@ class BulkLaw:
         return np.asarray(np.clip(result, 0.0, 1.0))
 
 
-@dataclass(frozen=True, eq=False)
-class _Piece:
+@dataclass(frozen=True, eq=False, repr=False)
+class _Piece(Record):
     """Part of the support, on which density·dx/dθ is a short Chebyshev series in θ ∈ [0, π].
 
     sin²(θ/2) is the share of the way from low to high, in x or, with a finite grain s, in

@@ -13,14 +13,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from notsodeep.errors import NotConverged
+from notsodeep.records import Record
 
 FloatArray = NDArray[np.float64]
 
 _STEEP = 0.9999
 
 
-@dataclass(frozen=True)
-class FixedPoint:
+@dataclass(frozen=True, repr=False)
+class FixedPoint(Record):
     """Outcome of a fixed-point solve.
 
     Attributes

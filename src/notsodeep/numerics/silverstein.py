@@ -21,6 +21,7 @@ from scipy.optimize import linprog
 
 from notsodeep.checks import FloatArray
 from notsodeep.errors import NotConverged
+from notsodeep.records import Record
 
 ComplexArray = NDArray[np.complex128]
 
@@ -39,8 +40,8 @@ _CHUNK = 400_000  # numbers in a table of points × directions
 _POLYNOMIAL = 4  # distinct eigenvalues up to which roots of polynomials are used
 
 
-@dataclass(frozen=True, eq=False)
-class SilversteinEquation:
+@dataclass(frozen=True, eq=False, repr=False)
+class SilversteinEquation(Record):
     """The equation for given classes.
 
     Attributes

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +12,6 @@ import torch
 
 from notsodeep.checks import FloatArray, IntArray
 from notsodeep.collapse import CollapseMetrics, CollapseReport
-from notsodeep.collapse.json_form import json_form
 from notsodeep.data import Dataset, draw_rows
 from notsodeep.networks.headed_network import HeadedNetwork
 from notsodeep.papers.collapse_settings import CollapseSettings
@@ -96,7 +97,7 @@ class HeadMeasurements:
             "gain": head.gain(),
             "gain_on_means": float(gain_on_means),
         }
-        return dict(json_form(measured))
+        return _finite(measured)
 
     def at_the_end(self) -> dict[str, Any]:
         """Measure what is shown once: geometry, projection, and the features before the head."""
@@ -108,7 +109,7 @@ class HeadMeasurements:
         names = ("nc1", "nc2_features", "nc3_alignment", "nc3_duality")
         return {
             "report": self._report(seen.features, seen.features).to_dict(),
-            "entering": json_form({name: getattr(before, name) for name in names}),
+            "entering": _finite({name: getattr(before, name) for name in names}),
             "projection": self._projection(seen.features),
         }
 
@@ -167,6 +168,14 @@ class HeadMeasurements:
             "classifier": _rounded(W @ axes.T),
             "share": (singular[:2] ** 2 / (singular**2).sum()).tolist(),
         }
+
+
+def _finite(measured: Mapping[str, float | None]) -> dict[str, float | None]:
+    """Put None in place of what is not finite: the curves end there."""
+    return {
+        name: float(value) if value is not None and math.isfinite(value) else None
+        for name, value in measured.items()
+    }
 
 
 def _cross_entropy(logits: FloatArray, labels: IntArray) -> float:

@@ -50,7 +50,7 @@ def _compute(cell: Cell, seed: int) -> Record:
     exact = conjugate_kernel(deq, data.X)
     comparison = compare(exact, eq)
     record: dict[str, Any] = {
-        "exact": comparison.to_dict(),
+        "exact": comparison.to_dict(arrays=False),
         "norm": float(np.abs(comparison.eigenvalues).max()),
         "eigenvalues": comparison.eigenvalues.tolist(),
         "equivalent_eigenvalues": eq.eigvalsh().tolist(),

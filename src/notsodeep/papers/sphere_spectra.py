@@ -46,7 +46,7 @@ def _compute(cell: Cell, seed: int) -> Record:
         spectra[name] = np.linalg.eigvalsh(other).tolist()
     return {
         "coefficients": eq.coefficients.to_dict(),
-        "equivalent": comparison.to_dict(),
+        "equivalent": comparison.to_dict(arrays=False),
         "gaps": gaps,
         "norm": float(np.abs(comparison.eigenvalues).max()),
         "eigenvalues": comparison.eigenvalues.tolist(),

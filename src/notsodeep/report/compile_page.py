@@ -280,8 +280,8 @@ def _conditions(verdicts: Mapping[str, Any]) -> list[dict[str, str]]:
     ]
 
 
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
+def _number(value: float | str | None) -> str:
+    return "–" if value is None else f"{float(value):.4g}"  # "Infinity" is a string there
 
 
 def _law(spectrum: Mapping[str, Any]) -> str:
