@@ -12,8 +12,7 @@ from notsodeep.papers.collapse_kernels import EXPERIMENT as KERNELS
 from notsodeep.papers.head_comparison import HEAD_LABELS, by_settings, last_value
 from notsodeep.papers.reproduction import reproduce
 from notsodeep.plotting.canvas import save_figure, svg_text
-from notsodeep.report.collapse_figures import kernel_figure, phase_figure
-from notsodeep.report.head_styles import head_style
+from notsodeep.report.collapse_figures import head_style, kernel_figure, phase_figure
 from notsodeep.report.trained_head_figures import (
     balanced_figure,
     curves_figure,

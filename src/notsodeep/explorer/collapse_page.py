@@ -21,7 +21,7 @@ from notsodeep.explorer.page_parts import plain, show_error, show_figure, show_p
 from notsodeep.explorer.page_state import PageState
 from notsodeep.explorer.state import CollapseState
 from notsodeep.plotting.class_geometry import simplex_figure
-from notsodeep.report.phase_point import phase_point_figure
+from notsodeep.report.collapse_figures import phase_point_figure
 
 _HEADS = {
     "plain": "none: z = h",

@@ -19,10 +19,10 @@ from matplotlib.ticker import (
     NullLocator,
 )
 
+from notsodeep import checks
 from notsodeep.papers.collapse_phase import HEADS, rows_of
 from notsodeep.papers.head_comparison import HEAD_LABELS
 from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, house_style, new_figure
-from notsodeep.report.head_styles import head_style
 
 Record = dict[str, Any]
 _VANISHED, _BORDER, _LINE = "#d9dce1", "#5b6270", "#b4472c"
@@ -32,6 +32,21 @@ _SIDES = {
     "matched": ("matched network", SHALLOW, "D"),
     "unmatched": ("unmatched network", MUTED, "s"),
 }
+# Told apart by lightness and dashes as well as by hue.
+_STYLES: dict[str, dict[str, Any]] = {
+    "explicit": {"color": SHALLOW, "ls": "-"},
+    "plain": {"color": MUTED, "ls": "-"},
+    "residual": {"color": "#1b7f6b", "ls": (0, (5, 2))},
+    "deq_truncated": {"color": "#6fa3dc", "ls": (0, (1, 1))},
+    "deq": {"color": DEEP, "ls": "-", "lw": 3.0, "alpha": 0.6},
+    "explicit_matched": {"color": "#7a3b06", "ls": (0, (4, 3))},
+}
+
+
+def head_style(head: str) -> dict[str, Any]:
+    """Return the arguments of a line for a head, its label among them."""
+    checks.known_name(head, _STYLES, "head")
+    return {"lw": 1.6, "label": HEAD_LABELS[head], **_STYLES[head]}
 
 
 def phase_figure(records: list[Record]) -> Figure:
@@ -70,6 +85,29 @@ def phase_figure(records: list[Record]) -> Figure:
             ncols=2 if n == 1 else min(n + 1, 4),
             frameon=False,
         )
+    return figure
+
+
+def phase_point_figure(records: list[dict[str, Any]], ratio: float, gain: float) -> Figure:
+    """Draw minority cosines over imbalance and gain, and mark where one head stands.
+
+    Parameters
+    ----------
+    records : list of dict
+        Rows of the diagram, as the experiment ``collapse-phase`` computes them.
+    ratio, gain : float
+        The point; outside the diagram it is drawn on its border.
+    """
+    figure, (axes,) = new_figure(1, width=4.6, height=4.0)
+    with house_style():
+        mesh = draw_phase_diagram(axes, records, named_heads=False)
+        (left, right), (low, high) = axes.get_xlim(), axes.get_ylim()
+        x, y = min(max(ratio, left), right), min(max(gain, low), high)
+        axes.plot(x, y, "o", ms=11, mfc="none", mec="white", mew=3.5, clip_on=False)
+        axes.plot(x, y, "o", ms=11, mfc="none", mec="#b4472c", mew=2.0, clip_on=False)
+        axes.set_ylabel("gain of the head")
+        axes.set_title("minority cosine, and the threshold R*")
+        figure.colorbar(mesh, ax=axes)
     return figure
 
 

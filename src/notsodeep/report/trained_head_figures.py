@@ -18,7 +18,7 @@ from notsodeep.papers.head_comparison import (
     values_by_seed,
 )
 from notsodeep.plotting.canvas import DEEP, SHALLOW, house_style, new_figure
-from notsodeep.report.head_styles import head_style
+from notsodeep.report.collapse_figures import head_style
 
 Record = dict[str, Any]
 
