@@ -31,6 +31,7 @@ WITHOUT = {
     "Acquired": "what `get` returns",
     "Certificate": "what `Match.certify` returns; see `match`",
     "Coefficients": "what `coefficients` returns",
+    "Compilation": "what `compile` returns",
     "Comparison": "what `compare` returns",
     "Equivalent": "what `equivalent` returns",
     "Family": "what the families derive from; see `MixtureFamily`",

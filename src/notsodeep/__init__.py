@@ -28,6 +28,8 @@ if TYPE_CHECKING:
         networks,
         plotting,
     )
+    from notsodeep.compilation.dispatch import compile, load
+    from notsodeep.compilation.record import Compilation
     from notsodeep.equivalents import (
         compare,
         conditions,
@@ -49,19 +51,21 @@ if TYPE_CHECKING:
     from notsodeep.networks.build import build
     from notsodeep.networks.empirical_kernels import empirical_kernels
     from notsodeep.networks.onnx_export import export_onnx
-    from notsodeep.networks.persistence import load, save
+    from notsodeep.networks.persistence import save
 
 __version__ = "0.2.0.dev0"
 
 # Each public name and the module that defines it.  They are imported when first used, so that
 # `import notsodeep` and `notsodeep --help` stay instant.
 _HOMES = {
+    "Compilation": "notsodeep.compilation.record",
     "DeepEquilibrium": "notsodeep.models",
     "ExplicitNetwork": "notsodeep.models",
     "KernelOperator": "notsodeep.kernels",
     "KernelPair": "notsodeep.kernels",
     "build": "notsodeep.networks.build",
     "compare": "notsodeep.equivalents",
+    "compile": "notsodeep.compilation.dispatch",
     "conditions": "notsodeep.equivalents",
     "conjugate_kernel": "notsodeep.kernels",
     "empirical_kernels": "notsodeep.networks.empirical_kernels",
@@ -70,7 +74,7 @@ _HOMES = {
     "kernel": "notsodeep.kernels",
     "kernel_pair": "notsodeep.kernels",
     "limiting_spectrum": "notsodeep.equivalents",
-    "load": "notsodeep.networks.persistence",
+    "load": "notsodeep.compilation.dispatch",
     "match": "notsodeep.matching",
     "monte_carlo": "notsodeep.kernels",
     "save": "notsodeep.networks.persistence",
@@ -96,6 +100,7 @@ _MODULES = (
 )
 
 __all__ = [
+    "Compilation",
     "DeepEquilibrium",
     "ExplicitNetwork",
     "KernelOperator",
@@ -106,6 +111,7 @@ __all__ = [
     "cluster",
     "collapse",
     "compare",
+    "compile",
     "conditions",
     "conjugate_kernel",
     "data",

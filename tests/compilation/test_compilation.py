@@ -1,4 +1,4 @@
-"""Compiling a DEQ: the evidence, resuming, and refusing to mix results."""
+"""Compiling a DEQ in a directory: the evidence, resuming, and refusing to mix results."""
 
 from __future__ import annotations
 
@@ -10,30 +10,24 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
-from notsodeep.compilation.random_deq import CompileSettings, compile_deq, difference_interval
+from notsodeep.compilation.accuracy import difference_interval
 from notsodeep.errors import DataCorrupted, InvalidInput, RunInUse
 from notsodeep.files import Manifest
 from notsodeep.files.run_directory import RunDirectory
 
 RELU = nsd.DeepEquilibrium("relu", 0.2)
-SMALL: dict[str, Any] = {
-    "samples": 200,
-    "test_samples": 60,
-    "family": "leaky_relu",
-    "refine": False,
-    "width": 48,
-    "seeds": 2,
-}
+SMALL: dict[str, Any] = {"family": "leaky_relu", "refine": False, "width": 48, "seeds": 2}
 
 
-def settings(**changes: Any) -> CompileSettings:
-    return CompileSettings(RELU, **(SMALL | changes))
+def compile_in(out: Path, **changes: Any) -> nsd.Compilation:
+    data = nsd.data.load("digits", samples=200, test_samples=60, rng=0)
+    return nsd.compile(RELU, data, out=out, **(SMALL | changes))
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "relu"
-    compile_deq(settings(), out)
+    compile_in(out)
     return out
 
 
@@ -72,6 +66,25 @@ def test_the_exported_network_is_the_one_that_was_measured(finished: Path) -> No
     assert (logits.argmax(axis=1) == guess).mean() > 0.98
 
 
+def test_settings_are_stored_as_ever(finished: Path) -> None:
+    """Runs that an earlier version began can be resumed."""
+    settings = json.loads((finished / "settings.json").read_text())["settings"]
+    assert settings == {
+        "deq": RELU.to_dict(), "data": "digits", "samples": 200, "test_samples": 60,
+        "family": "leaky_relu", "kernel": "conjugate", "convention": "feature", "refine": False,
+        "width": 48, "train": "readout", "epochs": 10, "seeds": 2, "seed": 0, "ridge": 0.01,
+        "tolerance": 1e-05, "gap_limit": 0.05, "accuracy_limit": 0.5,
+    }  # fmt: skip
+
+
+def test_other_selections_of_the_same_data_are_other_runs(finished: Path) -> None:
+    data = nsd.data.load("digits", classes=(6, 8), samples=200, test_samples=60, rng=0)
+    with pytest.raises(
+        InvalidInput, match=r"selection is None there and {'classes': \['6', '8'\]}"
+    ):
+        nsd.compile(RELU, data, out=finished, **SMALL)
+
+
 def test_the_manifest_knows_every_file(finished: Path) -> None:
     manifest = Manifest.read(finished)
     assert manifest is not None
@@ -90,7 +103,7 @@ def test_a_missing_piece_is_computed_again_with_the_same_numbers(
     shutil.copytree(finished, copy)
     for name in ("network-deq-1", "certificate", "summary"):
         (copy / "pieces" / f"{name}.json").unlink()
-    compile_deq(settings(), copy)
+    compile_in(copy)
     for name in ("network-deq-1", "certificate", "summary"):
         assert piece(copy, name) == piece(finished, name)
 
@@ -101,22 +114,22 @@ def test_other_settings_are_refused_unless_forced(finished: Path, tmp_path: Path
     copy = tmp_path / "copy"
     shutil.copytree(finished, copy)
     with pytest.raises(InvalidInput, match="width is 48 there and 32 here"):
-        compile_deq(settings(width=32), copy)
-    compile_deq(settings(width=32), copy, force=True)
+        compile_in(copy, width=32)
+    compile_in(copy, width=32, force=True)
     assert Manifest.read(copy).facts["settings"]["width"] == 32  # type: ignore[union-attr]
 
 
 def test_a_foreign_directory_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(InvalidInput, match=r"thesis\.tex"):
-        compile_deq(settings(), tmp_path, force=True)
+        compile_in(tmp_path, force=True)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
 def test_two_writers_are_one_too_many(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path / "run", "compile", settings().to_dict())
+    run = RunDirectory(tmp_path / "run", "compile", {})
     with run.opened(), pytest.raises(RunInUse, match="in use by another process"):
-        compile_deq(settings(), tmp_path / "run")
+        compile_in(tmp_path / "run")
 
 
 def test_a_corrupted_piece_is_named(finished: Path, tmp_path: Path) -> None:
@@ -126,7 +139,7 @@ def test_a_corrupted_piece_is_named(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished, copy)
     (copy / "pieces" / "certificate.json").write_text("{")
     with pytest.raises(DataCorrupted, match=r"certificate\.json"):
-        compile_deq(settings(), copy)
+        compile_in(copy)
 
 
 @pytest.mark.parametrize(
@@ -140,9 +153,10 @@ def test_a_corrupted_piece_is_named(finished: Path, tmp_path: Path) -> None:
         ({"kernel": "ntk"}, "kernel"),
     ],
 )
-def test_bad_settings_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_bad_settings_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        settings(**changes)
+        compile_in(tmp_path / "run", **changes)
+    assert not (tmp_path / "run").exists()
 
 
 def test_the_interval_is_students() -> None:
@@ -154,5 +168,5 @@ def test_the_interval_is_students() -> None:
 
 @pytest.mark.slow
 def test_all_weights_can_be_trained(tmp_path: Path) -> None:
-    summary = compile_deq(settings(train="all", epochs=3), tmp_path / "all")
-    assert min(summary["accuracy"].values()) > 0.5
+    compiled = compile_in(tmp_path / "all", train="all", epochs=3)
+    assert min(compiled.accuracy.mean.values()) > 0.5

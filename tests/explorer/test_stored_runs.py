@@ -11,7 +11,6 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import notsodeep as nsd
-from notsodeep.compilation.random_deq import CompileSettings, compile_deq
 from notsodeep.errors import InvalidInput
 from notsodeep.explorer.stored_runs import (
     chosen_run,
@@ -28,11 +27,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
     y = np.arange(160) % 2
     np.savez(folder / "data.npz", X=rng.standard_normal((160, 12)) + 2.0 * y[:, None], y=y)
-    settings = CompileSettings(
-        nsd.DeepEquilibrium("tanh", 0.2), data=str(folder / "data.npz"), test_samples=40,
-        family="hard_tanh", refine=False, width=32, seeds=2,
+    nsd.compile(
+        nsd.DeepEquilibrium("tanh", 0.2), nsd.data.load(folder / "data.npz", test_samples=40),
+        family="hard_tanh", refine=False, width=32, seeds=2, out=folder / "deep" / "tanh",
     )  # fmt: skip
-    compile_deq(settings, folder / "deep" / "tanh")
     reproduce("sphere-spectra", folder / "sphere", profile="smoke")
     (folder / "noise").mkdir()
     (folder / "noise" / "settings.json").write_text("{]")

@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
-from notsodeep.compilation.random_deq import CompileSettings, compile_deq
 from notsodeep.data.loading import file_digests
 from notsodeep.errors import DataCorrupted, InvalidInput
-from notsodeep.files.run_directory import RunDirectory
 from notsodeep.papers.collapse_settings import CollapseSettings
 from notsodeep.papers.collapse_training import compare_heads
 
@@ -51,9 +49,11 @@ def csv(place: Path, content: dict[str, np.ndarray]) -> Path:
     return place / "d.csv"
 
 
-def settings(path: Path) -> CompileSettings:
-    options: dict[str, Any] = {"family": "leaky_relu", "refine": False, "width": 8, "seeds": 2}
-    return CompileSettings(nsd.DeepEquilibrium("relu", 0.2), data=str(path), **options)
+def compile_in(out: Path, path: Path, **options: Any) -> dict[str, Any]:
+    """Return the summary of a small run on a file."""
+    small: dict[str, Any] = {"family": "leaky_relu", "refine": False, "width": 8, "seeds": 2}
+    deq = nsd.DeepEquilibrium("relu", 0.2)
+    return nsd.compile(deq, nsd.data.load(path), out=out, **small, **options).records["summary"]
 
 
 def interrupt(out: Path) -> None:
@@ -70,33 +70,35 @@ def test_a_compilation_on_other_data_is_rejected(
 ) -> None:
     content, out = arrays(0), tmp_path / "run"
     path = write(tmp_path, content)
-    run = settings(path)
-    begun = RunDirectory(out, "compile", run.to_dict(), inputs=file_digests(path))
-    with begun.opened():
-        pass
+
+    def stop(message: str) -> None:
+        raise KeyboardInterrupt(message)
+
+    with pytest.raises(KeyboardInterrupt, match="matching"):
+        compile_in(out, path, progress=stop)
     content[part] = content[part][::-1].copy()
     write(tmp_path, content)
     with pytest.raises(InvalidInput, match=r"other data: .*SHA-256 .*another --out, or --force"):
-        compile_deq(run, out)
+        compile_in(out, path)
 
 
 def test_neither_a_finished_nor_an_interrupted_run_is_mixed(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    run = settings(npz(tmp_path, arrays(0)))
-    first = compile_deq(run, out)
+    path = npz(tmp_path, arrays(0))
+    first = compile_in(out, path)
     npz(tmp_path, arrays(1))
     with pytest.raises(InvalidInput, match="other data"):
-        compile_deq(run, out)
+        compile_in(out, path)
     interrupt(out)
     before = {path: path.read_bytes() for path in out.rglob("*.json")}
     with pytest.raises(InvalidInput, match="other data"):
-        compile_deq(run, out)
+        compile_in(out, path)
     assert {path: path.read_bytes() for path in out.rglob("*.json")} == before
     npz(tmp_path, arrays(0))  # what it began with is back
-    again = compile_deq(run, out)
+    again = compile_in(out, path)
     assert again["accuracies"] == first["accuracies"]
     npz(tmp_path, arrays(1))
-    forced = compile_deq(run, out, force=True)
+    forced = compile_in(out, path, force=True)
     assert forced["relative_gap"] != first["relative_gap"]
     told = json.loads((out / "pieces" / "data.json").read_text())["provenance"]["sha256"]
     assert told == file_digests(tmp_path / "d.npz")

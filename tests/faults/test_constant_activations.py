@@ -15,7 +15,7 @@ import notsodeep as nsd
 from notsodeep import activations, estimators
 from notsodeep.activations import Activation
 from notsodeep.activations.centred import centred_by
-from notsodeep.compilation.random_deq import CompileSettings
+from notsodeep.compilation.settings import CompileSettings
 from notsodeep.errors import ConstantActivation, InvalidInput
 
 LABELS = np.arange(len(BASE)) % 2

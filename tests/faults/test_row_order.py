@@ -12,7 +12,7 @@ import notsodeep as nsd
 from notsodeep.checks import FloatArray, IntArray
 from notsodeep.compilation import random_deq
 from notsodeep.compilation.finite_networks import train_network
-from notsodeep.compilation.random_deq import CompileSettings, compile_deq
+from notsodeep.compilation.settings import CompileSettings
 from notsodeep.data import draw_rows
 from notsodeep.explorer.explorer_data import prepared
 from notsodeep.explorer.python_code import code_of
@@ -108,15 +108,14 @@ def test_a_compilation_is_about_all_test_rows(
     for name, chosen in {"sorted": np.arange(180), "shuffled": orders(180)["shuffled"]}.items():
         path = tmp_path / f"{name}.npz"
         np.savez(path, X=X, y=y, X_test=X_test[chosen], y_test=y_test[chosen])
-        settings = CompileSettings(
+        found[name] = nsd.compile(
             nsd.DeepEquilibrium("tanh", 0.4),
-            data=str(path),
+            nsd.data.load(path),
             family="hard_tanh",
             refine=False,
             width=8,
             seeds=2,
-        )
-        found[name] = compile_deq(settings, tmp_path / name)
+        ).records["summary"]
     gaps = [summary["relative_gap"] for summary in found.values()]
     assert gaps == pytest.approx([gaps[0]] * 2, rel=1e-9)
     assert [summary["certified_rows"] for summary in found.values()] == [60] * 2

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
-from notsodeep.compilation.random_deq import CompileSettings, compile_deq
+from notsodeep.compilation.record import Compilation
+from notsodeep.compilation.verdict import headline, verdict_word
 from notsodeep.errors import DataCorrupted, InvalidInput
-from notsodeep.report.compile_page import headline, verdict_colour, write_compile_page
 
 
 @pytest.fixture(scope="module")
@@ -23,17 +23,19 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     X = rng.standard_normal((160, 12)) + 2.0 * y[:, None]
     path = folder / "<script>alert(1)<'script>.npz"
     np.savez(path, X=X, y=y)
-    settings = CompileSettings(
-        nsd.DeepEquilibrium("tanh", 0.2), data=str(path), test_samples=40,
-        family="hard_tanh", refine=False, width=32, seeds=2,
-    )  # fmt: skip
     out = folder / "run"
-    compile_deq(settings, out)
+    data = nsd.data.load(path, test_samples=40)
+    deq = nsd.DeepEquilibrium("tanh", 0.2)
+    nsd.compile(deq, data, family="hard_tanh", refine=False, width=32, seeds=2, out=out)
     return out
 
 
+def written(run: Path) -> Path:
+    return Compilation.load(run).report(run / "report.html")
+
+
 def test_page_is_one_safe_file(run: Path) -> None:
-    page = write_compile_page(run).read_text()
+    page = written(run).read_text()
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
     assert not re.findall(r'(?:src|href)="(?!#|data:)', page.replace("xlink:href", "href"))
@@ -48,7 +50,7 @@ def test_page_is_one_safe_file(run: Path) -> None:
 
 
 def test_page_is_the_same_every_time(run: Path) -> None:
-    assert write_compile_page(run).read_bytes() == write_compile_page(run).read_bytes()
+    assert written(run).read_bytes() == written(run).read_bytes()
 
 
 def test_an_unfinished_run_has_no_page(run: Path, tmp_path: Path) -> None:
@@ -58,22 +60,27 @@ def test_an_unfinished_run_has_no_page(run: Path, tmp_path: Path) -> None:
     shutil.copytree(run, copy)
     (copy / "pieces" / "timing.json").unlink()
     with pytest.raises(DataCorrupted, match="not finished"):
-        write_compile_page(copy)
+        written(copy)
     with pytest.raises(InvalidInput, match="holds no compile run"):
-        write_compile_page(tmp_path)
+        written(tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("gap", "interval", "colour", "words"),
+    ("gap", "interval", "word", "words"),
     [
-        (True, (-0.2, 0.3), "yes", "can be replaced by a one-hidden-layer hard tanh network"),
-        (True, (-0.9, 0.9), "open", "too few draws"),
-        (True, (-3.0, -1.0), "no", "should not be replaced"),
-        (False, (-0.1, 0.1), "no", "kernels differ too much"),
+        (
+            True,
+            (-0.2, 0.3),
+            "replaceable",
+            "replaced by a one-hidden-layer hard tanh network",
+        ),
+        (True, (-0.9, 0.9), "not shown", "too few draws"),
+        (True, (-3.0, -1.0), "not replaceable", "should not be replaced"),
+        (False, (-0.1, 0.1), "not replaceable", "kernels differ too much"),
     ],
 )
 def test_the_verdict_follows_the_evidence(
-    gap: bool, interval: tuple[float, float], colour: str, words: str
+    gap: bool, interval: tuple[float, float], word: str, words: str
 ) -> None:
     summary: dict[str, Any] = {
         "kernel_close": gap,
@@ -82,5 +89,5 @@ def test_the_verdict_follows_the_evidence(
         "layers": 1,
         "family": "hard_tanh",
     }
-    assert verdict_colour(summary) == colour
+    assert verdict_word(summary) == word
     assert words in headline(summary)

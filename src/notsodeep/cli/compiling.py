@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -29,7 +28,6 @@ from notsodeep.cli.options import (
 
 
 def compile_command(
-    context: typer.Context,
     activation: ActivationOption = "relu",
     sigma_a2: SigmaOption = 0.2,
     kink: KinkOption = None,
@@ -66,26 +64,41 @@ def compile_command(
     Example: notsodeep compile --activation relu --sigma-a2 0.2 --data digits --out runs/relu
     """
     extras.require("notsodeep compile", "jinja2", "matplotlib", "torch")
-    from notsodeep.compilation.random_deq import CompileSettings, compile_deq
-    from notsodeep.report.compile_page import (
-        certified_rows,
-        headline,
-        rule,
-        write_compile_page,
-    )
+    from notsodeep.compilation.dispatch import compile as compile_model
+    from notsodeep.compilation.verdict import certified_rows
+    from notsodeep.data import load
 
     deq = equilibrium(activation, sigma_a2, kink)
-    fields = {field.name for field in dataclasses.fields(CompileSettings)} - {"deq"}
-    settings = CompileSettings(deq, **{name: context.params[name] for name in fields})
-    summary = compile_deq(settings, out, force=force, say=say)
-    page = write_compile_page(out)
+    say(f"loading {data}")
+    compiled = compile_model(
+        deq,
+        load(data, samples=samples, test_samples=test_samples, rng=seed),
+        family=family,
+        kernel=kernel,  # type: ignore[arg-type]
+        convention=convention,  # type: ignore[arg-type]
+        refine=refine,
+        width=width,
+        train=train,  # type: ignore[arg-type]
+        epochs=epochs,
+        seeds=seeds,
+        random_state=seed,
+        ridge=ridge,
+        tolerance=tolerance,
+        gap_limit=gap_limit,
+        accuracy_limit=accuracy_limit,
+        out=out,
+        force=force,
+        progress=say,
+    )
+    page = compiled.report(out / "report.html")
+    summary, verdict = compiled.records["summary"], compiled.verdict
     if as_json:
         print_json({**summary, "report": str(page)})
         return
-    typer.echo(headline(summary))
+    typer.echo(verdict.headline)
     _print_summary(summary)
     typer.echo(f"The kernel gap is that on {certified_rows(summary)}.")
-    typer.echo(rule(settings.to_dict()))
+    typer.echo(verdict.rule)
     typer.echo(f"network: {out / 'network.safetensors'}")
     typer.echo(f"report:  {page}")
 
@@ -127,14 +140,12 @@ def report_command(
 
     Example: notsodeep report runs/relu
     """
-    from notsodeep.files.run_directory import RunDirectory
-    from notsodeep.report.compile_page import write_compile_page
+    from notsodeep.compilation.record import Compilation
 
     with new_file(out, force):
-        page = write_compile_page(directory, out)
+        compiled = Compilation.load(directory)
+        page = compiled.report(directory / "report.html" if out is None else out)
     if as_json:
-        print_json(
-            {**RunDirectory.stored(directory, "compile").read("summary"), "report": str(page)}
-        )
+        print_json({**compiled.records["summary"], "report": str(page)})
     else:
         typer.echo(f"report:  {page}")

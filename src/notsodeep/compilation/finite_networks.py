@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from notsodeep.compilation.random_deq import DESCENT
+from notsodeep.compilation.settings import DESCENT
 from notsodeep.data import Dataset, draw_rows
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 from notsodeep.networks.build import build
@@ -44,7 +44,7 @@ def train_network(
     data: Dataset,
     settings: NetworkSettings,
     index: int,
-    checkpoint: Path,
+    checkpoint: Path | None,
 ) -> tuple[FiniteNetwork, dict[str, Any]]:
     """Build a network with the weights of draw `index`, train it, and measure its accuracy.
 
@@ -55,7 +55,7 @@ def train_network(
     settings : NetworkSettings
     index : int
         Number of the draw.
-    checkpoint : Path
+    checkpoint : Path or None
         Where gradient descent keeps its state.
     """
     module = drawn_network(model, data, settings, index)

@@ -1,207 +1,104 @@
-"""The main job: find the shallow network for a DEQ, and gather the evidence that it will do."""
+"""The main job: find the shallow network for a random DEQ, and gather the evidence."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy import stats
 
-from notsodeep import checks
 from notsodeep.checks import FloatArray, IntArray
-from notsodeep.data import Dataset, MixtureStatistics, draw_rows, load
-from notsodeep.data.loading import file_digests
-from notsodeep.equivalents import LimitingSpectrum, conditions, equivalent, limiting_spectrum
-from notsodeep.errors import InvalidInput, MissingPackage, NotConverged
-from notsodeep.files.run_directory import RunDirectory
-from notsodeep.matching import FAMILIES, Match, match
-from notsodeep.models import (
-    Convention,
-    DeepEquilibrium,
-    ExplicitNetwork,
-    KernelName,
-    checked_choice,
-    require_varying,
+from notsodeep.compilation.accuracy import Accuracy
+from notsodeep.compilation.labelled_rows import input_digests, selection
+from notsodeep.compilation.pieces import MemoryPieces, Pieces
+from notsodeep.compilation.record import (
+    NETWORK,
+    ONNX,
+    PAGES,
+    Compilation,
+    read_network,
+    write_network,
 )
+from notsodeep.compilation.settings import ROLES, CompileSettings
+from notsodeep.data import Dataset, MixtureStatistics, draw_rows
+from notsodeep.equivalents import LimitingSpectrum, conditions, equivalent, limiting_spectrum
+from notsodeep.errors import InvalidInput, NotConverged
+from notsodeep.files.run_directory import RunDirectory
+from notsodeep.matching import Match, match
+from notsodeep.models import Conditions, DeepEquilibrium, ExplicitNetwork, Verdict
 
-Training = Literal["readout", "all"]
+if TYPE_CHECKING:
+    from notsodeep.networks.modules import ExplicitModule
+
 Say = Callable[[str], None]
 
-ROLES = ("deq", "matched", "unmatched")
-DESCENT: dict[str, Any] = {
-    "optimiser": "momentum",
-    "learning_rate": 10.0,
-    "momentum": 0.9,
-    "schedule": "cosine",
-}
-"""Gradient descent on all weights.
-
-In the theory's scaling a rate serves all widths: kernels do not depend on the width, and a DEQ's
-recurrent weights move so little that it stays a contraction.  (Adam moves every entry by its rate,
-which the wider a DEQ is drives it the faster to where its solver needs many steps.)
-"""
 _CERTIFIED = 600  # held-out rows of the certificate, at most
 _TIMED = 256  # rows in a batch that is timed
+_FIRST = "network-matched-0"  # the piece whose network is the product
 _BINS = 40  # of the eigenvalues, by their logarithm
+_SCALE = 4.0  # most that the scale of data differs from 1; beyond, activations saturate or are flat
 
 
-@dataclass(frozen=True)
-class CompileSettings:
-    """What to compile, on which data, and how much evidence to gather.
-
-    Parameters
-    ----------
-    deq : DeepEquilibrium
-    data : str
-        Name of a data set, or path of one's own.
-    samples, test_samples : int, optional
-        How many to use; all if left out.
-    family : str
-        See `match`.
-    kernel, convention : str
-        Which kernel to match.
-    refine : bool
-        Refine the match on data.
-    width : int
-        Of all finite networks.
-    train : {"readout", "all"}
-        Ridge regression of the read-out on fixed random features, or gradient descent on every
-        weight.
-    epochs : int
-        Of the latter.
-    seeds : int
-        Draws of the networks, at least 2.
-    seed : int
-        Of everything random.
-    ridge : float
-        Relative to the mean squared norm of the features.
-    tolerance : float
-        Relative, of the DEQ's solver.
-    gap_limit : float
-        Largest relative kernel gap of a network that may replace the DEQ.
-    accuracy_limit : float
-        Largest difference of accuracy, in percentage points, of such a network.
-    """
-
-    deq: DeepEquilibrium
-    data: str = "digits"
-    samples: int | None = None
-    test_samples: int | None = None
-    family: str = "auto"
-    kernel: KernelName = "conjugate"
-    convention: Convention = "feature"
-    refine: bool = True
-    width: int = 1024
-    train: Training = "readout"
-    epochs: int = 10
-    seeds: int = 30
-    seed: int = 0
-    ridge: float = 1e-2
-    tolerance: float = 1e-5
-    gap_limit: float = 0.05
-    accuracy_limit: float = 0.5
-
-    def __post_init__(self) -> None:
-        owner = "compile"
-        checked_choice(self.deq, self.kernel, self.convention, owner)
-        checks.known_name(self.family, FAMILIES, "family")
-        checks.known_name(self.train, get_args(Training), "train")
-        for name in ("width", "epochs"):
-            checks.positive_integer(getattr(self, name), name, owner)
-        checks.integer_at_least(self.seeds, 2, "seeds", owner, "An interval needs two or more.")
-        checks.integer_at_least(self.seed, 0, "seed", owner)
-        for name in ("ridge", "tolerance", "gap_limit", "accuracy_limit"):
-            checks.positive_number(getattr(self, name), name, owner)
-        require_varying(self.deq.activation, 1.0, owner)  # the scale of preprocessed data
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form."""
-        return {**asdict(self), "deq": self.deq.to_dict()}
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> CompileSettings:
-        """Turn the form made by `to_dict` back."""
-        return cls(**{**content, "deq": DeepEquilibrium.from_dict(content["deq"])})
-
-
-def compile_deq(
+def compile_random_deq(
     settings: CompileSettings,
-    out: str | Path,
+    data: Dataset,
+    out: str | Path | None = None,
     *,
     force: bool = False,
     say: Say = lambda message: None,
-) -> dict[str, Any]:
-    """Match, certify, train, time and export; return the summary.
-
-    Every piece is stored in `out` as soon as it is done; calling this again on the same directory
-    resumes where it stopped.
+) -> Compilation:
+    """Match, certify, train, time and, in a directory, export.
 
     Parameters
     ----------
     settings : CompileSettings
-    out : path
-        Directory of the results.
+        What it says of the data is replaced by what `data` says of itself.
+    data : Dataset
+        With a test part.
+    out : path, optional
+        Directory of the results.  Every piece is stored there as soon as it is done; calling this
+        again on the same directory resumes where it stopped.
     force : bool
         Replace results of other settings, or on other data.
     say : callable
-        Told what is being done.
+        Is told what is being done.
 
     Raises
     ------
     InvalidInput
-        `out` holds results of other settings, results on a data file that has changed since, or
+        `out` holds results of other settings, results on data that have changed since, or
         something else altogether.
     RunInUse
         Another process works in `out`.
     """
-    inputs = file_digests(settings.data)
-    pages = ("report.html",)
-    run = RunDirectory(out, "compile", settings.to_dict(), inputs=inputs, pages=pages)
-    with run.opened(force=force):
-        say(f"loading {settings.data}")
-        data = _load(settings)
-        run.require_same_inputs(data.provenance.sha256 if inputs else {})
-        found, record = _matched(settings, data, run, say)
-        say("certifying on held-out rows")
-        drawn = draw_rows(data.X_test, _CERTIFIED, settings.seed)
-        held_out = data.X_test[drawn], data.y_test[drawn]
-        run.piece("certificate", lambda: _certificate(found, *held_out, run))
-        run.piece("spectrum", lambda: _spectrum(settings, *held_out, run))
-        accuracies = _accuracies(settings, found, data, run, say)
-        say("timing")
-        times = run.piece("timing", lambda: _timing(settings, found, data))
-        say("exporting")
-        files = _export(settings, found, data, run)
-        summary = _summary(settings, found, record, run, accuracies, times)
-        run.piece("summary", lambda: summary)
-        run.finish(files)
-    return summary
-
-
-def _load(settings: CompileSettings) -> Dataset:
-    data = load(
-        settings.data,
-        samples=settings.samples,
-        test_samples=settings.test_samples,
-        rng=settings.seed,
+    origin = data.provenance
+    settings = replace(
+        settings,
+        data=origin.name,
+        samples=origin.options.get("samples"),
+        test_samples=origin.options.get("test_samples"),
+        selection=selection(data, settings.seed),
     )
-    if len(data.X_test) < 20:
-        raise InvalidInput(
-            f"data of compile must have at least 20 test samples. Got {len(data.X_test)} in "
-            f"{settings.data}. Use --test-samples to set some training samples apart."
-        )
-    return data
+    if out is None:
+        pieces = MemoryPieces()
+        found, module = _gather(settings, data, pieces, say)
+        return Compilation.of_pieces(settings, found, pieces, module=module)
+    inputs = input_digests(origin)
+    run = RunDirectory(out, "compile", settings.to_dict(), inputs=inputs, pages=PAGES)
+    with run.opened(force=force):
+        found, module = _gather(settings, data, run, say)
+        run.finish([name for name in (NETWORK, ONNX) if (run.path / name).exists()])
+        return Compilation.of_pieces(settings, found, run, directory=run.path, module=module)
 
 
-def _matched(
-    settings: CompileSettings, data: Dataset, run: RunDirectory, say: Say
-) -> tuple[Match, dict[str, Any]]:
-    """Return the match; a stored one is rebuilt by solving again, which is deterministic."""
+def _gather(
+    settings: CompileSettings, data: Dataset, pieces: Pieces, say: Say
+) -> tuple[Match, ExplicitModule]:
+    """Compute what is missing of the pieces; return the match and a network."""
     say("matching" + (" and refining" if settings.refine else ""))
+    # A stored match is rebuilt by solving again, which is deterministic.
     found = match(
         settings.deq,
         data.X,
@@ -211,21 +108,46 @@ def _matched(
         refine=settings.refine,
         rng=settings.seed,
     )
-    record = run.piece("match", found.to_dict)
+    if isinstance(pieces, RunDirectory):  # in memory the match itself is kept
+        pieces.piece("match", found.to_dict)
     _ = found.network  # an infeasible family ends here, with its reason
+    pieces.piece("data", lambda: _data_record(found, data))
+    say("certifying on held-out rows")
+    drawn = draw_rows(data.X_test, _CERTIFIED, settings.seed)
+    held_out = data.X_test[drawn], data.y_test[drawn]
+    pieces.piece("certificate", lambda: _certificate(found, *held_out, pieces))
+    pieces.piece("spectrum", lambda: _spectrum(settings, *held_out, pieces))
+    accuracy, module = _accuracies(settings, found, data, pieces, say)
+    say("timing")
+    times = pieces.piece("timing", lambda: _timing(settings, found, data))
+    say("exporting")
+    module = _first_network(settings, found, data, pieces, module)
+    pieces.piece("summary", lambda: _summary(settings, found, pieces, accuracy, times))
+    return found, module
+
+
+def _data_record(found: Match, data: Dataset) -> dict[str, Any]:
     verdicts = conditions(found.deq, found.tau0, X=data.X, stats=_statistics(data.X, data.y))
-    run.piece(
-        "data",
-        lambda: {
-            "samples": len(data.X),
-            "test_samples": len(data.X_test),
-            "features": data.X.shape[1],
-            "classes": list(data.classes),
-            "provenance": data.provenance.to_dict(),
-            "conditions": verdicts.to_dict(),
-        },
+    return {
+        "samples": len(data.X),
+        "test_samples": len(data.X_test),
+        "features": data.X.shape[1],
+        "classes": list(data.classes),
+        "provenance": data.provenance.to_dict(),
+        "conditions": Conditions((*verdicts, _scale(found.tau0))).to_dict(),
+    }
+
+
+def _scale(tau0: float) -> Verdict:
+    """Judge the scale of the data, which matters to all activations but homogeneous ones."""
+    return Verdict(
+        "scale of the data",
+        1.0 / _SCALE <= tau0 <= _SCALE,
+        "τ0 near 1",
+        tau0,
+        _SCALE,
+        "activations are used where they bend; preprocessing='theory' brings τ0 to 1",
     )
-    return found, record
 
 
 def _statistics(X: FloatArray, y: IntArray) -> MixtureStatistics | None:
@@ -236,13 +158,13 @@ def _statistics(X: FloatArray, y: IntArray) -> MixtureStatistics | None:
 
 
 def _certificate(
-    found: Match, rows: FloatArray, labels: IntArray, run: RunDirectory
+    found: Match, rows: FloatArray, labels: IntArray, pieces: Pieces
 ) -> dict[str, Any]:
     certificate = found.certify(rows, labels)
     reach = 3.0 * found.tau0
     x = np.linspace(-reach, reach, 301)
     curves = {f"layer_{k}": a(x) for k, a in enumerate(found.network.activations)}
-    run.arrays(
+    pieces.arrays(
         "certificate",
         lambda: {
             "deq": certificate.matched.eigenvalues,
@@ -258,22 +180,22 @@ def _certificate(
 
 
 def _spectrum(
-    settings: CompileSettings, rows: FloatArray, labels: IntArray, run: RunDirectory
+    settings: CompileSettings, rows: FloatArray, labels: IntArray, pieces: Pieces
 ) -> dict[str, Any]:
     """Find the limiting law of the DEQ's kernel on the certified rows, or say why there is none.
 
     Stored are the shares of eigenvalues in bins of equal ratio, as the law predicts them.
     """
-    eigenvalues = run.stored_arrays("certificate")["deq"]
+    eigenvalues = pieces.stored_arrays("certificate")["deq"]
     top = float(eigenvalues[-1])
     bottom = max(float(eigenvalues[eigenvalues > 0.0].min(initial=top)), 1e-6 * top)
     edges = np.geomspace(0.9 * bottom, 1.1 * top, _BINS + 1)
     try:
         law = _limiting_law(settings, rows, labels)
     except (InvalidInput, NotConverged) as error:
-        run.arrays("spectrum", lambda: {"edges": edges, "shares": np.empty(0)})
+        pieces.arrays("spectrum", lambda: {"edges": edges, "shares": np.empty(0)})
         return {"law": None, "reason": str(error)}
-    run.arrays("spectrum", lambda: {"edges": edges, "shares": np.diff(law.cdf(edges))})
+    pieces.arrays("spectrum", lambda: {"edges": edges, "shares": np.diff(law.cdf(edges))})
     return {"law": law.to_dict(arrays=False), "reason": law.origin}
 
 
@@ -298,25 +220,31 @@ def _models(found: Match) -> dict[str, DeepEquilibrium | ExplicitNetwork]:
 
 
 def _accuracies(
-    settings: CompileSettings, found: Match, data: Dataset, run: RunDirectory, say: Say
-) -> dict[str, list[float]]:
-    """Test accuracies of all networks, one for each seed."""
+    settings: CompileSettings, found: Match, data: Dataset, pieces: Pieces, say: Say
+) -> tuple[Accuracy, ExplicitModule | None]:
+    """Train all networks, once for each seed; return the first matched one if it is new."""
     from notsodeep.compilation.finite_networks import train_network
 
     accuracies: dict[str, list[float]] = {role: [] for role in ROLES}
     total = settings.seeds * len(ROLES)
+    first: list[ExplicitModule] = []
     for index in range(settings.seeds):
         for role, model in _models(found).items():
             name = f"network-{role}-{index}"
             done = sum(map(len, accuracies.values())) + 1
-            if not run.has(name):
+            if not pieces.has(name):
                 say(f"training network {done} of {total}: {role}, draw {index + 1}")
 
             def work(model: Any = model, index: int = index, name: str = name) -> dict[str, Any]:
-                return train_network(model, data, settings, index, run.work_directory(name))[1]
+                place = pieces.work_directory(name)
+                module, record = train_network(model, data, settings, index, place)
+                if name == _FIRST:
+                    first.append(module)  # type: ignore[arg-type]
+                return record
 
-            accuracies[role].append(run.piece(name, work)["accuracy"])
-    return accuracies
+            accuracies[role].append(pieces.piece(name, work)["accuracy"])
+    draws = {role: tuple(values) for role, values in accuracies.items()}
+    return Accuracy(draws), first[0] if first else None
 
 
 def _timing(settings: CompileSettings, found: Match, data: Dataset) -> dict[str, Any]:
@@ -332,48 +260,39 @@ def _timing(settings: CompileSettings, found: Match, data: Dataset) -> dict[str,
     return table.to_dict()
 
 
-def _export(settings: CompileSettings, found: Match, data: Dataset, run: RunDirectory) -> list[str]:
-    """Write the first draw of the matched network; train it again if only its record is there."""
+def _first_network(
+    settings: CompileSettings,
+    found: Match,
+    data: Dataset,
+    pieces: Pieces,
+    module: ExplicitModule | None,
+) -> ExplicitModule:
+    """Return the first draw of the matched network, trained again if only its record is there."""
     from notsodeep.compilation.finite_networks import train_network
-    from notsodeep.networks.onnx_export import export_onnx
-    from notsodeep.networks.persistence import save
 
-    target, onnx = run.file("network.safetensors"), run.file("network.onnx")
-    if not (target.exists() and run.has("export")):
-        work = run.work_directory("network-matched-0")
-        module, _ = train_network(found.network, data, settings, 0, work)
-        save(module, target, preprocessing=data.preprocessing, classes=data.classes)
-        note = "written"
-        try:
-            export_onnx(module, onnx, preprocessing=data.preprocessing, classes=data.classes)
-        except MissingPackage as error:
-            note = str(error)
-        run.piece("export", lambda: {"safetensors": target.name, "onnx": note})
-    return [name for name in (target.name, onnx.name) if (run.path / name).exists()]
-
-
-def difference_interval(
-    left: list[float], right: list[float], level: float = 0.95
-) -> tuple[float, float]:
-    """Return a t-interval for the mean difference of paired accuracies, in percentage points."""
-    differences = 100.0 * (np.array(left) - np.array(right))
-    mean = float(differences.mean())
-    error = float(differences.std(ddof=1)) / math.sqrt(len(differences))
-    half = float(stats.t.ppf(0.5 + level / 2.0, len(differences) - 1)) * error
-    return mean - half, mean + half
+    stored = pieces if isinstance(pieces, RunDirectory) else None
+    if stored is not None and stored.has("export") and (stored.path / NETWORK).exists():
+        return read_network(stored.path)
+    if module is None:
+        place = pieces.work_directory(_FIRST)
+        module, _ = train_network(found.network, data, settings, 0, place)  # type: ignore[assignment]
+    assert module is not None
+    module.preprocessing, module.classes = data.preprocessing, data.classes  # type: ignore[assignment]
+    if stored is not None:
+        write_network(module, stored)
+    return module.eval()
 
 
 def _summary(
     settings: CompileSettings,
     found: Match,
-    record: Mapping[str, Any],
-    run: RunDirectory,
-    accuracies: Mapping[str, list[float]],
+    pieces: Pieces,
+    accuracy: Accuracy,
     times: Mapping[str, Any],
 ) -> dict[str, Any]:
-    certificate = run.read("certificate")
+    certificate = pieces.read("certificate")
     gap = certificate["matched"]["relative_gap"]
-    interval = difference_interval(accuracies["matched"], accuracies["deq"])
+    interval = accuracy.difference
     close = gap <= settings.gap_limit
     as_accurate = max(abs(interval[0]), abs(interval[1])) <= settings.accuracy_limit
     return {
@@ -382,16 +301,14 @@ def _summary(
         "accuracy_close": as_accurate,
         "relative_gap": gap,
         "unmatched_relative_gap": certificate["baseline"]["relative_gap"],
-        "certified_rows": len(run.stored_arrays("certificate")["deq"]),
-        "accuracy": {role: float(np.mean(values)) for role, values in accuracies.items()},
-        "accuracy_deviation": {
-            role: float(np.std(values, ddof=1)) for role, values in accuracies.items()
-        },
-        "accuracies": dict(accuracies),
+        "certified_rows": len(pieces.stored_arrays("certificate")["deq"]),
+        "accuracy": accuracy.mean,
+        "accuracy_deviation": accuracy.deviation,
+        "accuracies": {role: list(values) for role, values in accuracy.draws.items()},
         "accuracy_difference": list(interval),
         "inference_ratio": times["inference"]["ratio"],
         "training_ratio": times["training_step"]["ratio"],
-        "family": record["family"],
+        "family": found.family,
         "layers": found.network.depth,
         "network": str(found.network),
         "deq": str(found.deq),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from notsodeep.compilation.finite_networks import train_network
-from notsodeep.compilation.random_deq import CompileSettings
+from notsodeep.compilation.settings import CompileSettings
 from notsodeep.data import Dataset, draw_rows
 from notsodeep.errors import MissingPackage, NoOnnxForm, NotConverged
 from notsodeep.explorer.cost import TOLERANCE

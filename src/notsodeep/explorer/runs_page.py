@@ -7,6 +7,7 @@ from typing import Any
 
 import streamlit as st
 
+from notsodeep.compilation.verdict import headline, reasons, rule, verdict_word
 from notsodeep.errors import NotSoDeepError
 from notsodeep.explorer.drawings import stored_figures, svg_of
 from notsodeep.explorer.page_parts import plain, show_figure, show_table
@@ -19,10 +20,9 @@ from notsodeep.explorer.stored_runs import (
     stored_runs,
 )
 from notsodeep.papers.reproduction import experiment
-from notsodeep.report.compile_page import headline, rule, sentences, verdict_colour
 from notsodeep.report.reproduction_figures import reproduction_figure
 
-_SHOW = {"yes": st.success, "open": st.warning, "no": st.error}
+_SHOW = {"replaceable": st.success, "not shown": st.warning, "not replaceable": st.error}
 
 
 def runs_page(root: Path) -> None:
@@ -58,8 +58,8 @@ def runs_page(root: Path) -> None:
 def _compiled(run: StoredRun) -> None:
     pieces = compile_pieces(run)
     summary = pieces.read("summary")
-    _SHOW[verdict_colour(summary)](plain(headline(summary)))
-    for sentence in (*sentences(summary, pieces.settings), rule(pieces.settings)):
+    _SHOW[verdict_word(summary)](plain(headline(summary)))
+    for sentence in (*reasons(summary, pieces.settings), rule(pieces.settings)):
         st.markdown(f"- {plain(sentence)}")
     accuracy = summary["accuracy"]
     cells = st.columns(4)

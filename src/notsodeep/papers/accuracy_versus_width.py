@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from notsodeep.compilation.random_deq import DESCENT, ROLES, Training
+from notsodeep.compilation.settings import DESCENT, ROLES, Training
 from notsodeep.data import Dataset, VGG19Features, data_directory, draw_rows, load
 from notsodeep.files import sha256_of_file
 from notsodeep.matching import Match, match

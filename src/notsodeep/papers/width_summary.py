@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from notsodeep.compilation.random_deq import difference_interval
+from notsodeep.compilation.accuracy import difference_interval
 
 Work = Literal["training", "inference"]
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 
-from notsodeep.compilation.random_deq import ROLES
-from notsodeep.files.run_directory import RunDirectory
+from notsodeep.compilation.record import Compilation
+from notsodeep.compilation.settings import ROLES
+from notsodeep.matching import Match
+from notsodeep.models import Conditions
 from notsodeep.plotting.canvas import new_figure
 from notsodeep.plotting.matches import (
     draw_activations,
@@ -17,8 +20,9 @@ from notsodeep.plotting.matches import (
     draw_eigenvalue_scatter,
     draw_spectra,
 )
-from notsodeep.report.page import NAME, inline_figure, write_page
+from notsodeep.report.page import inline_figure, write_page
 
+_COLOURS = {"replaceable": "yes", "not shown": "open", "not replaceable": "no"}
 _WORDS = {True: "holds", False: "fails", None: "undecided"}
 _DISTANCES = {
     "operator-norm gap": ("gap", "{:.4g}"),
@@ -32,110 +36,38 @@ _DISTANCES = {
 _NAMES = {"deq": "DEQ", "matched": "matched network", "unmatched": "unmatched network"}
 
 
-def write_compile_page(directory: str | Path, path: str | Path | None = None) -> Path:
-    """Write the page of a run from the pieces that `compile_deq` stored in `directory`.
-
-    Parameters
-    ----------
-    directory : path
-        Of the run.
-    path : path, optional
-        The HTML file; ``report.html`` in the directory by default.
-
-    Raises
-    ------
-    InvalidInput
-        The directory holds no compile run.
-    DataCorrupted
-        A piece is missing or unreadable.
-    """
-    run = RunDirectory.stored(directory, "compile")
-    target = Path(directory) / NAME if path is None else path
-    return write_page(target, "compile.html", _content(run))
+def write_compile_page(compiled: Compilation, path: str | Path) -> Path:
+    """Write the page of a compilation; ``compiled.report(path)`` is the same."""
+    return write_page(path, "compile.html", _content(compiled))
 
 
-def _content(run: RunDirectory) -> dict[str, Any]:
-    settings = run.settings
-    pieces = {
-        name: run.read(name)
-        for name in ("summary", "match", "certificate", "timing", "data", "spectrum", "export")
-    }
-    summary, certificate = pieces["summary"], pieces["certificate"]
-    arrays = run.stored_arrays("certificate")
+def _content(compiled: Compilation) -> dict[str, Any]:
+    settings, records = compiled.settings.options, compiled.records
+    summary, certificate = records["summary"], records["certificate"]
+    arrays, verdict = compiled.arrays["certificate"], compiled.verdict
     return {
-        **pieces,
+        **{name: records[name] for name in ("summary", "certificate", "timing", "data")},
         "title": f"{summary['deq']} on {settings['data']}",
         "settings": settings,
-        "headline": headline(summary),
-        "colour": verdict_colour(summary),
-        "sentences": sentences(summary, settings),
-        "rule": rule(settings),
-        "facts": _facts(summary, pieces["timing"]),
-        "refinement": _refinement(pieces["match"]),
-        "coefficients": _coefficients(pieces["match"]),
-        "figures": _figures(arrays, run.stored_arrays("spectrum")),
+        "headline": verdict.headline,
+        "colour": _COLOURS[verdict.word],
+        "sentences": verdict.reasons,
+        "rule": verdict.rule,
+        "facts": _facts(summary, records["timing"]),
+        "match": compiled.match,
+        "refinement": _refinement(compiled.match),
+        "coefficients": _coefficients(compiled.match),
+        "figures": _figures(arrays, compiled.arrays["spectrum"]),
         "certified": len(arrays["deq"]),
         "distances": _distances(certificate),
         "trained": _trained(settings),
         "accuracies": _accuracies(summary),
-        "times": _times(pieces["timing"]),
-        "conditions": _conditions(pieces["data"]["conditions"]),
-        "law": _law(pieces["spectrum"]),
-        "code": _code(run.path),
-        "provenance": _provenance(settings, pieces["data"], pieces["export"]),
+        "times": _times(records["timing"]),
+        "conditions": _conditions(verdict.conditions),
+        "law": _law(records["spectrum"]),
+        "code": _code(compiled.directory),
+        "provenance": _provenance(settings, records["data"], records.get("export")),
     }
-
-
-def headline(summary: Mapping[str, Any]) -> str:
-    """Say in one sentence whether the DEQ can be replaced."""
-    depth = {1: "one-hidden-layer", 2: "two-hidden-layer"}.get(summary["layers"], "shallow")
-    family = str(summary["family"]).replace("_", " ")
-    network = f"a {depth} {family} network"
-    if summary["replaceable"]:
-        return f"This DEQ can be replaced by {network}."
-    if not summary["kernel_close"]:
-        return f"This DEQ should not be replaced by {network}: their kernels differ too much."
-    if verdict_colour(summary) == "open":
-        return f"The kernels agree, but {network} is not shown to be as accurate: too few draws."
-    return f"This DEQ should not be replaced by {network}: their accuracies differ."
-
-
-def verdict_colour(summary: Mapping[str, Any]) -> str:
-    """Name the verdict for the page's style: yes, no, or open."""
-    if summary["replaceable"]:
-        return "yes"
-    low, high = summary["accuracy_difference"]
-    return "open" if summary["kernel_close"] and low <= 0.0 <= high else "no"
-
-
-def sentences(summary: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
-    """Give the evidence in words."""
-    accuracy, deviation = summary["accuracy"], summary["accuracy_deviation"]
-    low, high = summary["accuracy_difference"]
-    return [
-        f"Kernel gap on {certified_rows(summary)} {summary['relative_gap']:.2%} "
-        f"(an unmatched network: {summary['unmatched_relative_gap']:.2%}).",
-        f"Test accuracy {100 * accuracy['matched']:.1f} % against {100 * accuracy['deq']:.1f} "
-        f"± {100 * deviation['deq']:.1f} % of the DEQ over {settings['seeds']} draws; the "
-        f"difference lies between {low:+.2f} and {high:+.2f} points (95 % interval).",
-        f"Inference is {summary['inference_ratio']:.1f} times faster and a training step "
-        f"{summary['training_ratio']:.1f} times, at tolerance {settings['tolerance']:g}.",
-    ]
-
-
-def certified_rows(summary: Mapping[str, Any]) -> str:
-    """Say which rows the kernels were compared on."""
-    number = summary.get("certified_rows")  # not in runs of earlier versions
-    return "held-out rows" if number is None else f"{number} held-out rows"
-
-
-def rule(settings: Mapping[str, Any]) -> str:
-    """State the rule behind the verdict."""
-    return (
-        f"Rule: replaceable if the relative kernel gap on held-out rows is at most "
-        f"{settings['gap_limit']:.1%} and the 95 % interval of the accuracy difference lies within "
-        f"± {settings['accuracy_limit']:g} points."
-    )
 
 
 def _facts(summary: Mapping[str, Any], timing: Mapping[str, Any]) -> list[dict[str, str]]:
@@ -149,28 +81,28 @@ def _facts(summary: Mapping[str, Any], timing: Mapping[str, Any]) -> list[dict[s
     ]
 
 
-def _refinement(match: Mapping[str, Any]) -> str:
-    record = match["refinement"]
+def _refinement(match: Match) -> str:
+    record = match.refinement
     if record is None:
         return ""
-    verb = "kept" if record["kept"] else "not kept"
+    verb = "kept" if record.kept else "not kept"
     return (
-        f"gap on {record['held_out']} held-out rows {record['before_relative']:.2%} → "
-        f"{record['after_relative']:.2%}, {verb}"
+        f"gap on {record.held_out} held-out rows {record.before_relative:.2%} → "
+        f"{record.after_relative:.2%}, {verb}"
     )
 
 
-def _coefficients(match: Mapping[str, Any]) -> list[dict[str, str]]:
-    target, achieved = match["target"], match["achieved"] or {}
+def _coefficients(match: Match) -> list[dict[str, str]]:
+    target, achieved = match.target, match.achieved
     return [
         {
             "name": name.replace("_", " "),
-            "target": f"{target[name]:.6f}",
-            "achieved": f"{achieved[name]:.6f}",
+            "target": f"{getattr(target, name):.6f}",
+            "achieved": f"{getattr(achieved, name):.6f}",
             "residual": f"{residual:+.1e}",
         }
-        for name, residual in match["residuals"].items()
-        if name in target and name in achieved
+        for name, residual in match.residuals.items()
+        if hasattr(target, name) and hasattr(achieved, name)
     ]
 
 
@@ -267,21 +199,21 @@ def _times(timing: Mapping[str, Any]) -> list[dict[str, str]]:
     return rows
 
 
-def _conditions(verdicts: Mapping[str, Any]) -> list[dict[str, str]]:
+def _conditions(verdicts: Conditions) -> list[dict[str, str]]:
     return [
         {
-            "name": name,
-            "statement": verdict["statement"],
-            "value": _number(verdict["value"]),
-            "bound": _number(verdict["bound"]),
-            "verdict": _WORDS[verdict["holds"]],
+            "name": verdict.name,
+            "statement": verdict.statement,
+            "value": _number(verdict.value),
+            "bound": _number(verdict.bound),
+            "verdict": _WORDS[verdict.holds],
         }
-        for name, verdict in verdicts.items()
+        for verdict in verdicts
     ]
 
 
-def _number(value: float | str | None) -> str:
-    return "–" if value is None else f"{float(value):.4g}"  # "Infinity" is a string there
+def _number(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else "–"
 
 
 def _law(spectrum: Mapping[str, Any]) -> str:
@@ -300,10 +232,12 @@ def _law(spectrum: Mapping[str, Any]) -> str:
     return f"The limiting law uses {spectrum['reason']}.{listed}{atom}"
 
 
-def _code(directory: Path) -> str:
+def _code(directory: Path | None) -> str:
+    place = Path("runs/mine") if directory is None else directory
     return (
-        "import torch, notsodeep as nsd\n"
-        f'net = nsd.load("{directory / "network.safetensors"}")\n'
+        ("" if directory else f'compiled.save("{place}")  # what `compile` has returned\n')
+        + "import torch, notsodeep as nsd\n"
+        f'net = nsd.load("{place / "network.safetensors"}")\n'
         'X = torch.as_tensor(net.preprocessing.apply(raw_rows, "float32"))\n'
         "scores = net(X)\n"
         "print([net.classes[k] for k in scores.argmax(dim=1)])"
@@ -311,12 +245,16 @@ def _code(directory: Path) -> str:
 
 
 def _provenance(
-    settings: Mapping[str, Any], data: Mapping[str, Any], export: Mapping[str, Any]
+    settings: Mapping[str, Any], data: Mapping[str, Any], export: Mapping[str, Any] | None
 ) -> list[dict[str, str]]:
-    shown = {key: value for key, value in settings.items() if key != "deq"}
+    apart = data["provenance"]["options"].get("set_apart")
+    note = f" ({apart} rows were set apart to test with)" if apart else ""
+    files = "nothing; see above"
+    if export is not None:
+        files = f"{export['safetensors']}; ONNX: {export['onnx']}"
     return [
         {"name": "data", "value": f"{data['samples']} training and {data['test_samples']} test "
-         f"samples, {data['features']} features, {len(data['classes'])} classes"},
-        {"name": "settings", "value": ", ".join(f"{k} = {v}" for k, v in shown.items())},
-        {"name": "exported", "value": f"{export['safetensors']}; ONNX: {export['onnx']}"},
+         f"samples, {data['features']} features, {len(data['classes'])} classes{note}"},
+        {"name": "settings", "value": ", ".join(f"{k} = {v}" for k, v in settings.items())},
+        {"name": "exported", "value": files},
     ]  # fmt: skip

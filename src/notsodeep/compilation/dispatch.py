@@ -1,0 +1,201 @@
+"""The doors of the product: `compile` a model, `load` what was written."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from notsodeep import checks
+from notsodeep.compilation.labelled_rows import labelled_rows
+from notsodeep.compilation.random_deq import compile_random_deq
+from notsodeep.compilation.record import Compilation
+from notsodeep.compilation.settings import CompileSettings, Training
+from notsodeep.data import Dataset
+from notsodeep.data.preprocessing import PreprocessingKind
+from notsodeep.models import Convention, DeepEquilibrium, KernelName
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
+
+    from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule
+
+Progress = bool | Callable[[str], None]
+
+
+def compile(
+    model: DeepEquilibrium,
+    X: ArrayLike | Dataset,
+    y: ArrayLike | None = None,
+    X_test: ArrayLike | None = None,
+    y_test: ArrayLike | None = None,
+    *,
+    family: str = "auto",
+    kernel: KernelName = "conjugate",
+    convention: Convention = "feature",
+    refine: bool = True,
+    width: int = 1024,
+    train: Training = "readout",
+    epochs: int = 10,
+    seeds: int = 30,
+    random_state: int = 0,
+    ridge: float = 1e-2,
+    tolerance: float = 1e-5,
+    gap_limit: float = 0.05,
+    accuracy_limit: float = 0.5,
+    preprocessing: PreprocessingKind = "none",
+    out: str | Path | None = None,
+    force: bool = False,
+    progress: Progress = False,
+) -> Compilation:
+    """Find the shallow network that behaves as a DEQ does, and gather the evidence.
+
+    The network is matched on the training rows (`match`), its exact kernel is compared with the
+    DEQ's on held-out rows, both are drawn at a finite width, trained and timed, and a printed rule
+    says whether one may replace the other.
+
+    Parameters
+    ----------
+    model : DeepEquilibrium
+    X : array_like of shape (n, p), or Dataset
+        Training rows: an array, a table such as a DataFrame, or what `notsodeep.data.load` returns,
+        which has labels and test rows of its own.  The order of the rows does not matter.
+    y : array_like of shape (n,)
+        Their labels: whole numbers, truth values or strings.  The read-out of a random DEQ is
+        trained on them.
+    X_test, y_test : array_like of shape (m, p) and (m,), optional
+        Held-out rows, 20 or more.  Without them a quarter of the rows, and 20 at the least, is
+        set apart: the same share of each class, drawn by `random_state`.  ``records["data"]`` of
+        the answer says how many.
+    family : str, default "auto"
+        Of the network's activation; see `match`.
+    kernel : {"conjugate", "tangent"}
+    convention : {"feature", "preactivation"}
+        Which kernel to match: the conjugate one is that of a trained read-out, the tangent one that
+        of a wide network all of whose weights are trained.
+    refine : bool, default True
+        Refine the match on data.
+    width : int, default 1024
+        Of all finite networks.
+    train : {"readout", "all"}
+        Ridge regression of the read-out on fixed random features, or gradient descent on every
+        weight, for `epochs` epochs.
+    epochs : int, default 10
+    seeds : int, default 30
+        Draws of each network, 2 or more.  Few draws give a wide interval of the accuracies'
+        difference, and the verdict "not shown".
+    random_state : int, default 0
+        Of everything random.
+    ridge : float, default 1e-2
+        Relative to the mean squared norm of the features.
+    tolerance : float, default 1e-5
+        Relative, of the DEQ's solver.
+    gap_limit : float, default 0.05
+        Largest relative kernel gap of a network that may replace the DEQ.
+    accuracy_limit : float, default 0.5
+        Largest difference of accuracy, in percentage points, of such a network.
+    preprocessing : {"none", "theory", "unit_norm"}
+        "none", the default, uses rows as they are: right for rows that the DEQ is meant to take,
+        such as features that were scaled before.  "theory" subtracts the training mean and divides
+        by the training root mean squared norm, as `notsodeep.data.load` does: right for raw
+        measurements, pixels for instance, on which most activations saturate.  "unit_norm" is for
+        theory on the sphere.  The map is stored with the network.  ``verdict.conditions`` warns if
+        the scale is far off.
+    out : path, optional
+        Directory in which every piece is stored as soon as it is done, with the network as
+        safetensors and ONNX; the same call resumes a run that was stopped.  In memory without it.
+    force : bool
+        Replace what `out` holds of other settings, or on other data.
+    progress : bool or callable
+        True writes what is being done to the standard error stream; a function is called with it.
+
+    Returns
+    -------
+    Compilation
+        With ``match``, ``certificate``, ``accuracy``, ``timing``, ``verdict`` and ``network``;
+        ``plot()``, ``report(path)`` and ``save(directory)``.
+
+    Raises
+    ------
+    InvalidInput
+        `y` is missing; rows are too few, or do not fit each other; `out` holds something else.
+    RunInUse
+        Another process works in `out`.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> from sklearn.datasets import load_digits
+    >>> X, y = load_digits(return_X_y=True)
+    >>> deq = nsd.DeepEquilibrium("relu", sigma_a2=0.2)
+    >>> compiled = nsd.compile(
+    ...     deq, X, y, preprocessing="theory", family="leaky_relu", refine=False, width=64, seeds=2
+    ... )
+    >>> compiled.match.network.depth, compiled.certificate.matched.relative_gap < 0.05
+    (1, True)
+    >>> compiled.records["data"]["samples"], compiled.records["data"]["test_samples"]
+    (1348, 449)
+    """
+    if not isinstance(model, DeepEquilibrium):
+        remedy = "Describe it, as in DeepEquilibrium('relu', sigma_a2=0.2)."
+        raise checks.refusal("model", "compile", "be a DeepEquilibrium", repr(model), remedy)
+    settings = CompileSettings(
+        model,
+        family=family,
+        kernel=kernel,
+        convention=convention,
+        refine=refine,
+        width=width,
+        train=train,
+        epochs=epochs,
+        seeds=seeds,
+        seed=random_state,
+        ridge=ridge,
+        tolerance=tolerance,
+        gap_limit=gap_limit,
+        accuracy_limit=accuracy_limit,
+    )
+    data = labelled_rows(X, y, X_test, y_test, preprocessing=preprocessing, seed=random_state)
+    say = progress if callable(progress) else _reporter(progress)
+    return compile_random_deq(settings, data, out, force=force, say=say)
+
+
+def load(path: str | Path) -> Compilation | EquilibriumNetwork | ExplicitModule:
+    """Read a compilation from its directory, or a network from its file.
+
+    Parameters
+    ----------
+    path : path
+        A directory that ``Compilation.save``, `compile` with `out` or ``notsodeep compile`` has
+        written; or a file of `notsodeep.save`, see `notsodeep.networks.load`.
+
+    Raises
+    ------
+    DataNotFound
+        There is nothing of that name.
+    InvalidInput
+        It is something else, or of a newer format.
+    DataCorrupted
+        It is not complete, or has been altered.
+
+    Examples
+    --------
+    >>> import tempfile, notsodeep as nsd
+    >>> net = nsd.build(nsd.ExplicitNetwork(["relu"]), 4, 8, 2, rng=0)
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     nsd.save(net, f"{directory}/net.safetensors", classes=("cat", "dog"))
+    ...     nsd.load(f"{directory}/net.safetensors").classes
+    ('cat', 'dog')
+    """
+    if Path(path).is_dir():
+        return Compilation.load(path)
+    from notsodeep.networks.persistence import load as load_network
+
+    return load_network(path)
+
+
+def _reporter(on: bool) -> Callable[[str], Any]:
+    if on:
+        return lambda message: sys.stderr.write(f"· {message}\n")
+    return lambda message: None
