@@ -15,6 +15,7 @@ CONVENTIONS: tuple[Convention, ...] = ("preactivation", "feature")
 MET = {
     "leaky_relu": ("linear", "scale2"),
     "hard_tanh": ("linear", "scale2"),
+    "scaled": ("linear", "scale2"),
     "piecewise_linear": ("linear", "covariance_overlap", "scale2"),
     "cubic": ("linear", "covariance_overlap", "scale2"),
 }
@@ -35,6 +36,9 @@ MET = {
         ("tanh", "piecewise_linear"),
         ("erf", "hard_tanh"),
         ("cos", "leaky_relu"),
+        ("tanh", "scaled"),
+        ("swish", "scaled"),
+        ("hard_tanh", "scaled"),
         ("cos", "piecewise_linear"),
     ],
 )
@@ -167,3 +171,39 @@ def test_an_error_of_the_own_family_is_shown() -> None:
             nsd.DeepEquilibrium("tanh", 0.2), tau0=1.0,
             family=nsd.matching.OwnFamily(broken, start=(1.0,)),
         )  # fmt: skip
+
+
+def test_scaled_without_recurrence_is_the_activation_itself() -> None:
+    for name in ("tanh", "gelu", "relu"):
+        m = nsd.match(nsd.DeepEquilibrium(name, 0.0), tau0=1.3, family="scaled")
+        assert m.feasible
+        assert list(m.parameters.values()) == pytest.approx([1.0, 1.0], abs=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("activation", "why"),
+    [("relu", "which is homogeneous"), ("cos", "E φ′ is 0"), ("abs", "E φ′ is 0")],
+)
+def test_scaled_says_when_two_numbers_are_not_enough(activation: str, why: str) -> None:
+    for convention in CONVENTIONS:
+        deq = nsd.DeepEquilibrium(activation, 0.2)
+        m = nsd.match(deq, tau0=1.0, family="scaled", convention=convention)
+        assert m.fitted is None
+        assert why in m.reason
+
+
+def test_a_python_function_is_scaled_only_when_asked() -> None:
+    own = nsd.activations.from_function(np.tanh, name="mine")
+    deq = nsd.DeepEquilibrium(own, 0.2)
+    assert "scaled" not in {c.family for c in nsd.match(deq, tau0=1.0).candidates}
+    assert nsd.match(deq, tau0=1.0, family="scaled").parameters == pytest.approx(
+        nsd.match(nsd.DeepEquilibrium("tanh", 0.2), tau0=1.0, family="scaled").parameters, rel=1e-8
+    )
+
+
+def test_a_scaled_network_is_a_file_and_a_module() -> None:
+    torch = pytest.importorskip("torch")
+    m = nsd.match(nsd.DeepEquilibrium("swish", 0.2), tau0=1.0, family="scaled")
+    assert nsd.ExplicitNetwork.from_dict(m.network.to_dict()) == m.network
+    net = nsd.build(m.network, in_features=6, width=32, out_features=2, rng=0)
+    assert net(torch.zeros(3, 6)).shape == (3, 2)

@@ -13,6 +13,7 @@ from notsodeep.activations.piecewise_linear import (
     piecewise_linear,
 )
 from notsodeep.activations.polynomial import HermiteSeries, Polynomial, hermite, polynomial
+from notsodeep.activations.scaled import Scaled, scaled
 from notsodeep.activations.smooth import Elementary, Elu, Wave, elu
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "PairExpectations",
     "PiecewiseLinear",
     "Polynomial",
+    "Scaled",
     "Wave",
     "as_activation",
     "centre",
@@ -42,4 +44,5 @@ __all__ = [
     "pair_expectations",
     "piecewise_linear",
     "polynomial",
+    "scaled",
 ]

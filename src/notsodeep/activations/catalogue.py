@@ -11,11 +11,16 @@ from notsodeep.activations import piecewise_linear, polynomial, smooth
 from notsodeep.activations.activation import Activation
 from notsodeep.activations.centred import centred_by
 from notsodeep.activations.custom import from_formula
+from notsodeep.activations.scaled import scaled
 from notsodeep.errors import InvalidInput
 
 
 def _centred(activation: Mapping[str, Any], scale: float, constant: float) -> Activation:
     return centred_by(_read(activation), scale, constant)
+
+
+def _scaled(activation: Mapping[str, Any], gain: float, steepness: float) -> Activation:
+    return scaled(_read(activation), gain, steepness)
 
 
 _NAMED: dict[str, Callable[..., Activation]] = {
@@ -33,7 +38,11 @@ _NAMED: dict[str, Callable[..., Activation]] = {
     "sin": partial(smooth.wave, "sin"),
     **{name: partial(smooth.elementary, name) for name in smooth.ELEMENTARY},
 }
-_STORED: dict[str, Callable[..., Activation]] = {"formula": from_formula, "centred": _centred}
+_STORED: dict[str, Callable[..., Activation]] = {
+    "formula": from_formula,
+    "centred": _centred,
+    "scaled": _scaled,
+}
 
 
 def names() -> list[str]:

@@ -17,7 +17,16 @@ ACTIVATIONS = (
 DRAWN = ("mixture", "sphere")
 IMAGES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100")
 UPLOAD = "upload"
-FAMILIES = ("auto", "leaky_relu", "hard_tanh", "piecewise_linear", "quadratic", "cubic", "dual")
+FAMILIES = (
+    "auto",
+    "dual",
+    "leaky_relu",
+    "hard_tanh",
+    "scaled",
+    "piecewise_linear",
+    "quadratic",
+    "cubic",
+)
 WIDTHS = tuple(2**k for k in range(5, 14))
 
 _MODEL = ("activation", "formula", "kinks", "sigma_a2")

@@ -14,6 +14,7 @@ from notsodeep.matching.piecewise_families import HardTanh, LeakyReLU, Piecewise
 from notsodeep.matching.polynomial_families import Cubic, Quadratic
 from notsodeep.matching.problem import Problem
 from notsodeep.matching.refinement import Refinement
+from notsodeep.matching.scaled_family import Scaled
 
 __all__ = [
     "FAMILIES",
@@ -32,6 +33,7 @@ __all__ = [
     "Problem",
     "Quadratic",
     "Refinement",
+    "Scaled",
     "certificate_of_kernels",
     "match",
     "named",

@@ -11,9 +11,11 @@ from notsodeep.matching.family import Family
 from notsodeep.matching.piecewise_families import HardTanh, LeakyReLU, PiecewiseLinear
 from notsodeep.matching.polynomial_families import Cubic, Quadratic
 from notsodeep.matching.problem import Problem
+from notsodeep.matching.scaled_family import Scaled
 
 KNOWN: dict[str, type[Family]] = {
-    family.name: family for family in (Dual, LeakyReLU, HardTanh, PiecewiseLinear, Quadratic, Cubic)
+    family.name: family
+    for family in (Dual, LeakyReLU, HardTanh, Scaled, PiecewiseLinear, Quadratic, Cubic)
 }
 """In the order in which "auto" prefers them, where they do equally well."""
 

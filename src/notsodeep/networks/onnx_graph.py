@@ -19,6 +19,7 @@ from notsodeep.activations import (
     HermiteSeries,
     PiecewiseLinear,
     Polynomial,
+    Scaled,
     Wave,
 )
 from notsodeep.activations.expressions import evaluate
@@ -100,6 +101,8 @@ def apply_activation(graph: GraphBuilder, activation: Activation, x: str) -> str
         case Centred(base=base, constant=constant):
             value = apply_activation(graph, base, x)
             return value if constant == 0.0 else graph.apply("Sub", value, constant)
+        case Scaled(base=base, gain=gain, steepness=steepness):
+            return _scaled(graph, apply_activation(graph, base, _scaled(graph, x, steepness)), gain)
         case PiecewiseLinear():
             return _piecewise_linear(graph, activation, x)
         case Elementary(name=name) | Wave(name=name):

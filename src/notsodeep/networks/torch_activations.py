@@ -25,6 +25,7 @@ from notsodeep.activations import (
     HermiteSeries,
     PiecewiseLinear,
     Polynomial,
+    Scaled,
     Wave,
 )
 from notsodeep.activations.closed_forms import HingeForm
@@ -104,6 +105,8 @@ def torch_twin(activation: Activation) -> TensorFunction:
         case Centred(base=base, constant=constant):
             twin = torch_twin(base)
             return twin if constant == 0.0 else partial(_shifted, twin=twin, constant=constant)
+        case Scaled(base=base, gain=gain, steepness=steepness):
+            return partial(_scaled, twin=torch_twin(base), gain=gain, steepness=steepness)
         case PiecewiseLinear():
             return _piecewise_linear(activation)
         case Elementary(name=name) | Wave(name=name):
@@ -158,6 +161,10 @@ def _hinges(x: Tensor, *, form: HingeForm) -> Tensor:
 
 def _shifted(x: Tensor, *, twin: TensorFunction, constant: float) -> Tensor:
     return twin(x) - constant
+
+
+def _scaled(x: Tensor, *, twin: TensorFunction, gain: float, steepness: float) -> Tensor:
+    return gain * twin(steepness * x)
 
 
 def _formula(x: Tensor, *, expression: Expression) -> Tensor:
