@@ -85,6 +85,7 @@ def test_the_core_works_alone() -> None:
         ("nsd.load('network.safetensors')", "torch", "torch"),
         ("nsd.kernels.store_kernel('k.zarr', deq, np.eye(4))", "zarr", "cluster"),
         ("nsd.cluster.open_executor('local').__enter__()", "distributed", "cluster"),
+        ("nsd.plotting.new_figure(1)", "matplotlib", "plot"),
         ("import notsodeep.report", "jinja2 and matplotlib", "cli,plot"),
         ("import notsodeep.cli", "rich and typer", "cli"),
     ],
