@@ -28,7 +28,7 @@ LARGEST = 4_000_000
 NOT_STORED: Mapping[str, Any] = types.MappingProxyType({"stored": False})
 """Metadata of a field that is no part of the JSON form; reading gives it its default."""
 
-_INFINITE = {"Infinity": math.inf, "-Infinity": -math.inf}
+_NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 _OWN_NUMBERS = ("bool", "int64", "float64")  # of a JSON list; other arrays have to name their type
 
 
@@ -247,8 +247,8 @@ def _decoded_atom(value: Any, kind: Any, place: str) -> Any:
     if kind is float:
         if value is None:
             return math.nan
-        if isinstance(value, str) and value in _INFINITE:
-            return _INFINITE[value]
+        if isinstance(value, str) and value in _NOT_FINITE:
+            return _NOT_FINITE[value]
         if isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
         raise _unfit(value, "be a number", place)
