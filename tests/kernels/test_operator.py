@@ -248,10 +248,10 @@ def test_bad_arguments_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         nsd.KernelOperator(MODEL, X, X).diagonal()
     with pytest.raises(ValueError, match="dimension mismatch"):
         _ = nsd.KernelOperator(MODEL, X) @ np.ones(99)
-    monkeypatch.setattr(checks.memory, "available_memory", lambda: 1 << 40)
+    monkeypatch.setattr(checks, "available_memory", lambda: 1 << 40)
     with pytest.raises(NotEnoughMemory, match=r"needs 0\.2 MiB.*memory = 0\.1 MiB.*'never'"):
         nsd.KernelOperator(MODEL, inputs(180), memory=SMALLEST, cache="float32")
-    monkeypatch.setattr(checks.memory, "available_memory", lambda: 1000)
+    monkeypatch.setattr(checks, "available_memory", lambda: 1000)
     with pytest.raises(NotEnoughMemory, match=r"0\.0 MiB are free"):
         nsd.KernelOperator(MODEL, X, cache="float32")
 

@@ -225,6 +225,6 @@ def test_bad_arguments_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     frozen = build(MODELS[0], 5, 8, 2, rng=0).requires_grad_(False)
     with pytest.raises(InvalidInput, match="parameter that requires gradients"):
         empirical_kernels(frozen, X)
-    monkeypatch.setattr("notsodeep.checks.networks.available_memory", lambda: 100)
+    monkeypatch.setattr("notsodeep.checks.available_memory", lambda: 100)
     with pytest.raises(NotEnoughMemory, match="fewer samples at a time"):
         empirical_kernels(module, X)

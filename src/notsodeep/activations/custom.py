@@ -19,7 +19,7 @@ from notsodeep.activations.detection import (
     require_symmetry,
     require_usable,
 )
-from notsodeep.errors import NotSerialisable
+from notsodeep.errors import InvalidInput, NotSerialisable
 from notsodeep.numerics.differentiation import piecewise_derivative, resolving_radius
 from notsodeep.numerics.smoothness import unseen_panels
 
@@ -199,9 +199,9 @@ def from_function(
         if not callable(given) and (parameter == "function" or given is not None):
             raise checks.refusal(parameter, owner, "be callable", repr(given))
     declared = checks.increasing_points(kinks, "kinks", owner)
-    checks.elementwise(function, f"function {label!r}")
+    _elementwise(function, f"function {label!r}")
     if derivative is not None:
-        checks.elementwise(derivative, f"derivative of {label!r}")
+        _elementwise(derivative, f"derivative of {label!r}")
     value = partial(_quietly, function)
     ends = unseen_panels(value, declared)
     radius = resolving_radius(value, REACH, declared, ends) if derivative is None else 0.0
@@ -240,3 +240,36 @@ def _label(name: object, owner: str) -> str:
     if not isinstance(name, str) or not name.strip():
         raise checks.refusal("name", owner, "be a non-empty string", repr(name))
     return name.strip()
+
+
+def _elementwise(function: Callable[[checks.FloatArray], Any], owner: str) -> None:
+    """Require that a function maps float64 arrays entry by entry to float64 arrays."""
+    x = np.linspace(-2.0, 2.0, 12)[5 * np.arange(12) % 12]  # in no order that sorting would keep
+    try:
+        with np.errstate(all="ignore"):
+            whole = function(x.copy())
+            square = function(x.reshape(3, 4))
+            part = function(x[:7].copy())
+    except Exception as error:
+        raise InvalidInput(
+            f"The {owner} must accept NumPy arrays of any shape. It raised "
+            f"{type(error).__name__}: {error}. Write it with NumPy functions "
+            "(np.tanh, np.where, …), or wrap it in numpy.vectorize."
+        ) from error
+    for argument, result in ((x, whole), (x.reshape(3, 4), square), (x[:7], part)):
+        shape = np.shape(result)
+        if shape != argument.shape:
+            requirement = "return an array of the shape it is given"
+            got = f"shape {shape} for shape {argument.shape}"
+            raise InvalidInput(f"The {owner} must {requirement}. Got {got}.")
+        dtype = np.asarray(result).dtype
+        if dtype != np.float64:
+            raise InvalidInput(
+                f"The {owner} must return float64 for float64 input. Got dtype {dtype}. "
+                "Lower precision would spoil every moment; keep the computation in double."
+            )
+    if not np.array_equal(whole[:7], part, equal_nan=True):
+        raise InvalidInput(
+            f"The {owner} must be elementwise and deterministic: its value at a point changed with "
+            "the other points in the array, or from one call to the next."
+        )

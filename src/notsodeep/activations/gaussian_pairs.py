@@ -147,7 +147,7 @@ def _standardised(
     it there, and √(1 − ρ²) would blow 1e-16 up to 1e-8.
     """
     owner = "pair_expectations"
-    v1, v2 = (checks.variances(v, name, owner) for v, name in ((var1, "var1"), (var2, "var2")))
+    v1, v2 = (_variances(v, name, owner) for v, name in ((var1, "var1"), (var2, "var2")))
     c = checks.real_array(cov, "cov", owner)
     try:
         v1, v2, c = np.broadcast_arrays(v1, v2, c)
@@ -193,3 +193,11 @@ def _series(
         done[todo] = True
         terms *= 2
     return done
+
+
+def _variances(values: object, parameter: str, owner: str) -> FloatArray:
+    """Require finite numbers of at least zero."""
+    array = checks.real_array(values, parameter, owner)
+    if array.size and array.min() < 0.0:
+        raise checks.refusal(parameter, owner, "be at least 0", f"a value of {float(array.min())}")
+    return array

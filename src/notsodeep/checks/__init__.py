@@ -1,4 +1,4 @@
-"""Checks of user input: one function per condition, and the only place where messages are worded.
+"""Checks of user input that several modules share; what one module alone checks stands there.
 
 A message names the parameter, its owner, the requirement and the value got, and ends with a
 remedy where one is known.  Checks return the value in the form the caller wants it in.
@@ -12,7 +12,6 @@ from notsodeep.checks.arrays import (
     kernel_dtype,
     kernel_resolved,
     matrix_of_shape,
-    output_array,
     plain_array,
     powers_finite,
     powers_nonzero,
@@ -21,7 +20,6 @@ from notsodeep.checks.arrays import (
     scales,
     unit_rows,
     unmasked,
-    variances,
 )
 from notsodeep.checks.classes import (
     class_labels,
@@ -31,13 +29,10 @@ from notsodeep.checks.classes import (
     nonzero_scale,
     positive_semidefinite,
 )
-from notsodeep.checks.functions import elementwise
 from notsodeep.checks.json_text import DEEPEST, shallow, strict_json
 from notsodeep.checks.memory import (
     available_memory,
-    cache_fits,
     enough_memory,
-    memory_budget,
     symmetric_operator,
     unpacked_fits,
 )
@@ -48,7 +43,6 @@ from notsodeep.checks.scalars import (
     positive_integer,
     positive_number,
     random_generator,
-    recurrent_variance,
     stored_form,
 )
 from notsodeep.checks.wording import known_name, refusal
@@ -58,14 +52,12 @@ __all__ = [
     "FloatArray",
     "IntArray",
     "available_memory",
-    "cache_fits",
     "class_labels",
     "class_proportions",
     "class_sizes",
     "covariance_stack",
     "covariances",
     "data_scale",
-    "elementwise",
     "enough_memory",
     "finite_number",
     "increasing_points",
@@ -74,9 +66,7 @@ __all__ = [
     "kernel_resolved",
     "known_name",
     "matrix_of_shape",
-    "memory_budget",
     "nonzero_scale",
-    "output_array",
     "plain_array",
     "positive_integer",
     "positive_number",
@@ -85,7 +75,6 @@ __all__ = [
     "powers_nonzero",
     "random_generator",
     "real_array",
-    "recurrent_variance",
     "refusal",
     "samples",
     "scales",
@@ -96,5 +85,4 @@ __all__ = [
     "unit_rows",
     "unmasked",
     "unpacked_fits",
-    "variances",
 ]

@@ -164,14 +164,6 @@ def scales(values: object, parameter: str, owner: str) -> FloatArray:
     return array
 
 
-def variances(values: object, parameter: str, owner: str) -> FloatArray:
-    """Require finite numbers of at least zero."""
-    array = real_array(values, parameter, owner)
-    if array.size and array.min() < 0.0:
-        raise refusal(parameter, owner, "be at least 0", f"a value of {float(array.min())}")
-    return array
-
-
 def covariances(var1: FloatArray, var2: FloatArray, cov: FloatArray, owner: str) -> None:
     """Require |cov| ≤ √(var1·var2), up to rounding."""
     excess = np.abs(cov) - np.sqrt(var1) * np.sqrt(var2) * (1.0 + 1e-12)
@@ -194,13 +186,3 @@ def kernel_dtype(dtype: Any, owner: str) -> np.dtype[Any]:
     if kind not in (np.dtype(np.float64), np.dtype(np.float32)):
         raise refusal("dtype", owner, "be float64 or float32", repr(dtype))
     return kind
-
-
-def output_array(out: object, shape: tuple[int, int], owner: str) -> None:
-    """Require a writable float array of the given shape to put a result into."""
-    if not isinstance(out, np.ndarray) or out.shape != shape:
-        got = f"shape {np.shape(out)}" if isinstance(out, np.ndarray) else type(out).__name__
-        raise refusal("out", owner, f"be an array of shape {shape}", got)
-    if out.dtype not in (np.float64, np.float32) or not out.flags.writeable:
-        state = "" if out.flags.writeable else ", read-only"
-        raise refusal("out", owner, "be writable, of float64 or float32", f"{out.dtype}{state}")

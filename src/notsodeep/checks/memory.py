@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from notsodeep.checks.scalars import finite_number
-from notsodeep.checks.wording import refusal
 from notsodeep.errors import InvalidInput, NotEnoughMemory
 
 
@@ -31,26 +29,6 @@ def available_memory() -> int:
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return 1 << 62  # unknown: let the allocation itself decide
-
-
-def memory_budget(value: object, least: int, owner: str) -> int:
-    """Require a number of bytes of at least `least`."""
-    number = finite_number(value, "memory", owner)
-    if number < least:
-        requirement = f"be at least {least:,} bytes"
-        raise refusal("memory", owner, requirement, f"{number:g}", "One GiB is 2**30.")
-    return int(number)
-
-
-def cache_fits(needed: int, memory: int, owner: str) -> None:
-    """Refuse a cache that is larger than its budget, or than the memory that is free now."""
-    available = available_memory()
-    if needed > min(memory, available):
-        raise NotEnoughMemory(
-            f"The cache of {owner} needs {needed / 2**20:,.1f} MiB. It has memory = "
-            f"{memory / 2**20:,.1f} MiB, and {available / 2**20:,.1f} MiB are free. "
-            "Use cache='never', or cache='float32' and a larger memory."
-        )
 
 
 def unpacked_fits(needed: int, path: Path) -> None:

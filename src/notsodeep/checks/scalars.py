@@ -59,18 +59,6 @@ def integer_at_least(
     return int(value)
 
 
-def recurrent_variance(value: object, owner: str = "DeepEquilibrium") -> float:
-    """Require 0 ≤ σa² < 1 (σb² = 1 − σa² must stay positive)."""
-    number = finite_number(value, "sigma_a2", owner)
-    if not 0.0 <= number < 1.0:
-        remedy = (
-            "sigma_a2 is the share of variance carried by the recurrent weights A; the rest, "
-            "1 − sigma_a2, goes to the input weights B. Values up to 0.25 are typical."
-        )
-        raise refusal("sigma_a2", owner, "satisfy 0 ≤ sigma_a2 < 1", number, remedy)
-    return number
-
-
 def random_generator(rng: Any, owner: str) -> np.random.Generator:
     """Turn a seed (a non-negative integer) or a Generator into a Generator."""
     if isinstance(rng, np.random.Generator):

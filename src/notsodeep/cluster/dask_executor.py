@@ -22,6 +22,7 @@ from notsodeep import checks
 from notsodeep.checks import storage
 from notsodeep.cluster.dask_workers import Workers
 from notsodeep.cluster.executors import WORKER_TIMEOUT, Executor, Handle
+from notsodeep.errors import WorkersLost
 from notsodeep.threads import single_thread
 
 Item = TypeVar("Item")
@@ -45,7 +46,7 @@ class DaskExecutor(Executor):
     """
 
     def __init__(self, where: Any, worker_timeout: float = WORKER_TIMEOUT) -> None:
-        storage.cluster_place(where, isinstance(where, Client))
+        _cluster_place(where, isinstance(where, Client))
         timeout = checks.positive_number(worker_timeout, "worker_timeout", "open_executor")
         self._workers = Workers(where, timeout)
         self.client = self._workers.client
@@ -90,12 +91,12 @@ class DaskExecutor(Executor):
                     waiting.remove(position)
                     yield position, result
                 elif position in blamed:
-                    raise storage.deadly_work(result) from result
+                    raise _deadly_work(result) from result
                 else:
                     blamed.add(position)
             fruitless = fruitless + 1 if (len(waiting), len(blamed)) == before else 0
             if fruitless > _PATIENCE:
-                raise storage.work_lost(len(waiting), len(items), fruitless)
+                raise _work_lost(len(waiting), len(items), fruitless)
 
     def _round(
         self,
@@ -150,7 +151,7 @@ class _Shared(_Remote):
             except OSError as error:
                 reason = error  # a worker died while it was sent its copy
                 time.sleep(0.1 * 2**attempt)
-        raise storage.data_not_taken(reason) from reason
+        raise _data_not_taken(reason) from reason
 
     def future(self, position: int) -> Any:  # the same for all
         return self._future
@@ -225,3 +226,32 @@ def _killed(future: Any) -> KilledWorker:
     if isinstance(error, KilledWorker):
         return error
     raise error.with_traceback(future.traceback())
+
+
+def _cluster_place(value: object, is_client: bool) -> None:
+    """Require "local", an address or a client."""
+    if not is_client and not (isinstance(value, str) and value):
+        remedy = "An address looks like tcp://10.0.0.1:8786."
+        requirement = "be 'local', the address of a Dask scheduler, or a distributed.Client"
+        raise checks.refusal("where", "open_executor", requirement, repr(value), remedy)
+
+
+def _data_not_taken(reason: object) -> WorkersLost:
+    """Say that no worker could be sent its data."""
+    return WorkersLost(f"No worker takes data ({reason}). Look into the workers' logs.")
+
+
+def _deadly_work(reason: object) -> WorkersLost:
+    """Say that a piece of work was given up because it kills the workers."""
+    return WorkersLost(
+        f"{reason} The work probably needs more memory than a worker has: use smaller blocks, or "
+        "workers with more memory."
+    )
+
+
+def _work_lost(left: int, total: int, times: int) -> WorkersLost:
+    """Say that pieces of work do not come back."""
+    return WorkersLost(
+        f"{left} of {total} pieces of work were lost {times} times, with the workers that held "
+        "their data. See the workers' logs."
+    )

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from typing import Any
 
 from distributed import Client, LocalCluster
 
-from notsodeep.checks import storage
+from notsodeep import checks
+from notsodeep.errors import ClusterUnreachable, WorkersLost
 from notsodeep.threads import thread_count
 
 _CONNECT_SECONDS = 10.0
@@ -56,7 +57,7 @@ class Workers:
         found = self.client.run(version, "notsodeep", on_error="return").values()
         # An OSError stands for a worker that died meanwhile.
         answers = (str(answer) for answer in found if not isinstance(answer, OSError))
-        storage.same_version(answers, version("notsodeep"))
+        _same_version(answers, version("notsodeep"))
 
     def wait_for_one(self) -> None:
         """Return as soon as there is a worker.
@@ -87,13 +88,13 @@ class Workers:
             if present:
                 seen = looked
             elif looked - seen > self._timeout:
-                raise storage.no_worker(self._timeout)
+                raise _no_worker(self._timeout)
 
     def _present(self) -> bool:
         """Whether the scheduler knows of a worker; False if it does not answer."""
         scheduler = self.client.scheduler
         if scheduler is None or self.client.status in ("closing", "closed"):
-            raise storage.scheduler_lost()
+            raise _scheduler_lost()
         try:
             return bool(self.client.sync(scheduler.ncores, callback_timeout=_ANSWER_SECONDS))
         except OSError:
@@ -121,7 +122,7 @@ def _connect(where: Any) -> Client:
             where, timeout=_CONNECT_SECONDS, set_as_default=False
         )
     except (OSError, ValueError) as error:
-        raise storage.unreachable(where, error) from error
+        raise _unreachable(where, error) from error
 
 
 def _local_cluster() -> LocalCluster:
@@ -137,3 +138,37 @@ def _local_cluster() -> LocalCluster:
 
 def _hush() -> None:
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
+
+
+def _unreachable(address: str, reason: object) -> ClusterUnreachable:
+    """Say that no scheduler answers."""
+    return ClusterUnreachable(
+        f"No Dask scheduler answers at {address} ({reason}). Start one there with "
+        "`dask scheduler`, or use 'local'."
+    )
+
+
+def _same_version(found: Iterable[str], here: str) -> None:
+    """Require that every worker has the version of this package that is here."""
+    other = sorted(set(found) - {here})
+    if other:
+        requirement = f"have notsodeep {here} on every worker, as here"
+        remedy = "Install it in the environment that the workers run in."
+        raise checks.refusal("where", "open_executor", requirement, other[0], remedy)
+
+
+def _no_worker(seconds: float) -> WorkersLost:
+    """Say that no worker came in time."""
+    return WorkersLost(
+        f"No worker could be reached for {seconds:g} s. Start workers (`dask worker ADDRESS`), or "
+        "look into the logs of those that were there; if they take longer to come, choose a larger "
+        "worker_timeout in open_executor."
+    )
+
+
+def _scheduler_lost() -> WorkersLost:
+    """Say that work cannot go on without its scheduler."""
+    return WorkersLost(
+        "The connection to the Dask scheduler is lost, and the workers with it. Connect again with "
+        "open_executor when it runs again."
+    )

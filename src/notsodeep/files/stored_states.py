@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from notsodeep.checks import storage
+from notsodeep import checks
+from notsodeep.errors import DataCorrupted
 from notsodeep.files.atomic_files import atomic_write, remove_abandoned
 from notsodeep.files.digests import sha256_of_bytes, sha256_of_file
 from notsodeep.files.locks import exclusive_lock
@@ -120,10 +121,28 @@ def read_state(directory: Path, kind: str, owner: str) -> StoredState | None:
     manifest = Manifest.read(directory)
     if manifest is None:
         return None
-    storage.own_checkpoint(manifest.kind, kind, directory, owner)
+    _own_checkpoint(manifest.kind, kind, directory, owner)
     problems = manifest.problems(directory)
     if len(manifest.sha256) != 1:
         problems = (*problems, f"its manifest names {len(manifest.sha256)} files instead of one")
-    storage.intact_checkpoint(problems, directory)
+    _intact_checkpoint(problems, directory)
     (name,) = manifest.sha256
     return StoredState(directory / name, manifest.facts)
+
+
+def _own_checkpoint(kind: str, expected: str, directory: Path, owner: str) -> None:
+    """Require that a directory with a manifest holds a checkpoint of the right kind."""
+    if kind != expected:
+        got = f"{directory}: {kind}"
+        raise checks.refusal(
+            "checkpoint", owner, f"be a {expected}", got, "Choose another directory."
+        )
+
+
+def _intact_checkpoint(problems: tuple[str, ...], directory: Path) -> None:
+    """Require that every file of a checkpoint is what was written."""
+    if problems:
+        raise DataCorrupted(
+            f"The checkpoint in {directory} is damaged: {'; '.join(problems)}. "
+            "Remove its manifest.json and start again."
+        )

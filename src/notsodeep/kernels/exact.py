@@ -233,7 +233,7 @@ def _evaluate(
     results = []
     for given, needed in zip(out, wanted, strict=True):
         if given is not None:
-            checks.output_array(given, shape, owner)
+            _output_array(given, shape, owner)
         results.append(given if given is not None else np.empty(shape if needed else (0, 0), kind))
     _fill(plan, [(k, r) for k, r in enumerate(results) if wanted[k]])
     plan.report()
@@ -256,3 +256,15 @@ def _fill(plan: Plan, results: list[tuple[int, KernelMatrix]]) -> None:
     with progress_bar("kernel tiles", enabled=n * m > _LONG) as advance:
         for done, _ in enumerate(map_threads(work, tiles), start=1):
             advance(done, len(tiles))
+
+
+def _output_array(out: object, shape: tuple[int, int], owner: str) -> None:
+    """Require a writable float array of the given shape to put a result into."""
+    if not isinstance(out, np.ndarray) or out.shape != shape:
+        got = f"shape {np.shape(out)}" if isinstance(out, np.ndarray) else type(out).__name__
+        raise checks.refusal("out", owner, f"be an array of shape {shape}", got)
+    if out.dtype not in (np.float64, np.float32) or not out.flags.writeable:
+        state = "" if out.flags.writeable else ", read-only"
+        raise checks.refusal(
+            "out", owner, "be writable, of float64 or float32", f"{out.dtype}{state}"
+        )

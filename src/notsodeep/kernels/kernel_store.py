@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,7 +140,7 @@ class KernelStore:
         if manifest is None:
             return None
         facts = {key: manifest.facts.get(key) for key in self.description}
-        storage.own_manifest(manifest.kind == KIND and facts == self.description, self.path)
+        _own_manifest(manifest.kind == KIND and facts == self.description, self.path)
         return manifest.sha256
 
     def _problem(
@@ -208,7 +208,7 @@ class KernelStore:
 
     def _require_complete(self) -> None:
         self.blocks.require_array()
-        storage.finished_store(self.missing(), len(self.blocks.places()), self.path)
+        _finished_store(self.missing(), len(self.blocks.places()), self.path)
 
 
 class StoredKernelOperator(TiledOperator):
@@ -264,3 +264,21 @@ def _overlap(wanted: slice, start: int, length: int) -> tuple[slice, slice]:
     """Return where a block that begins at `start` meets a range: in the block, in the range."""
     first, last = max(wanted.start, start), min(wanted.stop, start + length)
     return slice(first - start, last - start), slice(first - wanted.start, last - wanted.start)
+
+
+def _finished_store(missing: Sequence[tuple[int, int]], total: int, path: Path) -> None:
+    """Refuse to read from a store that is not finished."""
+    if missing:
+        raise DataCorrupted(
+            f"{path} is not complete: {len(missing)} of {total} blocks are missing, the first is "
+            f"{missing[0]}. Run store_kernel on it again with the same model and data."
+        )
+
+
+def _own_manifest(own: bool, path: Path) -> None:
+    """Require that the manifest in a store is of that store."""
+    if not own:
+        raise DataCorrupted(
+            f"The manifest in {path} is that of something else. Run store_kernel again with the "
+            "same model and data: it writes it again."
+        )

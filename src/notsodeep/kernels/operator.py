@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from notsodeep import checks
+from notsodeep.errors import NotEnoughMemory
 from notsodeep.files.atomic_files import make_directory, named_write_failures
 from notsodeep.kernels.compiled import PADDING
 from notsodeep.kernels.exact import checked_plan
@@ -111,7 +112,7 @@ class KernelOperator(TiledOperator):
         kernels = get_args(KernelName)
         checks.known_name(kernel, kernels, f"kernel of {owner}")
         checks.known_name(cache, get_args(Cache), f"cache of {owner}")
-        self._memory = checks.memory_budget(memory, _LEAST, owner)
+        self._memory = _memory_budget(memory, _LEAST, owner)
         self._plan = checked_plan(model, X, Y, convention, owner, kernel)
         self.model, self.kernel, self.convention = model, kernel, convention
         self._symmetric = Y is None
@@ -126,7 +127,7 @@ class KernelOperator(TiledOperator):
             if cache_directory is None:
                 needed = cached_bytes(self._tiles, dtype)
                 one_tile = 2 * _PAIR * math.prod(self._tiles[0].shape)
-                checks.cache_fits(needed + one_tile, self._memory, owner)
+                _cache_fits(needed + one_tile, self._memory, owner)
                 self._memory -= needed
             else:
                 directory = Path(cache_directory)
@@ -219,3 +220,23 @@ class TileCache:
             kept[:] = block
         self._kept[index] = kept
         return kept
+
+
+def _memory_budget(value: object, least: int, owner: str) -> int:
+    """Require a number of bytes of at least `least`."""
+    number = checks.finite_number(value, "memory", owner)
+    if number < least:
+        requirement = f"be at least {least:,} bytes"
+        raise checks.refusal("memory", owner, requirement, f"{number:g}", "One GiB is 2**30.")
+    return int(number)
+
+
+def _cache_fits(needed: int, memory: int, owner: str) -> None:
+    """Refuse a cache that is larger than its budget, or than the memory that is free now."""
+    available = checks.available_memory()
+    if needed > min(memory, available):
+        raise NotEnoughMemory(
+            f"The cache of {owner} needs {needed / 2**20:,.1f} MiB. It has memory = "
+            f"{memory / 2**20:,.1f} MiB, and {available / 2**20:,.1f} MiB are free. "
+            "Use cache='never', or cache='float32' and a larger memory."
+        )

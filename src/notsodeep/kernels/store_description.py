@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, get_args
 
-from notsodeep.checks import storage
+from notsodeep.errors import DataCorrupted, InvalidInput
 from notsodeep.files.digests import sha256_of_bytes
 from notsodeep.kernels.stored_blocks import MOST_BLOCKS, StoredBlocks, block_count
 from notsodeep.kernels.zarr_format import stored_json
@@ -37,15 +37,15 @@ def read_description(place: Path) -> dict[str, Any]:
     try:
         content = stored_json(path)
     except OSError as error:
-        raise storage.no_store(place, f"{DESCRIPTION}: {error}") from error
+        raise _no_store(place, f"{DESCRIPTION}: {error}") from error
     except ValueError as error:
-        raise storage.damaged_description(path, error) from error
+        raise _damaged_description(path, error) from error
     if not isinstance(content, dict) or content.get("kind") != KIND:
-        raise storage.no_store(place, f"its {DESCRIPTION} is that of something else")
+        raise _no_store(place, f"its {DESCRIPTION} is that of something else")
     if content.get("version") != VERSION:
-        raise storage.no_store(place, f"version {content.get('version')} of a {KIND}")
+        raise _no_store(place, f"version {content.get('version')} of a {KIND}")
     if not _well_formed(content):
-        raise storage.damaged_description(path, f"it is not that of a {KIND}")
+        raise _damaged_description(path, f"it is not that of a {KIND}")
     return content
 
 
@@ -79,4 +79,20 @@ def read_model(form: dict[str, Any], place: Path) -> Model:
     try:
         return (DeepEquilibrium if is_equilibrium else ExplicitNetwork).from_dict(form)
     except (ValueError, TypeError, KeyError, ArithmeticError) as error:
-        raise storage.damaged_description(place / DESCRIPTION, error) from error
+        raise _damaged_description(place / DESCRIPTION, error) from error
+
+
+def _damaged_description(path: Path, reason: object) -> DataCorrupted:
+    """Say that what a store says of itself cannot be read."""
+    return DataCorrupted(
+        f"{path} is damaged ({reason}). Copy the store again, or make it again in another "
+        "directory."
+    )
+
+
+def _no_store(path: Path, reason: object) -> InvalidInput:
+    """Say that there is no kernel store."""
+    return InvalidInput(
+        f"{path} holds no kernel store ({reason}). Make one with store_kernel, in a directory of "
+        "its own."
+    )

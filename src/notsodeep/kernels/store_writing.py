@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from notsodeep import checks, extras
 from notsodeep.checks import storage
 from notsodeep.cluster.executors import Executor, InProcess
-from notsodeep.errors import DataCorrupted, LockTimeout, RunInUse
+from notsodeep.errors import DataCorrupted, InvalidInput, LockTimeout, RunInUse
 from notsodeep.files import Manifest, manifests
 from notsodeep.files.atomic_files import make_directory, write_json
 from notsodeep.files.digests import sha256_of_array
@@ -112,7 +112,7 @@ def store_kernel(
     source = BlockSource.checked(model, X, None, kernel, convention, owner)
     samples = source.plan.X
     side = min(int(side), len(samples))
-    storage.few_blocks(block_count(len(samples), side), MOST_BLOCKS, side)
+    _few_blocks(block_count(len(samples), side), MOST_BLOCKS, side)
     description = {
         "kind": KIND,
         "version": VERSION,
@@ -127,7 +127,7 @@ def store_kernel(
     if (place / DESCRIPTION).exists():
         read_description(place)  # refuses one that is not ours
     else:
-        storage.empty_directory(place)
+        _empty_directory(place)
     make_directory(place)
     try:
         with exclusive_lock(place / ".lock", timeout=0.0):
@@ -188,3 +188,24 @@ def _complete(store: KernelStore, source: BlockSource, executor: Executor, *, ve
 
 def _store_block(place: Place, source: BlockSource, *, blocks: StoredBlocks) -> None:
     blocks.write(place, source.block(blocks.tile(place), blocks.dtype))
+
+
+def _empty_directory(path: Path) -> None:
+    """Refuse to make a store in a directory that holds something else."""
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise checks.refusal("path", "store_kernel", "be a directory", f"the file {path}")
+    foreign = sorted(p.name for p in path.iterdir() if not p.name.startswith("."))
+    if foreign:
+        raise InvalidInput(
+            f"{path} is not empty and holds no kernel store (it has {foreign[0]}). Choose another "
+            "path."
+        )
+
+
+def _few_blocks(number: int, most: int, side: int) -> None:
+    """Require blocks that are not too small for their matrix."""
+    if number > most:
+        requirement = f"make at most {most} blocks"
+        raise checks.refusal("side", "store_kernel", requirement, f"{side}, which makes {number}")

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep import checks, extras
-from notsodeep.checks import storage
+from notsodeep.errors import DataCorrupted
 from notsodeep.files.atomic_files import (
     named_write_failures,
     remove_abandoned,
@@ -113,7 +113,7 @@ class StoredBlocks:
         """
         problem = zarr_format.description_problem(self.directory, self._description)
         if problem is not None:
-            raise storage.damaged_block(self._array_file, problem)
+            raise _damaged_block(self._array_file, problem)
 
     def prepare(self) -> None:
         """Write the description of the array, and remove what a killed writer left half done.
@@ -157,7 +157,7 @@ class StoredBlocks:
 
     def _refuse_links(self) -> None:
         for directory in self._directories():
-            storage.no_link(directory)
+            _no_link(directory)
 
     def _remove_abandoned(self) -> None:
         """Remove what killed writers left half done."""
@@ -201,12 +201,12 @@ class StoredBlocks:
             checks.enough_memory(self._chunk_bytes, str(chunk))
             flaw = self._flaw(place, content=True)
             if flaw is not None:
-                raise storage.damaged_block(chunk, flaw)
+                raise _damaged_block(chunk, flaw)
             self._known[place] = version
         try:
             return np.asarray(self._reader[tile.rows, tile.columns])
         except (OSError, ValueError) as error:
-            raise storage.damaged_block(chunk, error) from error
+            raise _damaged_block(chunk, error) from error
 
     @cached_property
     def _reader(self) -> zarr.Array[Any]:
@@ -278,3 +278,20 @@ def _version(chunk: Path) -> tuple[int, ...] | None:
         return None
     found = chunk.stat()
     return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+
+def _no_link(path: Path) -> None:
+    """Require that a directory of a store lies in it."""
+    if path.is_symlink():
+        raise DataCorrupted(
+            f"{path} is a symbolic link; a kernel store has none. Put what it leads to in its "
+            "place, or remove it."
+        )
+
+
+def _damaged_block(path: Path, reason: object) -> DataCorrupted:
+    """Say that a block cannot be read."""
+    return DataCorrupted(
+        f"{path} is damaged ({reason}). Run store_kernel again with verify=True (--verify): it "
+        "computes what is damaged again."
+    )

@@ -47,7 +47,7 @@ class DeepEquilibrium:
 
     def __init__(self, activation: str | Activation, sigma_a2: float) -> None:
         object.__setattr__(self, "activation", as_activation(activation))
-        object.__setattr__(self, "sigma_a2", checks.recurrent_variance(sigma_a2))
+        object.__setattr__(self, "sigma_a2", _recurrent_variance(sigma_a2))
 
     @property
     def sigma_b2(self) -> float:
@@ -202,3 +202,15 @@ class DeepEquilibrium:
 
     def __str__(self) -> str:
         return f"DEQ({self.activation}, σa² = {self.sigma_a2:g})"
+
+
+def _recurrent_variance(value: object, owner: str = "DeepEquilibrium") -> float:
+    """Require 0 ≤ σa² < 1 (σb² = 1 − σa² must stay positive)."""
+    number = checks.finite_number(value, "sigma_a2", owner)
+    if not 0.0 <= number < 1.0:
+        remedy = (
+            "sigma_a2 is the share of variance carried by the recurrent weights A; the rest, "
+            "1 − sigma_a2, goes to the input weights B. Values up to 0.25 are typical."
+        )
+        raise checks.refusal("sigma_a2", owner, "satisfy 0 ≤ sigma_a2 < 1", number, remedy)
+    return number

@@ -8,7 +8,7 @@ import numpy as np
 
 from notsodeep import checks
 from notsodeep.activations import Activation, Centred
-from notsodeep.checks import functions
+from notsodeep.errors import ConstantActivation
 
 _SMALLEST = 1e-20  # standard deviation, at scales of one and more; least squares need room below
 _TINIEST, _LARGEST = 1e-62, 1e60  # at any scale, as for data
@@ -41,7 +41,7 @@ def require_varying(activation: Activation, scale: float, owner: str) -> None:
     deviation = standard_deviation(base, scale)
     least = max(_SMALLEST * min(scale, 1.0), _TINIEST)
     if not deviation >= least:
-        raise functions.constant_activation(str(base), scale, deviation, least, owner)
+        raise _constant_activation(str(base), scale, deviation, least, owner)
     if deviation > _LARGEST:
         requirement = f"have a standard deviation of at most {_LARGEST:g} at τ = {scale:.6g}"
         got = f"{deviation:.3g} for φ = {base}"
@@ -63,3 +63,15 @@ def standard_deviation(activation: Activation, scale: float) -> float:
     if variance > _LOST * square:
         return float(np.sqrt(variance))
     return seen if seen > _ROUNDING * float(np.sqrt(square)) else 0.0
+
+
+def _constant_activation(
+    activation: str, scale: float, deviation: float, least: float, owner: str
+) -> ConstantActivation:
+    """Word the error for an activation φ that does not vary at a scale τ."""
+    return ConstantActivation(
+        f"The activation of {owner} is constant, or as good as: the standard deviation of φ(τξ) "
+        f"must be at least {least:.1g} at τ = {scale:.6g}, the scale of its inputs. Got "
+        f"{deviation:.3g} for φ = {activation}. Nothing of the data would be left: use another "
+        "activation, or one of usual size."
+    )

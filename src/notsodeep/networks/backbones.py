@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from notsodeep import checks
-from notsodeep.checks import heads as head_checks
 from notsodeep.checks import networks as network_checks
 
 
@@ -55,7 +55,7 @@ class Perceptron(nn.Module):
         super().__init__()
         owner = "Perceptron"
         self.in_features = checks.positive_integer(in_features, "in_features", owner)
-        sizes = head_checks.layer_widths(widths, owner)
+        sizes = _layer_widths(widths, owner)
         self.num_features = sizes[-1]
         layers: list[nn.Module] = []
         for before, after in zip((self.in_features, *sizes), sizes, strict=False):
@@ -114,7 +114,7 @@ class ResNet18(nn.Module):
     ) -> None:
         super().__init__()
         owner = "ResNet18"
-        self.image_shape = head_checks.image_shape(image_shape, owner)
+        self.image_shape = _image_shape(image_shape, owner)
         self.in_features = math.prod(self.image_shape)
         self.width = checks.positive_integer(width, "width", owner)
         self.num_features = 8 * self.width
@@ -216,3 +216,21 @@ def _convolution(
         device=device,
     )
     return layer
+
+
+def _layer_widths(widths: Sequence[int], owner: str) -> tuple[int, ...]:
+    """Require at least one width, each an integer of at least one."""
+    if isinstance(widths, str) or not isinstance(widths, Sequence) or not widths:
+        raise checks.refusal("widths", owner, "be a sequence of at least one integer", repr(widths))
+    return tuple(checks.positive_integer(width, "widths", owner) for width in widths)
+
+
+def _image_shape(shape: Any, owner: str) -> tuple[int, int, int]:
+    """Require the three sizes of an image; say what to do about data without any."""
+    if not isinstance(shape, Sequence) or isinstance(shape, str) or len(shape) != 3:
+        remedy = "Use the backbone 'mlp' for data that are not colour images."
+        raise checks.refusal("image_shape", owner, "have three sizes", repr(shape), remedy)
+    channels, height, width = (
+        checks.positive_integer(size, "image_shape", owner) for size in shape
+    )
+    return channels, height, width

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 
 from notsodeep import checks
-from notsodeep.checks import networks as network_checks
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 from notsodeep.networks.equilibrium_solvers import Solver
 from notsodeep.networks.implicit_gradient import Gradient
@@ -93,7 +92,7 @@ def build(
     module: EquilibriumNetwork | ExplicitModule
     if isinstance(model, ExplicitNetwork):
         options = {"solver": solver, "gradient": gradient, "on_failure": on_failure}
-        network_checks.no_options_for(options, owner, "for an ExplicitNetwork")
+        _no_options_for(options, owner, "for an ExplicitNetwork")
         module = ExplicitModule(
             model, *sizes, trainable=trainable, bias=bias, dtype=dtype, device=device
         )
@@ -138,3 +137,10 @@ def _entries(
     if initialisation == "uniform":
         return torch.from_numpy(generator.uniform(-np.sqrt(3.0), np.sqrt(3.0), shape))
     return torch.from_numpy(generator.choice(np.array([-1.0, 1.0]), shape))
+
+
+def _no_options_for(options: Mapping[str, object], owner: str, why: str) -> None:
+    """Refuse options that are set but would have no effect; `why` completes the sentence."""
+    for option, value in options.items():
+        if value is not None:
+            raise checks.refusal(option, owner, f"be left out {why}", repr(value))

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from notsodeep import checks
 from notsodeep.checks import networks as network_checks
+from notsodeep.errors import NotEnoughMemory
 from notsodeep.networks.feature_rows import as_tensor
 from notsodeep.networks.modules import FeatureNetwork
 from notsodeep.progress import progress_bar
@@ -85,7 +86,7 @@ def empirical_kernels(
     True
     """
     owner = "empirical_kernels"
-    network_checks.module_with_features(module, isinstance(module, nn.Module), owner)
+    _module_with_features(module, isinstance(module, nn.Module), owner)
     size = checks.positive_integer(batch_size, "batch_size", owner)
     left = _samples(module, X, "X", owner)
     right = None if Y is None else _samples(module, Y, "Y", owner)
@@ -142,7 +143,7 @@ def _by_layers(module: FeatureNetwork, X: Tensor, Y: Tensor | None, size: int) -
     count = len(X) + (0 if Y is None else len(Y))
     depth = 0 if module.trainable == "readout" else len(module.hidden_names)
     numbers = count * module.width * (1 + depth * module.out_features)
-    network_checks.factors_fit(numbers * X.element_size(), owner)
+    _factors_fit(numbers * X.element_size(), owner)
     left = _factors(module, X, size)
     right = left if Y is None else _factors(module, Y, size)
     conjugate = left.features @ right.features.mT
@@ -238,3 +239,32 @@ def _by_jacobians(module: nn.Module, X: Tensor, Y: Tensor | None, size: int) -> 
             column = columns.stop
         row = rows.stop
     return _answer(conjugate, tangent, symmetric=Y is None)
+
+
+def _module_with_features(module: object, is_module: bool, owner: str) -> None:
+    """Require a torch module with a method `features` and at least one parameter."""
+    if not is_module:
+        requirement = "be a torch.nn.Module"
+        remedy = "notsodeep.build makes one from a description."
+        raise checks.refusal("module", owner, requirement, repr(module), remedy)
+    if not callable(getattr(module, "features", None)):
+        remedy = "Give it one that returns what its last linear layer is applied to."
+        name = type(module).__name__
+        raise checks.refusal(
+            "module", owner, "have a method features(X)", f"{name} without one", remedy
+        )
+    if not any(p.requires_grad for p in module.parameters()):  # type: ignore[attr-defined]
+        remedy = "A tangent kernel is about the gradients in trained weights."
+        requirement = "have a parameter that requires gradients"
+        raise checks.refusal("module", owner, requirement, "none", remedy)
+
+
+def _factors_fit(needed: int, owner: str) -> None:
+    """Refuse kernels whose factors do not fit into the memory that is free now."""
+    available = checks.available_memory()
+    if needed > available:
+        raise NotEnoughMemory(
+            f"{owner} keeps the features and one gradient for every output of every sample: "
+            f"{needed / 2**30:.1f} GiB, and {available / 2**30:.1f} GiB of memory are free. Use "
+            "fewer samples at a time (blocks of X and Y), fewer outputs, or a smaller width."
+        )

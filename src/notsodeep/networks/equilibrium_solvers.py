@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ class Solver(ABC):
 
     def __post_init__(self) -> None:
         owner = type(self).__name__
-        network_checks.optional_tolerance(self.tolerance, owner)
+        _optional_tolerance(self.tolerance, owner)
         checks.positive_integer(self.max_steps, "max_steps", owner)
 
     @abstractmethod
@@ -58,7 +59,7 @@ class Solver(ABC):
         if self.tolerance is None:
             return DEFAULT_TOLERANCE[dtype]
         least = torch.finfo(dtype).eps
-        return network_checks.solver_tolerance(self.tolerance, least, dtype, type(self).__name__)
+        return _solver_tolerance(self.tolerance, least, dtype, type(self).__name__)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON form; `as_solver` turns it back."""
@@ -252,7 +253,7 @@ def solve(
     while not converged:
         image = function(z)
         if image.shape != start.shape:
-            network_checks.shape_of_state(tuple(image.shape), tuple(start.shape))
+            _shape_of_state(tuple(image.shape), tuple(start.shape))
         residuals, finite = relative_residuals(z, image)
         history.append(float(residuals.max()))
         steps = len(history)
@@ -270,3 +271,30 @@ def solve(
         direction, subject, converged, len(history), tolerance, residuals, tuple(history), reason
     )
     return image, record
+
+
+def _shape_of_state(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
+    """Require that a map returns what it is given, a state of the same shape."""
+    if shape != expected:
+        raise checks.refusal(
+            "problem", "implicit_layer", f"return the shape of z, {expected}", shape
+        )
+
+
+def _solver_tolerance(value: float, least: float, dtype: object, owner: str) -> float:
+    """Require a relative tolerance that the precision can meet."""
+    if value < least:
+        requirement = f"be at least {least:.2g}, the rounding error of {dtype}"
+        remedy = "Use float64, or leave tolerance=None for the default of the dtype."
+        raise checks.refusal("tolerance", owner, requirement, f"{value:g}", remedy)
+    return value
+
+
+def _optional_tolerance(value: object, owner: str) -> None:
+    """Require None, or a relative tolerance between zero and one."""
+    if value is None:
+        return
+    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
+    if not real or not 0.0 < float(value) < 1.0:  # type: ignore[arg-type]
+        requirement = "be None or a relative tolerance between 0 and 1"
+        raise checks.refusal("tolerance", owner, requirement, repr(value))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from notsodeep import checks
-from notsodeep.checks import heads as head_checks
 
 
 class FixedETF(nn.Module):
@@ -49,7 +49,7 @@ class FixedETF(nn.Module):
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
-        rows = head_checks.simplex_frame(frame, "FixedETF")
+        rows = _simplex_frame(frame, "FixedETF")
         self.scale = checks.positive_number(scale, "scale", "FixedETF")
         self.out_features, self.in_features = rows.shape
         self.register_buffer("weight", torch.from_numpy(self.scale * rows).to(device, dtype))
@@ -62,3 +62,17 @@ class FixedETF(nn.Module):
         """Say what is inside, for `repr`."""
         sizes = f"in_features={self.in_features}, out_features={self.out_features}"
         return f"{sizes}, scale={self.scale:g}"
+
+
+def _simplex_frame(frame: object, owner: str) -> checks.FloatArray:
+    """Require the rows of a simplex ETF: unit vectors whose cosines are all −1/(K − 1)."""
+    rows = checks.samples(frame, "frame", owner)
+    K = len(rows)
+    gap = np.inf
+    if K > 1:
+        gap = float(np.abs(rows @ rows.T - (K * np.eye(K) - 1.0) / (K - 1.0)).max())
+    if not gap < 1e-6:
+        remedy = "notsodeep.collapse.simplex_etf(K, d, rng) makes one."
+        got = f"a Gram matrix off by {gap:.2g}" if K > 1 else "one row"
+        raise checks.refusal("frame", owner, "have the rows of a simplex ETF", got, remedy)
+    return rows

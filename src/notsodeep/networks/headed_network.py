@@ -7,7 +7,6 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from notsodeep import checks
-from notsodeep.checks import heads as head_checks
 from notsodeep.networks.backbones import Perceptron, ResNet18, draw_weights
 from notsodeep.networks.fixed_etf import FixedETF
 from notsodeep.networks.heads import BoundedHead
@@ -42,7 +41,7 @@ class HeadedNetwork(nn.Module):
         classifier: nn.Linear | FixedETF,
     ) -> None:
         super().__init__()
-        head_checks.fitting_widths(
+        _fitting_widths(
             backbone.num_features, head.num_features, classifier.in_features, "HeadedNetwork"
         )
         self.backbone = backbone
@@ -77,3 +76,10 @@ def linear_classifier(
     classifier: nn.Linear = skip_init(nn.Linear, num_features, num_classes, bias=False)  # type: ignore[no-untyped-call]
     draw_weights(classifier, checks.random_generator(rng, "linear_classifier"))
     return classifier
+
+
+def _fitting_widths(backbone: int, head: int, classifier: int, owner: str) -> None:
+    """Require that each part takes as many features as the part before it gives."""
+    if not backbone == head == classifier:
+        got = f"{backbone} of the backbone, {head} of the head, {classifier} of the classifier"
+        raise checks.refusal("num_features", owner, "be the same for all three parts", got)

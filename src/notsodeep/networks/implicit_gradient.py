@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from notsodeep.checks import networks as network_checks
+from notsodeep import checks
 from notsodeep.networks.equilibrium_solvers import Solver, solve
 from notsodeep.networks.fixed_point_problems import (
     BatchedProblem,
@@ -60,7 +60,7 @@ class Call:
         self.record.keep(record)
         if record.converged is False:
             named = {self.problem.name_of(i): tensor for i, tensor in enumerate(parameters)}
-            network_checks.finite_parameters(named, self.subject)
+            _finite_parameters(named, self.subject)
             self.report(record)
 
     def batched(self, state: bool, parameters: tuple[bool, ...]) -> Call:
@@ -206,3 +206,16 @@ def _to_front(tensor: Tensor, dim: int | None, expand: int | None = None) -> Ten
 
 def _filled(tangents: Any, like: Any) -> list[Tensor]:
     return [torch.zeros_like(x) if t is None else t for t, x in zip(tangents, like, strict=True)]
+
+
+def _finite_parameters(parameters: Mapping[str, Any], owner: str) -> None:
+    """Require tensors without NaN and infinity; name the first that has some."""
+    for name, tensor in parameters.items():
+        bad = int((~tensor.isfinite()).sum())
+        if bad:
+            got = f"{bad} NaN or infinite entries of {tensor.numel()}"
+            remedy = (
+                "Look at the inputs first. If it is the weights, training has diverged: go back to "
+                "the last good ones and lower the learning rate."
+            )
+            raise checks.refusal(name, owner, "be finite", got, remedy)

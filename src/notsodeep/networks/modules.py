@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from notsodeep import checks
 from notsodeep.activations import Activation
 from notsodeep.checks import networks as network_checks
+from notsodeep.errors import NotEnoughMemory
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 from notsodeep.models.given_weights import estimate_model
 from notsodeep.networks.equilibrium_map import EquilibriumMap
@@ -110,7 +111,7 @@ class FeatureNetwork(nn.Module, ABC):
         self.hidden_names = tuple(shapes)
         if str(device) in ("None", "cpu"):
             count = sum(rows * columns for rows, columns in shapes.values())
-            network_checks.weights_fit(count * dtype.itemsize, owner)
+            _weights_fit(count * dtype.itemsize, owner)
         for name, shape in shapes.items():
             weight = torch.zeros(shape, dtype=dtype, device=device)
             if trainable == "all":
@@ -381,3 +382,13 @@ class EquilibriumNetwork(FeatureNetwork):
         if self.on_failure is not None:
             return report_for(self.on_failure, remedy)
         return self.failures.report(remedy) if self.training else report_for("raise", remedy)
+
+
+def _weights_fit(needed: int, owner: str) -> None:
+    """Refuse weights that do not fit into the memory that is free now."""
+    available = checks.available_memory()
+    if needed > available:
+        raise NotEnoughMemory(
+            f"The weights of {owner} need {needed / 2**30:.1f} GiB, and {available / 2**30:.1f} "
+            "GiB of memory are free. Use a smaller width."
+        )

@@ -98,7 +98,7 @@ def export_onnx(
     extras.require(owner, "onnx")
     import onnx
 
-    version = saved_networks.opset(opset, _LEAST_OPSET, onnx.defs.onnx_opset_version(), owner)
+    version = _opset(opset, _LEAST_OPSET, onnx.defs.onnx_opset_version(), owner)
     graph = GraphBuilder(version)
     rows = "x" if preprocessing is None else _preprocess(graph, preprocessing)
     diagnostics: dict[str, Output] = {}
@@ -109,7 +109,7 @@ def export_onnx(
             "steps": (count, onnx.TensorProto.INT64, []),
         }
     else:
-        saved_networks.steps_for_equilibrium(steps, owner)
+        _steps_for_equilibrium(steps, owner)
         features = _explicit(graph, module, rows)
     logits = _linear(graph, features, _array(module.readout), "readout")
     if module.readout_bias is not None:
@@ -119,7 +119,7 @@ def export_onnx(
         "logits": (logits, onnx.TensorProto.FLOAT, ["batch", module.out_features]),
         **diagnostics,
     }
-    saved_networks.one_message(sum(a.nbytes for a in graph.constants.values()), owner)
+    _one_message(sum(a.nbytes for a in graph.constants.values()), owner)
     metadata = {"description": json.dumps(module.description.to_dict())}
     if names is not None:
         metadata["classes"] = json.dumps(names)
@@ -299,3 +299,26 @@ def _model(
     helper.set_model_props(model, metadata)
     onnx.checker.check_model(model, full_check=True)
     return model
+
+
+def _opset(value: object, least: int, most: int, owner: str) -> int:
+    """Require an ONNX operator set that has what we use and that the package knows."""
+    number = checks.integer_at_least(value, least, "opset", owner)
+    if number > most:
+        remedy = "Install a newer onnx package for it."
+        raise checks.refusal("opset", owner, f"be at most {most}", number, remedy)
+    return number
+
+
+def _steps_for_equilibrium(steps: int | None, owner: str) -> None:
+    """Refuse a number of solver steps for a network without a solver."""
+    if steps is not None:
+        remedy = "An explicit network has no fixed point to solve for."
+        raise checks.refusal("steps", owner, "be left out for an ExplicitNetwork", steps, remedy)
+
+
+def _one_message(size: int, owner: str) -> None:
+    """Require weights that fit into one protocol-buffers message."""
+    if size >= 2**31 - 2**20:
+        requirement = "have weights of less than 2 GiB, the most that one ONNX file holds"
+        raise checks.refusal("module", owner, requirement, f"{size / 2**30:.1f} GiB")

@@ -7,8 +7,9 @@ one file, which can be moved, says what it is and whether it is still what was w
 from __future__ import annotations
 
 import json
+import numbers
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,10 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from notsodeep import checks
 from notsodeep.checks import saved_networks
 from notsodeep.data import Preprocessing
-from notsodeep.errors import DataCorrupted
+from notsodeep.errors import DataCorrupted, DataNotFound
 from notsodeep.files import atomic_write
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule, FeatureNetwork
@@ -118,9 +120,9 @@ def load(path: str | Path) -> EquilibriumNetwork | ExplicitModule:
     """
     place = Path(path)
     tensors, metadata = _read(place)
-    content = saved_networks.known_format(metadata.get(_ENTRY), _VERSION, place)
+    content = _known_format(metadata.get(_ENTRY), _VERSION, place)
     version, expected = content.pop("version"), content.pop("sha256", None)
-    saved_networks.same_digest(sha256_of_tensors(tensors, _canonical(content)), expected, place)
+    _same_digest(sha256_of_tensors(tensors, _canonical(content)), expected, place)
     try:
         module = _empty_module(content["network"])
         preprocessing, classes = content["preprocessing"], content["classes"]
@@ -150,12 +152,12 @@ def attached(
     if preprocessing is None:
         preprocessing = getattr(module, "preprocessing", None)
     if preprocessing is not None:
-        saved_networks.fitting_preprocessing(preprocessing.num_features, module.in_features, owner)
+        _fitting_preprocessing(preprocessing.num_features, module.in_features, owner)
     if classes is None:
         classes = getattr(module, "classes", None)
     names = None
     if classes is not None:
-        names = saved_networks.class_names(classes, module.out_features, owner)
+        names = _class_names(classes, module.out_features, owner)
     return preprocessing, names
 
 
@@ -203,7 +205,7 @@ def _fill(module: FeatureNetwork, tensors: Mapping[str, Tensor], path: Path) -> 
         return {k: f"{k} {v.dtype} {tuple(v.shape)}" for k, v in state.items()}
 
     expected, found = shapes(module.state_dict()), shapes(tensors)
-    saved_networks.same_names(found.values(), expected.values(), path, str(module.description))
+    _same_names(found.values(), expected.values(), path, str(module.description))
     module.load_state_dict(tensors, assign=True)
 
 
@@ -212,7 +214,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     try:
         content = path.read_bytes()
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        raise saved_networks.no_such_network(path) from error
+        raise _no_such_network(path) from error
     try:
         tensors = safetensors.torch.load(content)
     except safetensors.SafetensorError as error:
@@ -224,3 +226,71 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     (length,) = struct.unpack("<Q", content[:8])
     header = json.loads(content[8 : 8 + length])
     return tensors, header.get("__metadata__", {})
+
+
+def _same_names(found: Collection[str], expected: Collection[str], path: Path, what: str) -> None:
+    """Require exactly the expected tensors in a file."""
+    missing, extra = sorted({*expected} - {*found}), sorted({*found} - {*expected})
+    if missing or extra:
+        parts = [f"{', '.join(missing)} missing"] if missing else []
+        parts += [f"{', '.join(extra)} not expected"] if extra else []
+        raise DataCorrupted(
+            f"{path} does not hold the tensors of {what}: {'; '.join(parts)}. It was written by "
+            "other code or altered; save the network again."
+        )
+
+
+def _fitting_preprocessing(num_features: int, in_features: int, owner: str) -> None:
+    """Require a map of rows as long as the network's."""
+    if num_features != in_features:
+        requirement = f"map rows of in_features = {in_features} numbers"
+        raise checks.refusal("preprocessing", owner, requirement, f"num_features = {num_features}")
+
+
+def _class_names(classes: object, out_features: int, owner: str) -> tuple[str | int, ...]:
+    """Require one name, a string or an integer, for each output."""
+    if isinstance(classes, str) or not isinstance(classes, Iterable):
+        raise checks.refusal("classes", owner, "be a sequence of names", repr(classes))
+    names: list[str | int] = []
+    for name in classes:
+        if isinstance(name, bool) or not isinstance(name, str | numbers.Integral):
+            raise checks.refusal("classes", owner, "hold strings or integers", repr(name))
+        names.append(str(name) if isinstance(name, str) else int(name))
+    if len(names) != out_features or len(set(names)) != len(names):
+        requirement = f"hold out_features = {out_features} different names"
+        raise checks.refusal("classes", owner, requirement, f"{len(names)}: {names[:6]}")
+    return tuple(names)
+
+
+def _known_format(entry: str | None, version: int, path: Path) -> dict[str, Any]:
+    """Require metadata of our format, of a version that this release reads; return them."""
+    if entry is None:
+        got, remedy = "another safetensors file", "Read it with safetensors.torch.load_file."
+        raise checks.refusal("path", "load", "name a file written by notsodeep.save", got, remedy)
+    try:
+        content = checks.strict_json(entry)
+        found = int(content["version"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataCorrupted(
+            f"{path} has metadata that cannot be read ({error!r}). Copy it again, or save the "
+            "network again."
+        ) from error
+    if found > version:
+        remedy = "Install a newer release of notsodeep to read it."
+        requirement = f"have a format version of at most {version}"
+        raise checks.refusal(str(path), "load", requirement, f"version {found}", remedy)
+    return dict(content)
+
+
+def _same_digest(found: str, expected: str | None, path: Path) -> None:
+    """Require that a file's content has the SHA-256 stored in it."""
+    if found != expected:
+        raise DataCorrupted(
+            f"{path} was altered after it was written: its content has SHA-256 {found[:12]}…, and "
+            f"its metadata say {str(expected)[:12]}…. Copy it again, or save the network again."
+        )
+
+
+def _no_such_network(path: Path) -> DataNotFound:
+    """Word the absence of a saved network."""
+    return DataNotFound(f"There is no file {path}. Write one with notsodeep.save(module, path).")

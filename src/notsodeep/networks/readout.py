@@ -12,8 +12,10 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.linalg.lapack import dpocon
 from torch import Tensor
 
+from notsodeep import checks
 from notsodeep.checks import saved_networks
 from notsodeep.checks import solvers as solver_checks
+from notsodeep.errors import NotEnoughMemory
 from notsodeep.networks.feature_rows import (
     CHUNK,
     features_of,
@@ -111,7 +113,7 @@ def fit_readout(module: FeatureNetwork, X: Any, y: Any, ridge: float) -> Readout
     rows = tensor_rows(X, module, owner)
     targets, labelled = tensor_targets(y, len(rows), module.out_features, rows, owner)
     size = len(rows) * module.width * rows.element_size()
-    saved_networks.features_fit(size, len(rows), module.width)
+    features_fit(size, len(rows), module.width)
     was_training = module.training
     try:
         features, summary = features_of(module.eval(), rows)
@@ -160,7 +162,7 @@ def _solve(gram: FloatArray, right: FloatArray, ridge: float) -> tuple[Tensor, f
         reciprocal = float(dpocon(factor[0], norm, uplo="L")[0])
     except np.linalg.LinAlgError:
         reciprocal = 0.0
-    saved_networks.invertible_gram(reciprocal, ridge, float(norm), "fit_readout")
+    _invertible_gram(reciprocal, ridge, float(norm), "fit_readout")
     solution = cho_solve(factor, right)
     solver_checks.resolved(gram, solution, right, ridge, "fit_readout")
     size = np.linalg.norm(right)
@@ -179,3 +181,22 @@ def _store(module: FeatureNetwork, weights: Tensor, bias: Tensor) -> None:
     module.readout.copy_(weights)
     if module.readout_bias is not None:
         module.readout_bias.copy_(bias)
+
+
+def features_fit(needed: int, samples: int, width: int) -> None:
+    """Refuse to keep features that are larger than the memory that is free now."""
+    available = checks.available_memory()
+    if needed > available:
+        raise NotEnoughMemory(
+            f"The features of {samples} samples at width {width} need {needed / 2**30:.1f} GiB, "
+            f"and {available / 2**30:.1f} GiB of memory are free. Use fewer samples or a smaller "
+            "width, or TrainingSettings(cache_features=False), which computes them in every step."
+        )
+
+
+def _invertible_gram(reciprocal: float, ridge: float, norm: float, owner: str) -> None:
+    """Require a Gram matrix whose reciprocal condition number is above the rounding error."""
+    if not reciprocal > 2.2e-16:
+        remedy = f"Features are dependent or nearly so; a ridge of {1e-9 * norm:.1e} would do."
+        requirement = "make the Gram matrix of the features invertible in double precision"
+        raise checks.refusal("ridge", owner, requirement, f"ridge = {ridge:g}", remedy)

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from notsodeep import checks
-from notsodeep.checks import saved_networks
 from notsodeep.errors import NotConverged
 from notsodeep.networks.equilibrium_solvers import SOLVERS
 from notsodeep.networks.feature_rows import tensor_rows
@@ -150,8 +149,8 @@ def time_against(
     """
     owner = "time_against"
     for name in ("in_features", "width", "out_features", "trainable"):
-        saved_networks.same_setting(name, getattr(deq, name), getattr(explicit, name), owner)
-    saved_networks.same_setting("dtype", deq.readout.dtype, explicit.readout.dtype, owner)
+        _same_setting(name, getattr(deq, name), getattr(explicit, name), owner)
+    _same_setting("dtype", deq.readout.dtype, explicit.readout.dtype, owner)
     checks.positive_integer(repeats, "repeats", owner)
     rows = tensor_rows(X, deq, owner)
     variants = {name: _variant(deq, name, tolerance) for name in SOLVERS}
@@ -282,3 +281,10 @@ def _seconds(run: Callable[[], None]) -> float:
     begin = time.perf_counter()
     run()
     return time.perf_counter() - begin
+
+
+def _same_setting(name: str, deq: object, explicit: object, owner: str) -> None:
+    """Require two networks that can be compared."""
+    if deq != explicit:
+        requirement = f"be the same for both networks in {name}"
+        raise checks.refusal("deq and explicit", owner, requirement, f"{deq} and {explicit}")

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from notsodeep import checks
 from notsodeep.checks import saved_networks
-from notsodeep.errors import TrainingDiverged
+from notsodeep.errors import InvalidInput, TrainingDiverged
 from notsodeep.networks.checkpoints import (
     Checkpoint,
     checkpoint_lock,
@@ -115,9 +116,7 @@ def train(
     """
     settings = TrainingSettings() if settings is None else settings
     saved_networks.at_least_zero(checkpoint_seconds, "checkpoint_seconds", "train")
-    saved_networks.matching_validation(
-        settings.patience is not None, validation is not None, "train"
-    )
+    _matching_validation(settings.patience is not None, validation is not None, "train")
     samples = checked_samples(module, X, y, settings)
     beside = None if validation is None else checked_samples(module, *validation, settings)
     was_training = module.training
@@ -132,7 +131,7 @@ def train(
         identity = fingerprints(module, samples, beside, settings)
         stored = read_checkpoint(directory)
         if stored is not None:
-            saved_networks.same_run(stored.facts["run"], identity, directory)
+            _same_run(stored.facts["run"], identity, directory)
             state = _State.from_dict(stored.facts["state"])
             if state.reason:
                 _copy_into(module, _part(stored.tensors, "weights"))
@@ -379,3 +378,28 @@ def _copy_into(module: nn.Module, values: Mapping[str, Tensor]) -> None:
     places = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     for name, tensor in values.items():
         places[name].copy_(tensor)
+
+
+def _matching_validation(has_patience: bool, has_validation: bool, owner: str) -> None:
+    """Require validation data for early stopping."""
+    if has_patience and not has_validation:
+        remedy = "Pass validation=(X_validation, y_validation), or leave patience out."
+        raise checks.refusal("validation", owner, "be given with patience", None, remedy)
+
+
+def _same_run(stored: Mapping[str, Any], asked: Mapping[str, Any], directory: Path) -> None:
+    """Require that a checkpoint belongs to the run that wants to go on from it."""
+    settings, wanted = stored["settings"], asked["settings"]
+    different = [
+        f"{key} = {settings.get(key)!r} there, {wanted.get(key)!r} here"
+        for key in sorted({*settings, *wanted})
+        if settings.get(key) != wanted.get(key)
+    ]
+    different += [
+        f"other {key}" for key in asked if key != "settings" and stored.get(key) != asked[key]
+    ]
+    if different:
+        raise InvalidInput(
+            f"The checkpoint in {directory} belongs to another run: {'; '.join(different)}. "
+            "Resume with the same data, module and settings, or choose another directory."
+        )

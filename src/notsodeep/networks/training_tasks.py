@@ -21,6 +21,7 @@ from notsodeep.networks.feature_rows import (
     tensor_targets,
 )
 from notsodeep.networks.modules import FeatureNetwork
+from notsodeep.networks.readout import features_fit
 from notsodeep.networks.tensor_digests import sha256_of_tensors
 from notsodeep.networks.training_records import SolverSummary, TrainingSettings
 
@@ -160,7 +161,7 @@ def make_task(
         return Task(module, settings, module, parameters, training, validation, None, True)
     count = len(training) + (0 if validation is None else len(validation))
     size = training.inputs.element_size()
-    saved_networks.features_fit(count * module.width * size, count, module.width)
+    features_fit(count * module.width * size, count, module.width)
     module.eval()  # in which features that are not found are an error
     features, summary = features_of(module, training.inputs)
     kept = None
