@@ -35,6 +35,7 @@ WITHOUT = {
     "Comparison": "what `compare` returns",
     "Equivalent": "what `equivalent` returns",
     "Family": "what the families derive from; see `MixtureFamily`",
+    "Infeasible": "raised by the `solve` of a family; see `MixtureFamily`",
     "KernelSeries": "in `Match.target` of a dual activation; see `match`",
     "LimitingSpectrum": "what `limiting_spectrum` returns",
     "Match": "what `match` returns",
