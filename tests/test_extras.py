@@ -81,6 +81,7 @@ def test_the_core_works_alone() -> None:
     ("call", "packages", "extra"),
     [
         ("nsd.build(deq, 4, 8, 2, rng=0)", "torch", "torch"),
+        ("nsd.compile(deq, np.eye(80), np.arange(80) % 2)", "torch", "torch"),
         ("nsd.networks", "torch", "torch"),
         ("nsd.load('network.safetensors')", "torch", "torch"),
         ("nsd.kernels.store_kernel('k.zarr', deq, np.eye(4))", "zarr", "cluster"),

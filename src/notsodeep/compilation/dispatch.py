@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from notsodeep import checks
+from notsodeep import checks, extras
 from notsodeep.compilation.labelled_rows import labelled_rows
 from notsodeep.compilation.random_deq import compile_random_deq
 from notsodeep.compilation.record import Compilation
@@ -120,6 +120,8 @@ def compile(
     ------
     InvalidInput
         `y` is missing; rows are too few, or do not fit each other; `out` holds something else.
+    MissingPackage
+        PyTorch, the extra ``torch``, is not installed.
     RunInUse
         Another process works in `out`.
 
@@ -140,6 +142,7 @@ def compile(
     if not isinstance(model, DeepEquilibrium):
         remedy = "Describe it, as in DeepEquilibrium('relu', sigma_a2=0.2)."
         raise checks.refusal("model", "compile", "be a DeepEquilibrium", repr(model), remedy)
+    extras.require("compile", "torch")
     settings = CompileSettings(
         model,
         family=family,
