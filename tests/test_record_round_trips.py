@@ -53,7 +53,12 @@ def _mixture_law() -> Record:
     return nsd.limiting_spectrum(nsd.equivalent(TANH.centred(stats.tau0), rows, stats))
 
 
+def _match() -> nsd.matching.Match:
+    return nsd.match(TANH, X, family="hard_tanh", refine=True)
+
+
 RECORDS: dict[str, Callable[[], Record]] = {
+    "certificate": lambda: _match().certify(X, np.arange(30) % 2),
     "coefficients": lambda: coefficients(TANH.centred(1.0), 1.0),
     "coefficients on the sphere": lambda: nsd.sphere_equivalent(RELU, X).coefficients,
     "collapse of features": lambda: _metrics().compute(),
@@ -74,6 +79,9 @@ RECORDS: dict[str, Callable[[], Record]] = {
     "law of a kernel without linear part": lambda: nsd.limiting_spectrum(
         nsd.sphere_equivalent(nsd.ExplicitNetwork([nsd.activations.from_formula("x**2 - 1")]), X)
     ),
+    "match": _match,
+    "match of all families": lambda: nsd.match(TANH, tau0=1.0),
+    "match by power series": lambda: nsd.match(RELU, tau0=1.0, family="dual"),
     "Monte Carlo": lambda: nsd.monte_carlo(
         explicit_draw(nsd.ExplicitNetwork(["tanh"]), width=20), X[:3], draws=2, rng=0
     )["conjugate"],
@@ -152,3 +160,4 @@ def test_a_record_draws_itself() -> None:
     _, (axes,) = nsd.plotting.new_figure()
     assert nsd.conditions(TANH).plot(axes) is axes
     assert axes.get_xlabel() == "value / bound"
+    assert _match().plot(axes).get_title() == "activations"

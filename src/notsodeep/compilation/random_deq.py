@@ -176,7 +176,7 @@ def _certificate(
             **curves,
         },
     )
-    return certificate.to_dict()
+    return certificate.to_dict(arrays=False)
 
 
 def _spectrum(

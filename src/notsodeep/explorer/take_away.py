@@ -46,7 +46,7 @@ def take_away(
     cells = st.columns(3)
     record = {"state": asdict(state), "match": view.match.to_dict()}
     if view.certificate is not None:
-        record["certificate"] = view.certificate.to_dict()
+        record["certificate"] = view.certificate.to_dict(arrays=False)
     with cells[0]:
         st.download_button(
             "Parameters (JSON)", json.dumps(record, indent=2), "match.json", "application/json",

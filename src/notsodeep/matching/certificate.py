@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from scipy import linalg
@@ -14,12 +13,13 @@ from notsodeep import checks
 from notsodeep.checks import FloatArray, IntArray
 from notsodeep.models import Conditions
 from notsodeep.numerics.kernel_distance import KernelDistance, kernel_distance
+from notsodeep.records import Plotted
 
 _RIDGE = 1e-3  # of the mean of the kernel's diagonal
 
 
-@dataclass(frozen=True, eq=False)
-class Certificate:
+@dataclass(frozen=True, eq=False, repr=False)
+class Certificate(Plotted):
     """How closely a network's kernel follows a DEQ's on given data, next to a baseline.
 
     Attributes
@@ -40,6 +40,8 @@ class Certificate:
         K_deq − K_matched, rows ordered by class if labels were given.
     """
 
+    _drawing = "certificate"
+
     matched: KernelDistance
     baseline: KernelDistance
     accuracy: dict[str, float] | None
@@ -49,20 +51,6 @@ class Certificate:
     convention: str
     names: dict[str, str]
     difference: FloatArray = field(repr=False)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form, without matrices and eigenvalues."""
-        means = self.class_means
-        return {
-            "kernel": self.kernel,
-            "convention": self.convention,
-            "names": self.names,
-            "matched": self.matched.to_dict(),
-            "baseline": self.baseline.to_dict(),
-            "accuracy": self.accuracy,
-            "class_means": means and {name: value.tolist() for name, value in means.items()},
-            "conditions": self.conditions.to_dict(),
-        }
 
     def __str__(self) -> str:
         title = f"{self.names['deq']}: {self.kernel} kernel, {self.convention}"

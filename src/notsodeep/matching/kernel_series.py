@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from notsodeep.checks import FloatArray
 from notsodeep.errors import NotConverged
 from notsodeep.models import Convention, DeepEquilibrium, KernelName
+from notsodeep.records import Record
 
 _RADIUS = 0.9
 _NODES = 512
 _TERMS = 320
 
 
-@dataclass(frozen=True, eq=False)
-class KernelSeries:
+@dataclass(frozen=True, eq=False, repr=False)
+class KernelSeries(Record):
     """A kernel on the unit sphere as a power series Σ_k g_k tᵏ in t = x·y, g_k ≥ 0.
 
     Attributes
@@ -28,6 +30,8 @@ class KernelSeries:
     total : float
         g(1), the kernel's diagonal.
     """
+
+    _derived = ("remainder",)
 
     coefficients: FloatArray
     total: float
@@ -53,13 +57,19 @@ class KernelSeries:
         """
         return 2.0 * self.remainder * abs(cosine) ** (len(self.coefficients) - 1)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form."""
-        return {
-            "taylor": [float(g) for g in self.coefficients],
-            "total": self.total,
-            "remainder": self.remainder,
-        }
+    def to_dict(self, *, arrays: bool = True) -> dict[str, Any]:
+        """Return the JSON form; the coefficients are "taylor"."""
+        form = super().to_dict(arrays=arrays)
+        return {"taylor" if name == "coefficients" else name: g for name, g in form.items()}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Read a JSON form; see `Record.from_dict`."""
+        if isinstance(content, Mapping):
+            content = {
+                "coefficients" if name == "taylor" else name: g for name, g in content.items()
+            }
+        return super().from_dict(content)
 
     def __str__(self) -> str:
         return (

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -32,12 +33,13 @@ from notsodeep.models import (
     KernelName,
     Model,
 )
+from notsodeep.records import NOT_STORED, Plotted
 
 Target = Coefficients | SphereCoefficients | KernelSeries
 
 
-@dataclass(frozen=True, eq=False)
-class Match:
+@dataclass(frozen=True, eq=False, repr=False)
+class Match(Plotted):
     """A shallow network for a DEQ.
 
     Attributes
@@ -72,6 +74,8 @@ class Match:
         The kernel that stands for the DEQ's on data, if one was given.
     """
 
+    _drawing = "match"
+
     family: str
     deq: DeepEquilibrium
     fitted: ExplicitNetwork | None
@@ -88,7 +92,7 @@ class Match:
     score: float = math.nan
     candidates: tuple[Match, ...] = ()
     refinement: Refinement | None = None
-    measured: MeasuredKernel | None = None
+    measured: MeasuredKernel | None = field(default=None, metadata=NOT_STORED)
 
     @property
     def network(self) -> ExplicitNetwork:
@@ -159,33 +163,17 @@ class Match:
             order=order_by_content(rows),
         )
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form."""
-        return {
-            "family": self.family,
-            "deq": self.deq.to_dict(),
-            "network": None if self.fitted is None else self.fitted.to_dict(),
-            "parameters": self.parameters,
-            "target": self.target.to_dict(),
-            "achieved": None if self.achieved is None else self.achieved.to_dict(),
-            "residuals": self.residuals,
-            "feasible": self.feasible,
-            "reason": self.reason,
-            "conditions": self.conditions.to_dict(),
-            "kernel": self.kernel,
-            "convention": self.convention,
-            "tau0": self.tau0,
-            "candidates": [
-                {
-                    "family": c.family,
-                    "feasible": c.feasible,
-                    "score": c.score if math.isfinite(c.score) else None,
-                    "reason": c.reason,
-                }
-                for c in self.candidates
-            ],
-            "refinement": None if self.refinement is None else self.refinement.to_dict(),
-        }
+    def to_dict(self, *, arrays: bool = True) -> dict[str, Any]:
+        """Return the JSON form, without a kernel that was measured; the network is "network"."""
+        form = super().to_dict(arrays=arrays)
+        return {"network" if name == "fitted" else name: value for name, value in form.items()}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Read a JSON form; see `Record.from_dict`."""
+        if isinstance(content, Mapping):
+            content = {"fitted" if name == "network" else name: v for name, v in content.items()}
+        return super().from_dict(content)
 
     def __str__(self) -> str:
         lines = [

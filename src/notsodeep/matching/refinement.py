@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -16,13 +15,14 @@ from notsodeep.errors import NotSoDeepError
 from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork, KernelName
 from notsodeep.numerics.matrix_norms import operator_norm
+from notsodeep.records import Record
 
 MeasuredKernel = Callable[[FloatArray], ArrayLike]
 """Rows (n, p) ↦ a kernel (n, n)."""
 
 
-@dataclass(frozen=True)
-class Refinement:
+@dataclass(frozen=True, repr=False)
+class Refinement(Record):
     """What refining did.
 
     Attributes
@@ -47,10 +47,6 @@ class Refinement:
     after_relative: float
     evaluations: int
     kept: bool
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form."""
-        return dict(vars(self))
 
     def __str__(self) -> str:
         verb = "kept" if self.kept else "not kept"

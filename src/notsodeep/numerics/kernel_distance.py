@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from scipy.sparse.linalg import eigsh
@@ -11,10 +10,11 @@ from scipy.sparse.linalg import eigsh
 from notsodeep.checks import FloatArray
 from notsodeep.numerics.matrix_norms import difference_norms, operator_norm
 from notsodeep.numerics.spectral_distances import wasserstein
+from notsodeep.records import Record
 
 
-@dataclass(frozen=True, eq=False)
-class KernelDistance:
+@dataclass(frozen=True, eq=False, repr=False)
+class KernelDistance(Record):
     """Distances of a kernel matrix from a reference.
 
     Attributes
@@ -50,11 +50,6 @@ class KernelDistance:
     norm: float
     eigenvalues: FloatArray = field(repr=False)
     other_eigenvalues: FloatArray = field(repr=False)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form, without the eigenvalues."""
-        skipped = ("eigenvalues", "other_eigenvalues")
-        return {name: float(value) for name, value in vars(self).items() if name not in skipped}
 
 
 def kernel_distance(reference: FloatArray, other: FloatArray) -> KernelDistance:
