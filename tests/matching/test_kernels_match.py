@@ -41,9 +41,9 @@ def test_gap_on_the_papers_mixture(
     X, y, tau0 = sample
     certificate = nsd.match(deq, tau0=tau0, family=family, convention=convention).certify(X, y)
     assert certificate.matched.gap <= bound
-    assert certificate.baseline.gap > 10 * certificate.matched.gap
+    assert certificate.unmatched.gap > 10 * certificate.matched.gap
     if convention == "preactivation":
-        assert certificate.baseline.gap > 10.0  # the plain network is nowhere near
+        assert certificate.unmatched.gap > 10.0  # the plain network is nowhere near
     assert certificate.matched.alignment > 0.9999
     assert certificate.matched.eigenvector_overlap > 0.999
 
@@ -154,9 +154,9 @@ def test_certificate_numbers_are_those_of_the_matrices() -> None:
     )  # fmt: skip
     assert result.matched.gap == pytest.approx(0.11)
     assert result.matched.relative_gap == pytest.approx(0.11 / np.linalg.norm(K, 2))
-    assert result.baseline.gap == pytest.approx(np.linalg.norm(K, 2))
-    assert result.baseline.scaled_gap == pytest.approx(0.0, abs=1e-12)
-    assert result.baseline.alignment == pytest.approx(1.0)
+    assert result.unmatched.gap == pytest.approx(np.linalg.norm(K, 2))
+    assert result.unmatched.scaled_gap == pytest.approx(0.0, abs=1e-12)
+    assert result.unmatched.alignment == pytest.approx(1.0)
     assert result.class_means is not None
     assert result.class_means["deq"][0, 1] == pytest.approx(K[:4, 4:8].mean())
     np.testing.assert_allclose(result.difference, E, atol=1e-12)
@@ -190,3 +190,19 @@ def test_a_measured_kernel_stands_for_the_deq() -> None:
     )
     with pytest.raises(nsd.errors.InvalidInput, match="measured"):
         nsd.match(RELU, X, family="leaky_relu", measured=lambda rows: rows)
+
+
+def test_the_unmatched_network_was_called_baseline(
+    sample: tuple[np.ndarray, np.ndarray, float],
+) -> None:
+    X, y, _ = sample
+    m = nsd.match(TANH, X[:60], family="scaled")
+    certificate = m.certify(X[:40], y[:40])
+    with pytest.warns(DeprecationWarning, match="unmatched"):
+        assert certificate.baseline is certificate.unmatched
+    with pytest.warns(DeprecationWarning, match="unmatched"):
+        assert m.baseline == m.unmatched
+    form = json.loads(json.dumps(certificate.to_dict(), allow_nan=False))
+    restored = nsd.matching.Certificate.from_dict(form)
+    assert restored.to_dict() == form
+    assert str(restored) == str(certificate)

@@ -169,7 +169,7 @@ def _certificate(
         lambda: {
             "deq": certificate.matched.eigenvalues,
             "matched": certificate.matched.other_eigenvalues,
-            "unmatched": certificate.baseline.other_eigenvalues,
+            "unmatched": certificate.unmatched.other_eigenvalues,
             "difference": certificate.difference,
             "x": x,
             "phi": found.deq.activation(x),
@@ -216,7 +216,7 @@ def _limiting_law(
 
 
 def _models(found: Match) -> dict[str, DeepEquilibrium | ExplicitNetwork]:
-    return {"deq": found.deq, "matched": found.network, "unmatched": found.baseline}
+    return {"deq": found.deq, "matched": found.network, "unmatched": found.unmatched}
 
 
 def _accuracies(

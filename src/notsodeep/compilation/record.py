@@ -157,7 +157,7 @@ class Compilation:
 
         return Certificate(
             matched=distance("matched", "matched"),
-            baseline=distance("baseline", "unmatched"),
+            unmatched=distance("baseline", "unmatched"),
             accuracy=record["accuracy"],
             class_means=means and {name: np.array(rows) for name, rows in means.items()},
             conditions=stored_conditions(record["conditions"]),

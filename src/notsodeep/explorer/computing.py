@@ -98,7 +98,7 @@ def headline(view: View) -> tuple[str, str]:
     family = view.match.family.replace("_", " ")
     if view.certificate is None:
         return f"The {family} family has no network for this DEQ: {view.match.reason}.", "bad"
-    gap, other = view.certificate.matched.relative_gap, view.certificate.baseline.relative_gap
+    gap, other = view.certificate.matched.relative_gap, view.certificate.unmatched.relative_gap
     depth = {1: "one hidden layer", 2: "two hidden layers"}[view.match.network.depth]
     said = (
         f"On held-out rows the kernel of a {family} network with {depth} is within {gap:.2%} of "

@@ -76,12 +76,12 @@ def show_results(state: ExplorerState, upload: Upload | None) -> None:
 def _numbers(state: ExplorerState, view: View, data: KnownData) -> Cost | None:
     if view.certificate is None:
         return None
-    matched, baseline = view.certificate.matched, view.certificate.baseline
+    matched, unmatched = view.certificate.matched, view.certificate.unmatched
     cost = _cost(state, view, data)
     cells = st.columns(5)
     cells[0].metric("relative gap", f"{matched.relative_gap:.3%}", help="‖K − K′‖/‖K‖, held out.")
     cells[1].metric("gap ‖K − K′‖", f"{matched.gap:.4g}", help="In operator norm, held out.")
-    cells[2].metric("unmatched network", f"{baseline.relative_gap:.2%}", help="Its relative gap.")
+    cells[2].metric("unmatched network", f"{unmatched.relative_gap:.2%}", help="Its relative gap.")
     cells[3].metric("alignment", f"{matched.alignment:.6f}", help="⟨K, K′⟩/(‖K‖‖K′‖).")
     told = "–" if cost is None or cost.ratio is None else f"{cost.ratio:.1f} ×"
     cells[4].metric(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Self
 
 import numpy as np
 from scipy import linalg
@@ -20,11 +22,11 @@ _RIDGE = 1e-3  # of the mean of the kernel's diagonal
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Certificate(Plotted):
-    """How closely a network's kernel follows a DEQ's on given data, next to a baseline.
+    """How closely a network's kernel follows a DEQ's on given data, next to an unmatched one.
 
     Attributes
     ----------
-    matched, baseline : KernelDistance
+    matched, unmatched : KernelDistance
         Of the matched network, and of an unmatched network of the same shape, from the DEQ.
     accuracy : dict or None
         Two-fold kernel ridge accuracy of "deq", "matched" and "baseline"; None without labels.
@@ -43,7 +45,7 @@ class Certificate(Plotted):
     _drawing = "certificate"
 
     matched: KernelDistance
-    baseline: KernelDistance
+    unmatched: KernelDistance
     accuracy: dict[str, float] | None
     class_means: dict[str, FloatArray] | None
     conditions: Conditions
@@ -51,6 +53,27 @@ class Certificate(Plotted):
     convention: str
     names: dict[str, str]
     difference: FloatArray = field(repr=False)
+
+    @property
+    def baseline(self) -> KernelDistance:
+        """The former name of `unmatched`."""
+        message = "Certificate.baseline is called unmatched now."
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return self.unmatched
+
+    def to_dict(self, *, arrays: bool = True) -> dict[str, Any]:
+        """Return the JSON form; what is unmatched is "baseline", as in files of version 0.1."""
+        form = super().to_dict(arrays=arrays)
+        return {"baseline" if name == "unmatched" else name: item for name, item in form.items()}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        """Read a JSON form; see `Record.from_dict`."""
+        if isinstance(content, Mapping):
+            content = {
+                "unmatched" if name == "baseline" else name: v for name, v in content.items()
+            }
+        return super().from_dict(content)
 
     def __str__(self) -> str:
         title = f"{self.names['deq']}: {self.kernel} kernel, {self.convention}"
@@ -65,8 +88,8 @@ class Certificate(Plotted):
             "top eigenvector overlap": ("eigenvector_overlap", "{:.6f}"),
         }
         for label, (name, form) in measures.items():
-            matched, baseline = getattr(self.matched, name), getattr(self.baseline, name)
-            rows.append((label, form.format(matched), form.format(baseline)))
+            matched, unmatched = getattr(self.matched, name), getattr(self.unmatched, name)
+            rows.append((label, form.format(matched), form.format(unmatched)))
         if (accuracy := self.accuracy) is not None:
             label = f"ridge accuracy (DEQ {accuracy['deq']:.2%})"
             rows.append((label, f"{accuracy['matched']:.2%}", f"{accuracy['baseline']:.2%}"))
@@ -79,7 +102,7 @@ class Certificate(Plotted):
 def certificate_of_kernels(
     deq: FloatArray,
     matched: FloatArray,
-    baseline: FloatArray,
+    unmatched: FloatArray,
     *,
     y: object,
     conditions: Conditions,
@@ -96,13 +119,13 @@ def certificate_of_kernels(
     by_class = np.arange(len(deq))
     if y is not None:
         labels = np.unique(checks.class_labels(y, len(deq), "certify"), return_inverse=True)[1]
-        kernels = {"deq": deq, "matched": matched, "baseline": baseline}
+        kernels = {"deq": deq, "matched": matched, "baseline": unmatched}
         accuracy = {name: ridge_accuracy(K, labels, order) for name, K in kernels.items()}
         class_means = {name: _block_means(kernels[name], labels) for name in ("deq", "matched")}
         by_class = np.argsort(labels, kind="stable")
     return Certificate(
         matched=kernel_distance(deq, matched),
-        baseline=kernel_distance(deq, baseline),
+        unmatched=kernel_distance(deq, unmatched),
         accuracy=accuracy,
         class_means=class_means,
         conditions=conditions,

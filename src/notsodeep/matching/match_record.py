@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -105,12 +106,19 @@ class Match(Plotted):
         return self.fitted
 
     @property
-    def baseline(self) -> ExplicitNetwork:
+    def unmatched(self) -> ExplicitNetwork:
         """An unmatched network of the same depth, with the DEQ's own activation."""
         inner = self.deq.activation
         base = inner.base if isinstance(inner, Centred) else inner
         plain = ExplicitNetwork([base] * self.network.depth)
         return plain.centred(self.tau0) if isinstance(inner, Centred) else plain
+
+    @property
+    def baseline(self) -> ExplicitNetwork:
+        """The former name of `unmatched`."""
+        message = "Match.baseline is called unmatched now."
+        warnings.warn(message, DeprecationWarning, stacklevel=2)
+        return self.unmatched
 
     def certify(
         self,
@@ -119,7 +127,7 @@ class Match(Plotted):
         *,
         stats: MixtureStatistics | None = None,
     ) -> Certificate:
-        """Compute the exact kernels of DEQ, network and baseline on data, and their distances.
+        """Compute the exact kernels of DEQ, network and an unmatched network, and distances.
 
         Parameters
         ----------
@@ -141,7 +149,7 @@ class Match(Plotted):
         models: dict[str, Model] = {
             "deq": self.deq,
             "matched": self.network,
-            "baseline": self.baseline,
+            "baseline": self.unmatched,
         }
         kernels = {
             name: exact_kernel(model, rows, kind=self.kernel, convention=self.convention)

@@ -133,7 +133,7 @@ def _compute(cell: Cell, seed: int) -> Record:
     models: dict[str, Model] = {
         "deq": found.deq,
         "matched": found.network,
-        "unmatched": found.baseline,
+        "unmatched": found.unmatched,
     }
     # The first optimiser of a process loads much of torch, which is no network's cost.
     torch.optim.Adam([torch.zeros(1)])
@@ -202,7 +202,7 @@ def _matched(
     certificate = found.certify(_some(data.X_test, _CERTIFIED).astype(np.float64))
     return found, {
         "matched": certificate.matched.relative_gap,
-        "unmatched": certificate.baseline.relative_gap,
+        "unmatched": certificate.unmatched.relative_gap,
     }
 
 

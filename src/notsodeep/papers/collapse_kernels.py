@@ -57,7 +57,7 @@ def _compute(cell: Cell, seed: int) -> Record:
     models: dict[str, Model] = {
         "deq": found.deq,
         "matched": found.network,
-        "unmatched": found.baseline,
+        "unmatched": found.unmatched,
     }
     kernels = {
         name: exact_kernel(model, X, kind=kernel, convention="feature")

@@ -56,7 +56,7 @@ def _compute(cell: Cell, seed: int) -> Record:
         "parameters": found.parameters,
         "residuals": found.residuals,
         "matched": certificate.matched.to_dict(arrays=False),
-        "baseline": certificate.baseline.to_dict(arrays=False),
+        "baseline": certificate.unmatched.to_dict(arrays=False),
         "eigenvalues": certificate.matched.eigenvalues.tolist(),
         "matched_eigenvalues": certificate.matched.other_eigenvalues.tolist(),
         "seed_of_cell": seed,

@@ -87,9 +87,9 @@ def _draw_match(axes: Axes, record: Match) -> None:
 
 
 def _draw_certificate(axes: Axes, record: Certificate) -> None:
-    matched, baseline = record.matched, record.baseline
+    matched, unmatched = record.matched, record.unmatched
     draw_eigenvalue_scatter(
-        axes, matched.eigenvalues, matched.other_eigenvalues, baseline.other_eigenvalues
+        axes, matched.eigenvalues, matched.other_eigenvalues, unmatched.other_eigenvalues
     )
 
 
