@@ -195,7 +195,7 @@ def test_sparse_rows_are_refused() -> None:
 
 
 def test_a_dense_solve_beyond_memory_is_refused_beforehand() -> None:
-    from notsodeep.checks import estimators as estimator_checks
+    from notsodeep.estimators import kernel_model
 
     with pytest.raises(NotEnoughMemory, match=r"dense solver of X needs .* Use solver='cg'"):
-        estimator_checks.dense_solver(dense_bytes(10**8, spectral=False), 10**8, "X")
+        kernel_model._dense_solver(dense_bytes(10**8, spectral=False), 10**8, "X")

@@ -23,11 +23,8 @@ from notsodeep.checks.arrays import (
 )
 from notsodeep.checks.classes import (
     class_labels,
-    class_proportions,
     class_sizes,
-    covariance_stack,
     nonzero_scale,
-    positive_semidefinite,
 )
 from notsodeep.checks.json_text import DEEPEST, shallow, strict_json
 from notsodeep.checks.memory import (
@@ -53,9 +50,7 @@ __all__ = [
     "IntArray",
     "available_memory",
     "class_labels",
-    "class_proportions",
     "class_sizes",
-    "covariance_stack",
     "covariances",
     "data_scale",
     "enough_memory",
@@ -70,7 +65,6 @@ __all__ = [
     "plain_array",
     "positive_integer",
     "positive_number",
-    "positive_semidefinite",
     "powers_finite",
     "powers_nonzero",
     "random_generator",

@@ -16,10 +16,8 @@ from notsodeep.checks.arrays import (
     samples,
 )
 from notsodeep.checks.classes import class_labels
-from notsodeep.checks.memory import available_memory
 from notsodeep.checks.scalars import finite_number, integer_at_least
 from notsodeep.checks.wording import refusal
-from notsodeep.errors import NotEnoughMemory
 
 
 def host_array(value: Any) -> Any:
@@ -44,49 +42,9 @@ def labelled_features(
     return array, class_labels(host_array(labels), len(array), owner, num_classes)
 
 
-def same_width(found: int, expected: int, parameter: str, owner: str) -> None:
-    """Require the number of features seen so far."""
-    if found != expected:
-        requirement = f"have {expected} features, as before"
-        raise refusal(parameter, owner, requirement, f"{found} features")
-
-
-def same_kind(found: tuple[int, str], expected: tuple[int, str], owner: str) -> None:
-    """Require statistics of as many classes, with the same kind of scatter."""
-    if found != expected:
-        requirement = f"be of {expected[0]} classes, with scatter = {expected[1]!r}"
-        got = f"{found[0]} classes, with scatter = {found[1]!r}"
-        raise refusal("the statistics", owner, requirement, got)
-
-
-def statistics_storage(storage: object, shape: tuple[int, int], owner: str) -> None:
-    """Require a writable float64 array of the given shape, contiguous in memory."""
-    if not isinstance(storage, np.ndarray) or storage.shape != shape:
-        got = f"shape {storage.shape}" if isinstance(storage, np.ndarray) else repr(storage)
-        raise refusal("storage", owner, f"be an array of shape {shape}", got)
-    if storage.dtype != np.float64 or not (storage.flags.writeable and storage.flags.c_contiguous):
-        requirement = "be writable, contiguous and of float64"
-        raise refusal("storage", owner, requirement, f"dtype {storage.dtype}", "Pass a copy.")
-
-
 def num_classes_of_simplex(value: object, owner: str) -> int:
     """Require K ≥ 2: one class has no between-class geometry."""
     return integer_at_least(value, 2, "num_classes", owner, "One class has nothing to separate.")
-
-
-def room_for_simplex(num_classes: int, num_features: int, owner: str) -> None:
-    """Require d ≥ K − 1."""
-    if num_features < num_classes - 1:
-        requirement = f"be at least {num_classes - 1}"
-        remedy = f"A simplex of {num_classes} points spans {num_classes - 1} dimensions."
-        raise refusal("num_features", owner, requirement, num_features, remedy)
-
-
-def distinct_points(spread: float, rounding: float, parameter: str, owner: str) -> None:
-    """Require rows that are not all the same."""
-    if spread <= rounding:
-        got = "rows that coincide up to rounding"
-        raise refusal(parameter, owner, "have rows that differ", got)
 
 
 def classifier(
@@ -103,18 +61,6 @@ def classifier(
     if bias.shape != (num_classes,):
         raise refusal("b", owner, f"have shape ({num_classes},)", f"shape {bias.shape}")
     return weights, bias
-
-
-def scatter_fits(num_classes: int, numbers: int) -> None:
-    """Refuse class statistics, `numbers` of them for each class, that the memory does not hold."""
-    needed = 8 * num_classes * numbers
-    available = available_memory()
-    if needed > available:
-        raise NotEnoughMemory(
-            f"The within-class scatter of {num_classes} classes needs {needed / 2**30:.1f} GiB, "
-            f"and {available / 2**30:.1f} GiB of memory are free. Use CollapseMetrics(…, "
-            "scatter='trace'), which leaves out tr(S_W S_B⁺)/K alone."
-        )
 
 
 def class_counts(counts: object, owner: str) -> FloatArray:
@@ -159,17 +105,6 @@ def small_fraction(value: object, parameter: str, owner: str) -> float:
     if not 0.0 <= number < 1.0:
         raise refusal(parameter, owner, f"satisfy 0 ≤ {parameter} < 1", number)
     return number
-
-
-def gram_matrix(K: object, owner: str) -> FloatArray:
-    """Require a square symmetric matrix of finite numbers."""
-    array = samples(K, "K", owner)
-    if array.shape[0] != array.shape[1]:
-        raise refusal("K", owner, "be square", f"shape {array.shape}")
-    gap = float(np.abs(array - array.T).max())
-    if gap > 1e-8 * float(np.abs(array).max()):
-        raise refusal("K", owner, "be symmetric", f"an asymmetry of {gap:.3g}")
-    return array
 
 
 def head_budget(head: str, spectral_budget: object, owner: str) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 from notsodeep.checks.scalars import finite_number
 from notsodeep.checks.wording import refusal
 
@@ -22,20 +20,6 @@ def at_least_zero(value: object, parameter: str, owner: str) -> float:
     if number < 0.0:
         raise refusal(parameter, owner, "be at least 0", number)
     return number
-
-
-def something_to_train(names: Collection[str], owner: str) -> None:
-    """Require at least one parameter with requires_grad."""
-    if not names:
-        remedy = "Build it with trainable='readout' or 'all'."
-        raise refusal("module", owner, "have a parameter with requires_grad", "none", remedy)
-
-
-def class_targets(are_labels: bool, needed_for: str, owner: str) -> None:
-    """Require class labels where real targets make no sense."""
-    if not are_labels:
-        remedy = "Use loss='squared_error' for real targets."
-        raise refusal("y", owner, f"hold class labels for {needed_for}", "real numbers", remedy)
 
 
 def own_network(module: object, is_own: bool, owner: str) -> None:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 from notsodeep.checks.arrays import FloatArray, powers_finite, powers_nonzero, real_array
 from notsodeep.checks.scalars import finite_number
 from notsodeep.checks.wording import refusal
-from notsodeep.errors import InvalidInput, NotConverged
+from notsodeep.errors import NotConverged
 
 RESOLVED = 1e-6
 """Relative residual above which a dense solution is called one of rounding errors."""
@@ -73,14 +69,6 @@ def regression_targets(Y: object, n: int, owner: str) -> FloatArray:
     return array
 
 
-def same_shape(
-    shape: tuple[int, ...], wanted: tuple[int, ...], parameter: str, other: str, owner: str
-) -> None:
-    """Require two arguments of one shape."""
-    if shape != wanted:
-        raise refusal(parameter, owner, f"have the shape of {other}, {wanted}", f"shape {shape}")
-
-
 def at_least_zero(value: object, parameter: str, owner: str, remedy: str = "") -> float:
     """Require a finite number of at least zero."""
     number = finite_number(value, parameter, owner)
@@ -97,13 +85,6 @@ def ridges(values: object, owner: str, parameter: str = "ridges") -> FloatArray:
         got = f"shape {array.shape}" if array.ndim != 1 or not array.size else float(array.min())
         raise refusal(parameter, owner, "be positive numbers, at least one", got, remedy)
     return array
-
-
-def positive_spectrum(least: float, ridge: float, owner: str) -> None:
-    """Require that the smallest ridge makes the kernel positive definite."""
-    if not least + ridge > 0.0:
-        requirement = f"exceed {-least:.3g}, so that K + λI is positive definite"
-        raise refusal("ridges", owner, requirement, ridge)
 
 
 def sufficient_ridge(norm: float, tolerance: float) -> float:
@@ -158,42 +139,7 @@ def ridges_solved(
     )
 
 
-def whole_spectrum(known: bool, wanted: str) -> None:
-    """Require a path of a matrix, for what needs every eigenvector."""
-    if not known:
-        raise InvalidInput(
-            f"{wanted} of RidgePath must be asked of the path of a matrix. Got that of an "
-            "operator. Pass the kernel as an array, or use generalised_cross_validation."
-        )
-
-
 def at_most(number: int, most: int, parameter: str, owner: str, why: str) -> None:
     """Require number ≤ most."""
     if number > most:
         raise refusal(parameter, owner, f"be at most {most}, {why}", number)
-
-
-def positive_preconditioner(least: float, largest: float, owner: str) -> None:
-    """Require rᵀ P r > 0; least and largest are eigenvalues of RᵀPR, and rounding is allowed."""
-    if not largest > 0.0 or least < -1e-6 * largest:
-        remedy = "Make it with the ridge of the system, and a ridge above its rounding error."
-        got = f"rᵀPr between {least:.3g} and {largest:.3g}"
-        raise refusal("preconditioner", owner, "be positive definite", got, remedy)
-
-
-def same_problem(differing: Mapping[str, bool], directory: Path) -> None:
-    """Require that nothing differs between a checkpoint and the solve that wants to go on."""
-    names = [name for name, differs in differing.items() if differs]
-    if names:
-        raise InvalidInput(
-            f"The checkpoint in {directory} belongs to another problem: other {', '.join(names)}. "
-            "Go on with the same operator, B, ridge and preconditioner, or choose another "
-            "directory."
-        )
-
-
-def equivalent_of(eq: Any, kind: type, owner: str) -> None:
-    """Require the random-matrix equivalent of a kernel."""
-    if not isinstance(eq, kind):
-        remedy = "Make one with equivalent(model, X, stats) or sphere_equivalent(model, X)."
-        raise refusal("eq", owner, "be an Equivalent", type(eq).__name__, remedy)

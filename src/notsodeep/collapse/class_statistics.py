@@ -15,8 +15,9 @@ from typing import Literal
 import numpy as np
 from scipy.linalg.blas import dsyrk
 
+from notsodeep import checks
 from notsodeep.checks import FloatArray, IntArray
-from notsodeep.checks import collapse as collapse_checks
+from notsodeep.errors import NotEnoughMemory
 
 ScatterKind = Literal["full", "trace"]
 
@@ -55,9 +56,9 @@ class ClassStatistics:
         self.kind: ScatterKind = scatter
         layout = storage_shape(num_classes, num_features, scatter)
         if storage is None:
-            collapse_checks.scatter_fits(*layout)
+            _scatter_fits(*layout)
             storage = np.zeros(layout)
-        collapse_checks.statistics_storage(storage, layout, "ClassStatistics")
+        _statistics_storage(storage, layout, "ClassStatistics")
         self.num_classes = num_classes
         self.num_features = num_features
         self._storage = storage
@@ -156,3 +157,27 @@ class ClassStatistics:
 def storage_shape(num_classes: int, num_features: int, scatter: ScatterKind) -> tuple[int, int]:
     """Shape of `ClassStatistics.storage`."""
     return num_classes, 1 + num_features + (num_features**2 if scatter == "full" else 1)
+
+
+def _statistics_storage(storage: object, shape: tuple[int, int], owner: str) -> None:
+    """Require a writable float64 array of the given shape, contiguous in memory."""
+    if not isinstance(storage, np.ndarray) or storage.shape != shape:
+        got = f"shape {storage.shape}" if isinstance(storage, np.ndarray) else repr(storage)
+        raise checks.refusal("storage", owner, f"be an array of shape {shape}", got)
+    if storage.dtype != np.float64 or not (storage.flags.writeable and storage.flags.c_contiguous):
+        requirement = "be writable, contiguous and of float64"
+        raise checks.refusal(
+            "storage", owner, requirement, f"dtype {storage.dtype}", "Pass a copy."
+        )
+
+
+def _scatter_fits(num_classes: int, numbers: int) -> None:
+    """Refuse class statistics, `numbers` of them for each class, that the memory does not hold."""
+    needed = 8 * num_classes * numbers
+    available = checks.available_memory()
+    if needed > available:
+        raise NotEnoughMemory(
+            f"The within-class scatter of {num_classes} classes needs {needed / 2**30:.1f} GiB, "
+            f"and {available / 2**30:.1f} GiB of memory are free. Use CollapseMetrics(…, "
+            "scatter='trace'), which leaves out tr(S_W S_B⁺)/K alone."
+        )

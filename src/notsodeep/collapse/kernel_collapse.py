@@ -62,7 +62,7 @@ def kernel_nc1(
     0.01
     """
     owner = "kernel_nc1"
-    gram = collapse_checks.gram_matrix(K, owner)
+    gram = _gram_matrix(K, owner)
     checks.known_name(centring, get_args(Weights), "centring")
     checks.known_name(weighting, get_args(Weights), "weighting")
     smallest_cutoff = collapse_checks.small_fraction(cutoff, "cutoff", owner)
@@ -118,3 +118,14 @@ def _geometry(
         rounding,
         rounding2,
     )
+
+
+def _gram_matrix(K: object, owner: str) -> checks.FloatArray:
+    """Require a square symmetric matrix of finite numbers."""
+    array = checks.samples(K, "K", owner)
+    if array.shape[0] != array.shape[1]:
+        raise checks.refusal("K", owner, "be square", f"shape {array.shape}")
+    gap = float(np.abs(array - array.T).max())
+    if gap > 1e-8 * float(np.abs(array).max()):
+        raise checks.refusal("K", owner, "be symmetric", f"an asymmetry of {gap:.3g}")
+    return array

@@ -89,7 +89,7 @@ class CollapseMetrics:
     def resume(self, statistics: ClassStatistics) -> None:
         """Go on from statistics collected elsewhere, in place of what has been seen here."""
         kept, expected = (statistics.num_classes, statistics.kind), (self.num_classes, self.scatter)
-        collapse_checks.same_kind(kept, expected, "CollapseMetrics.resume")
+        _same_kind(kept, expected, "CollapseMetrics.resume")
         self._statistics = statistics
 
     def update(self, features: object, labels: object) -> None:
@@ -111,7 +111,7 @@ class CollapseMetrics:
         """Take in everything another object has seen; that one stays as it is."""
         owner = "CollapseMetrics.merge"
         kept, expected = (other.num_classes, other.scatter), (self.num_classes, self.scatter)
-        collapse_checks.same_kind(kept, expected, owner)
+        _same_kind(kept, expected, owner)
         if other._statistics is not None:
             width = other._statistics.num_features
             self._matching(width, "other", owner).merge(other._statistics)
@@ -137,7 +137,7 @@ class CollapseMetrics:
         statistics = self._complete(owner)
         weights, bias = self._classifier(W, b, owner)
         rows = checks.samples(collapse_checks.host_array(features), "features", owner)
-        collapse_checks.same_width(rows.shape[1], statistics.num_features, "features", owner)
+        _same_width(rows.shape[1], statistics.num_features, "features", owner)
         classes = None
         if labels is not None:
             host = collapse_checks.host_array(labels)
@@ -179,7 +179,7 @@ class CollapseMetrics:
     def _matching(self, width: int, parameter: str, owner: str) -> ClassStatistics:
         if self._statistics is None:
             self._statistics = ClassStatistics(self.num_classes, width, self.scatter)
-        collapse_checks.same_width(width, self._statistics.num_features, parameter, owner)
+        _same_width(width, self._statistics.num_features, parameter, owner)
         return self._statistics
 
     def _complete(self, owner: str) -> ClassStatistics:
@@ -190,3 +190,18 @@ class CollapseMetrics:
     def _classifier(self, W: object, b: object, owner: str) -> tuple[FloatArray, FloatArray]:
         width = self.statistics.num_features
         return collapse_checks.classifier(W, b, self.num_classes, width, owner)
+
+
+def _same_width(found: int, expected: int, parameter: str, owner: str) -> None:
+    """Require the number of features seen so far."""
+    if found != expected:
+        requirement = f"have {expected} features, as before"
+        raise checks.refusal(parameter, owner, requirement, f"{found} features")
+
+
+def _same_kind(found: tuple[int, str], expected: tuple[int, str], owner: str) -> None:
+    """Require statistics of as many classes, with the same kind of scatter."""
+    if found != expected:
+        requirement = f"be of {expected[0]} classes, with scatter = {expected[1]!r}"
+        got = f"{found[0]} classes, with scatter = {found[1]!r}"
+        raise checks.refusal("the statistics", owner, requirement, got)

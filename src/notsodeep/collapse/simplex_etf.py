@@ -39,7 +39,7 @@ def simplex_etf(num_classes: int, num_features: int, rng: int | np.random.Genera
     owner = "simplex_etf"
     K = collapse_checks.num_classes_of_simplex(num_classes, owner)
     d = checks.positive_integer(num_features, "num_features", owner)
-    collapse_checks.room_for_simplex(K, d, owner)
+    _room_for_simplex(K, d, owner)
     normal = checks.random_generator(rng, owner).standard_normal((d, K - 1))
     basis, triangle = np.linalg.qr(normal)
     basis *= np.sign(np.diag(triangle))  # makes the law of the basis uniform
@@ -112,15 +112,30 @@ def nearest_etf(vectors: object) -> NearestETF:
     M = checks.samples(collapse_checks.host_array(vectors), "vectors", owner)
     K, d = M.shape
     collapse_checks.num_classes_of_simplex(K, owner)
-    collapse_checks.room_for_simplex(K, d, owner)
+    _room_for_simplex(K, d, owner)
     centre = M.mean(axis=0)
     centred = M - centre
     size = float(np.linalg.norm(centred))
     rounding = 4.0 * np.finfo(np.float64).eps * float(np.linalg.norm(M))
-    collapse_checks.distinct_points(size, rounding, "vectors", owner)
+    _distinct_points(size, rounding, "vectors", owner)
     coordinates = simplex_coordinates(K)
     left, singular, right = np.linalg.svd(coordinates.T @ centred, full_matrices=False)
     scale = float(singular.sum()) / K
     vertices = scale * (coordinates @ left @ right)
     distance = float(np.linalg.norm(centred - vertices)) / size
     return NearestETF(centre + vertices, centre, scale, distance)
+
+
+def _room_for_simplex(num_classes: int, num_features: int, owner: str) -> None:
+    """Require d ≥ K − 1."""
+    if num_features < num_classes - 1:
+        requirement = f"be at least {num_classes - 1}"
+        remedy = f"A simplex of {num_classes} points spans {num_classes - 1} dimensions."
+        raise checks.refusal("num_features", owner, requirement, num_features, remedy)
+
+
+def _distinct_points(spread: float, rounding: float, parameter: str, owner: str) -> None:
+    """Require rows that are not all the same."""
+    if spread <= rounding:
+        got = "rows that coincide up to rounding"
+        raise checks.refusal(parameter, owner, "have rows that differ", got)

@@ -53,8 +53,8 @@ class GaussianMixture:
         centres = checks.samples(means, "means", owner)
         arrays = {
             "means": centres,
-            "covariances": checks.covariance_stack(covariances, centres, owner),
-            "weights": checks.class_proportions(weights, len(centres), owner),
+            "covariances": _covariance_stack(covariances, centres, owner),
+            "weights": _class_proportions(weights, len(centres), owner),
         }
         for name, array in arrays.items():
             own = array.copy()
@@ -238,5 +238,61 @@ def _root(matrix: FloatArray, a: int) -> FloatArray:
         return np.asarray(np.linalg.cholesky(matrix), dtype=np.float64)
     except np.linalg.LinAlgError:
         values, vectors = np.linalg.eigh(matrix)
-        checks.positive_semidefinite(float(values[0]), float(values[-1]), a, "GaussianMixture")
+        _positive_semidefinite(float(values[0]), float(values[-1]), a, "GaussianMixture")
         return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0)), dtype=np.float64)
+
+
+def _class_proportions(weights: object, num_classes: int, owner: str) -> FloatArray:
+    """Require K positive weights that sum to one; None stands for equal weights."""
+    if weights is None:
+        return np.full(num_classes, 1.0 / num_classes)
+    array = checks.real_array(weights, "weights", owner)
+    if array.shape != (num_classes,):
+        requirement = f"hold one number for each of the {num_classes} rows of means"
+        raise checks.refusal("weights", owner, requirement, f"shape {array.shape}")
+    if not (array > 0.0).all():
+        remedy = "Leave out a class that never occurs."
+        raise checks.refusal("weights", owner, "be positive", f"a weight of {array.min()}", remedy)
+    if abs(array.sum() - 1.0) > 1e-8:
+        raise checks.refusal(
+            "weights", owner, "sum to 1", f"a sum of {array.sum()}", "Divide by the sum."
+        )
+    return np.asarray(array / array.sum(), dtype=np.float64)
+
+
+def _covariance_stack(covariances: object, means: FloatArray, owner: str) -> FloatArray:
+    """Require one scalar, K scalars, (K, p) diagonals or (K, p, p) symmetric matrices."""
+    K, p = means.shape
+    array = checks.real_array(covariances, "covariances", owner)
+    if array.ndim == 0:
+        array = np.full(K, float(array))
+    if array.shape not in ((K,), (K, p), (K, p, p)):
+        requirement = f"be a scalar, or have shape ({K},), ({K}, {p}) or ({K}, {p}, {p})"
+        remedy = "They are K scalars, K diagonals or K full matrices, one per row of means."
+        raise checks.refusal("covariances", owner, requirement, f"shape {array.shape}", remedy)
+    if array.ndim < 3 and (array < 0.0).any():
+        remedy = "A covariance is positive semi-definite."
+        raise checks.refusal(
+            "covariances", owner, "not be negative", f"a value of {array.min()}", remedy
+        )
+    if array.ndim == 3:
+        for a, matrix in enumerate(array):
+            gap = float(np.abs(matrix - matrix.T).max())
+            if gap > 1e-10 * max(float(np.abs(matrix).max()), 1e-300):
+                got = f"class {a} with an asymmetry of {gap:.3g}"
+                raise checks.refusal(
+                    "covariances", owner, "be symmetric", got, "Use (C + C.T) / 2."
+                )
+    return array
+
+
+def _positive_semidefinite(smallest: float, largest: float, a: int, owner: str) -> None:
+    """Require that the smallest eigenvalue of class `a` is not negative beyond rounding."""
+    if smallest < -1e-10 * max(largest, 0.0) or largest < 0.0:
+        raise checks.refusal(
+            "covariances",
+            owner,
+            "be positive semi-definite",
+            f"class {a} with a smallest eigenvalue of {smallest:.6g}",
+            "Clip its negative eigenvalues, or estimate it from more samples.",
+        )

@@ -9,10 +9,10 @@ from typing import Any, Literal
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
+from notsodeep import checks
 from notsodeep.checks import FloatArray
-from notsodeep.checks import estimators as estimator_checks
 from notsodeep.checks import solvers as solver_checks
-from notsodeep.errors import NotEnoughMemory
+from notsodeep.errors import InvalidInput, NotConverged, NotEnoughMemory
 from notsodeep.kernel_solvers.preconditioners import nystrom_preconditioner
 from notsodeep.kernel_solvers.ridge_paths import Score, ridge_path
 from notsodeep.kernel_solvers.solving import solve
@@ -120,7 +120,7 @@ def iterated_weights(
             return DualWeights(weights, ridge, steps=steps)
         solution = solve(kept, residual, ridge, preconditioner=near, tolerance=_COARSE)
         weights, steps = weights + solution.x, steps + solution.steps
-    raise estimator_checks.corrections_failed(ridge, _CORRECTIONS, memory)
+    raise _corrections_failed(ridge, _CORRECTIONS, memory)
 
 
 def _candidates(K: FloatArray) -> FloatArray:
@@ -135,7 +135,7 @@ def _cholesky_solution(K: FloatArray, Y: FloatArray, ridge: float, owner: str) -
     try:
         factor = cho_factor(K, lower=True, check_finite=False)
     except np.linalg.LinAlgError:
-        raise estimator_checks.ridge_too_small(ridge, owner) from None
+        raise _ridge_too_small(ridge, owner) from None
     weights = np.asarray(cho_solve(factor, Y, check_finite=False))
     solver_checks.resolved(K, weights, Y, ridge, owner, ", and ridge='gcv' finds one")
     return weights
@@ -150,3 +150,18 @@ def _kept_kernel(
             operator = KernelOperator(model, X, memory=memory, cache=cache, **choice)
             return operator, cache == "float32"
     return KernelOperator(model, X, memory=memory, **choice), False
+
+
+def _ridge_too_small(ridge: float, owner: str) -> InvalidInput:
+    """Word the error for a kernel that has no inverse in double precision, ridge included."""
+    remedy = "The kernel is singular to double precision: use a larger ridge, or ridge='gcv'."
+    return checks.refusal("ridge", owner, "make the kernel positive definite", f"{ridge:g}", remedy)
+
+
+def _corrections_failed(ridge: float, rounds: int, memory: int) -> NotConverged:
+    """Word the error for a float32 kernel whose solution cannot be corrected."""
+    return NotConverged(
+        f"The solution with a kernel kept in float32 did not become that of the exact kernel in "
+        f"{rounds} corrections: ridge = {ridge:g} is too small for it. Use a larger ridge, or a "
+        f"larger memory than {memory / 2**30:.3g} GiB, so that float64 fits."
+    )

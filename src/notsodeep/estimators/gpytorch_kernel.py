@@ -15,7 +15,6 @@ from torch import Tensor
 
 from notsodeep import checks
 from notsodeep.activations import Activation
-from notsodeep.checks import estimators as estimator_checks
 from notsodeep.estimators.kernel_matrices import checked_model, kernel_diagonal, kernel_matrix
 from notsodeep.estimators.sigma_derivative import log_sigma_derivative
 from notsodeep.models import Convention, DeepEquilibrium, KernelName
@@ -70,7 +69,7 @@ class GPyTorchEquilibriumKernel(Kernel):  # type: ignore[misc]  # gpytorch has n
         self._model = checked_model(activation, sigma_a2, kernel, convention, owner)
         self._choice: dict[str, Any] = {"kernel": kernel, "convention": convention}
         low, high = sigma_a2_bounds
-        estimator_checks.strictly_between(sigma_a2, low, high, "sigma_a2", owner)
+        _strictly_between(sigma_a2, low, high, "sigma_a2", owner)
         self.register_parameter(
             "raw_sigma_a2", torch.nn.Parameter(torch.zeros((), dtype=torch.float64))
         )
@@ -90,7 +89,7 @@ class GPyTorchEquilibriumKernel(Kernel):  # type: ignore[misc]  # gpytorch has n
     def forward(self, x1: Tensor, x2: Tensor, diag: bool = False, **_: Any) -> Tensor:
         """Compute the kernel of rows (n, p) and (m, p): (n, m), or (n,) of pairs with `diag`."""
         owner = type(self).__name__
-        estimator_checks.plain_rows(x1, x2, owner)
+        _plain_rows(x1, x2, owner)
         same = x1 is x2 or torch.equal(x1, x2)
         if diag and not same:
             raise checks.refusal("x2", owner, "be x1 for a diagonal", "other rows")
@@ -128,3 +127,25 @@ class _Exact(torch.autograd.Function):
         slopes = log_sigma_derivative(model, X, Y, **choice) / model.sigma_a2
         inner = torch.from_numpy(np.diagonal(slopes).copy() if diag else slopes)
         return ((outer * inner).sum(), None, None, None, None, None)
+
+
+def _strictly_between(value: float, low: float, high: float, parameter: str, owner: str) -> None:
+    """Require low < value < high, and bounds that σa² can have."""
+    if not 0.0 < low < high < 1.0:
+        requirement = "satisfy 0 < low < high < 1"
+        raise checks.refusal(f"{parameter}_bounds", owner, requirement, f"({low:g}, {high:g})")
+    if not low < value < high:
+        raise checks.refusal(
+            parameter, owner, f"lie between its bounds {low:g} and {high:g}", value
+        )
+
+
+def _plain_rows(x1: Any, x2: Any, owner: str) -> None:
+    """Require two matrices of rows that no gradient is wanted of."""
+    for name, rows in (("x1", x1), ("x2", x2)):
+        if rows.ndim != 2:
+            requirement = "be a matrix of shape (n_samples, n_features), without batches"
+            raise checks.refusal(name, owner, requirement, f"shape {tuple(rows.shape)}")
+        if rows.requires_grad:
+            remedy = "The exact kernel has no gradient in its inputs: use x.detach()."
+            raise checks.refusal(name, owner, "not require gradients", "a tensor that does", remedy)

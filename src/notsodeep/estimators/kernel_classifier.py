@@ -10,10 +10,12 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
+from notsodeep import checks
 from notsodeep.activations import Activation
 from notsodeep.checks import FloatArray, IntArray
 from notsodeep.checks import estimators as estimator_checks
 from notsodeep.data.preprocessing import PreprocessingKind
+from notsodeep.errors import InvalidInput
 from notsodeep.estimators.calibration import fit_slope, probabilities
 from notsodeep.estimators.kernel_model import EquilibriumKernelModel, SolverName
 from notsodeep.estimators.theory_scaler import validated_training_data
@@ -124,8 +126,8 @@ def encode_classes(estimator: Any, y: NDArray[Any]) -> IntArray:
         check_classification_targets(y)
         estimator.classes_, labels = np.unique(y, return_inverse=True)
     except TypeError as error:  # None or NA beside names, which have no order with them
-        raise estimator_checks.labels_without_order(error, type(estimator).__name__) from error
-    estimator_checks.several_classes(len(estimator.classes_), type(estimator).__name__)
+        raise _labels_without_order(error, type(estimator).__name__) from error
+    _several_classes(len(estimator.classes_), type(estimator).__name__)
     return np.asarray(labels, dtype=np.int64)
 
 
@@ -138,3 +140,15 @@ def _signs(labels: IntArray, num_classes: int) -> FloatArray:
 def _per_class(outputs: FloatArray) -> FloatArray:
     """Give each of two classes its column, so that all numbers of classes are alike."""
     return np.hstack([-outputs, outputs]) if outputs.shape[1] == 1 else outputs
+
+
+def _several_classes(count: int, owner: str) -> None:
+    """Require two different labels; scikit-learn's checks look for the words "1 class"."""
+    if count < 2:
+        raise checks.refusal("y", owner, "have samples of at least two classes", f"{count} class")
+
+
+def _labels_without_order(reason: object, owner: str) -> InvalidInput:
+    """Word the error for labels that cannot be sorted."""
+    requirement = "hold labels of one kind, none of them missing"
+    return checks.refusal("y", owner, requirement, f"labels that cannot be compared ({reason})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -14,6 +15,7 @@ from notsodeep.activations import Activation
 from notsodeep.checks import FloatArray
 from notsodeep.checks import estimators as estimator_checks
 from notsodeep.data.preprocessing import Preprocessing, PreprocessingKind
+from notsodeep.errors import NotEnoughMemory
 from notsodeep.estimators.dual_weights import (
     RULES,
     DualWeights,
@@ -72,14 +74,14 @@ class EquilibriumKernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-lea
         owner = type(self).__name__
         model = checked_model(self.activation, self.sigma_a2, self.kernel, self.convention, owner)
         centred = estimator_checks.flag(self.centred, "centred", owner)
-        ridge = estimator_checks.ridge_or_rule(self.ridge, RULES, owner)
+        ridge = _ridge_or_rule(self.ridge, RULES, owner)
         tolerance = checks.positive_number(self.tolerance, "tolerance", owner)
         if self.rank is not None:
             checks.positive_integer(self.rank, "rank", owner)
         spectral = leave_out or isinstance(ridge, str)
         self.solver_ = self._chosen_solver(len(rows), spectral=spectral)
         if self.solver_ == "cg":
-            ridge = estimator_checks.given_ridge(ridge, leave_out, len(rows), owner)
+            ridge = _given_ridge(ridge, leave_out, len(rows), owner)
         self.preprocessing_ = Preprocessing.fit(rows, self.preprocessing)
         self.X_fit_ = self.preprocessing_.apply(rows)
         self.model_ = model.centred(root_mean_square_norm(self.X_fit_)) if centred else model
@@ -111,7 +113,7 @@ class EquilibriumKernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-lea
             fits = needed <= checks.available_memory() // 2
             return "dense" if samples <= DENSE_UP_TO and fits else "cg"
         if name == "dense":
-            estimator_checks.dense_solver(needed, samples, owner)
+            _dense_solver(needed, samples, owner)
         return name
 
     def _outputs(self, X: ArrayLike) -> FloatArray:
@@ -124,3 +126,37 @@ class EquilibriumKernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-lea
 
     def _choice(self) -> dict[str, Any]:
         return {"kernel": self.kernel, "convention": self.convention}
+
+
+def _ridge_or_rule(value: object, rules: Iterable[str], owner: str) -> float | str:
+    """Require a positive number, or the name of a rule that finds one."""
+    if isinstance(value, str):
+        return checks.known_name(value, rules, f"rule for the ridge of {owner}")
+    return checks.positive_number(value, "ridge", owner, "Or let ridge='gcv' find it.")
+
+
+def _given_ridge(ridge: float | str, calibrated: bool, samples: int, owner: str) -> float:
+    """Refuse what takes all eigenvectors of the kernel where an iteration has none of them."""
+    if isinstance(ridge, str):
+        requirement = f"be a number for the solver cg, which {samples:,} samples are left to"
+        remedy = (
+            f"{ridge!r} needs all eigenvectors of the kernel: let it choose on some thousand of "
+            "the samples, and take the ridge_ it found; or set solver='dense'."
+        )
+        raise checks.refusal("ridge", owner, requirement, repr(ridge), remedy)
+    if calibrated:
+        requirement = f"be False for the solver cg, which {samples:,} samples are left to"
+        remedy = "Wrap the classifier in sklearn.calibration.CalibratedClassifierCV instead."
+        raise checks.refusal("calibrated", owner, requirement, True, remedy)
+    return ridge
+
+
+def _dense_solver(needed: int, samples: int, owner: str) -> None:
+    """Refuse a dense solve that does not fit into the memory that is free now."""
+    available = checks.available_memory()
+    if needed > available:
+        raise NotEnoughMemory(
+            f"The dense solver of {owner} needs {needed / 2**30:.1f} GiB for {samples:,} samples, "
+            f"and {available / 2**30:.1f} GiB of memory are free. Use solver='cg' with a given "
+            "ridge, or fewer samples."
+        )

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.polynomial import chebyshev
 
+from notsodeep import checks
 from notsodeep.checks import FloatArray
-from notsodeep.checks import estimators as estimator_checks
 from notsodeep.estimators.kernel_matrices import kernel_matrix
 from notsodeep.models import Convention, DeepEquilibrium, KernelName
 
@@ -43,7 +43,7 @@ def log_sigma_derivative(
     NotConverged
         There is no kernel at a σa² that is larger by a factor of exp((1 − σa²)/20).
     """
-    sigma_a2 = estimator_checks.positive_variance(deq.sigma_a2)
+    sigma_a2 = _positive_variance(deq.sigma_a2)
     points, weights = differentiation_rule()
     half = _HALF_WIDTH * (1.0 - sigma_a2)
     total: Any = 0.0
@@ -63,3 +63,9 @@ def differentiation_rule() -> tuple[FloatArray, FloatArray]:
     weights = np.linalg.solve(chebyshev.chebvander(points, _POINTS - 1).T, np.array(slopes))
     used = points != points[_POINTS // 2]  # the middle one has no weight, by symmetry
     return points[used], np.asarray(weights[used], dtype=np.float64)
+
+
+def _positive_variance(sigma_a2: float) -> float:
+    """Require σa² > 0, for a derivative in its logarithm."""
+    remedy = "At 0 set sigma_a2_bounds='fixed': it has no logarithm to search in."
+    return checks.positive_number(sigma_a2, "sigma_a2", "a gradient", remedy)

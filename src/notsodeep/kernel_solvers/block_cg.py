@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from notsodeep.checks import FloatArray, solvers
+from notsodeep import checks
+from notsodeep.checks import FloatArray
 
 Product = Callable[[FloatArray], FloatArray]
 
@@ -98,10 +99,18 @@ def _orthonormal(R: FloatArray, precondition: Product) -> tuple[FloatArray, Floa
         if not np.any(R):
             values = np.zeros_like(values)
         else:
-            solvers.positive_preconditioner(float(values.min()), largest, "solve")
+            _positive_preconditioner(float(values.min()), largest, "solve")
         kept = values > _LOST * largest
         root = np.sqrt(values[kept])
         across = axes[:, kept]
         R, Z = R @ (across / root), Z @ (across / root)
         factor = (root[:, None] * across.T) @ factor
     return R, Z, factor
+
+
+def _positive_preconditioner(least: float, largest: float, owner: str) -> None:
+    """Require rᵀ P r > 0; least and largest are eigenvalues of RᵀPR, and rounding is allowed."""
+    if not largest > 0.0 or least < -1e-6 * largest:
+        remedy = "Make it with the ridge of the system, and a ridge above its rounding error."
+        got = f"rᵀPr between {least:.3g} and {largest:.3g}"
+        raise checks.refusal("preconditioner", owner, "be positive definite", got, remedy)

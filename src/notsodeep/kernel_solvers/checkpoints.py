@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
-from notsodeep.checks import FloatArray, solvers
+from notsodeep.checks import FloatArray
+from notsodeep.errors import InvalidInput
 from notsodeep.files import sha256_of_array
 from notsodeep.files.stored_states import read_state, write_state
 from notsodeep.kernel_solvers.block_cg import BlockState
@@ -121,7 +123,7 @@ class SolveCheckpoints:
         stored = Problem(
             str(facts["B"]), float(facts["ridge"]), arrays["image"], arrays["preconditioned"]
         )
-        solvers.same_problem(stored.differences(self._problem), directory)
+        _same_problem(stored.differences(self._problem), directory)
         state = BlockState(**{name: arrays[name] for name in _STATE})
         return Progress(state, arrays["history"])
 
@@ -148,3 +150,14 @@ class SolveCheckpoints:
         facts = {"B": problem.right, "ridge": problem.ridge, "steps": progress.steps}
         write_state(self._directory, _KIND, content, facts)
         self._written = time.monotonic()
+
+
+def _same_problem(differing: Mapping[str, bool], directory: Path) -> None:
+    """Require that nothing differs between a checkpoint and the solve that wants to go on."""
+    names = [name for name, differs in differing.items() if differs]
+    if names:
+        raise InvalidInput(
+            f"The checkpoint in {directory} belongs to another problem: other {', '.join(names)}. "
+            "Go on with the same operator, B, ridge and preconditioner, or choose another "
+            "directory."
+        )

@@ -5,6 +5,8 @@ See docs/solving.md for which to choose.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import linalg
@@ -50,7 +52,7 @@ def equivalent_preconditioner(eq: Equivalent, ridge: float) -> LinearOperator:
     True
     """
     owner = "equivalent_preconditioner"
-    solvers.equivalent_of(eq, Equivalent, owner)
+    _equivalent_of(eq, Equivalent, owner)
     return eq.inverse(solvers.at_least_zero(ridge, "ridge", owner))
 
 
@@ -137,7 +139,7 @@ def combined_preconditioner(
     True
     """
     owner = "combined_preconditioner"
-    solvers.equivalent_of(eq, Equivalent, owner)
+    _equivalent_of(eq, Equivalent, owner)
     rank = checks.positive_integer(rank, "rank", owner)
     level = checks.positive_number(ridge, "ridge", owner)
     generator = checks.random_generator(rng, owner)
@@ -210,3 +212,10 @@ def _share_below(
     last = len(sample) - 1
     (largest,) = linalg.eigh(linear, kernel, eigvals_only=True, subset_by_index=(last, last))
     return float(min(1.0, _MARGIN / largest)) if largest > 0.0 else 1.0
+
+
+def _equivalent_of(eq: Any, kind: type, owner: str) -> None:
+    """Require the random-matrix equivalent of a kernel."""
+    if not isinstance(eq, kind):
+        remedy = "Make one with equivalent(model, X, stats) or sphere_equivalent(model, X)."
+        raise checks.refusal("eq", owner, "be an Equivalent", type(eq).__name__, remedy)

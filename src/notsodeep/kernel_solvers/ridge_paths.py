@@ -12,6 +12,7 @@ from scipy.sparse.linalg import LinearOperator
 from notsodeep import checks
 from notsodeep.checks import FloatArray, solvers
 from notsodeep.equivalents import LimitingSpectrum
+from notsodeep.errors import InvalidInput
 from notsodeep.kernel_solvers.limiting_averages import predicted_effective_dimension
 from notsodeep.kernel_solvers.spectral_basis import SpectralBasis, kept_basis, spectral_basis
 from notsodeep.records import NOT_STORED, Plotted
@@ -98,7 +99,7 @@ class RidgePath(Plotted):
         Raises as `coefficients` does.
         """
         level = checks.positive_number(ridge, "ridge", "RidgePath.leave_one_out_residuals")
-        solvers.whole_spectrum(self.leave_one_out is not None, "leave_one_out_residuals")
+        _whole_spectrum(self.leave_one_out is not None, "leave_one_out_residuals")
         weights = self._weights(level, raises=raises)
         inverse = self._basis.diagonal(weights[:, None])
         return np.asarray((self._basis.combine(weights) / inverse).reshape(self._shape))
@@ -183,7 +184,7 @@ def ridge_path(
         K, given.reshape(len(given), -1), lambda w: 1.0 / (w + levels[:, None]),
         tolerance=rtol, max_steps=max_steps, probes=probes, rng=rng, owner=owner,
     )  # fmt: skip
-    solvers.positive_spectrum(float(basis.values.min()), float(levels.min()), owner)
+    _positive_spectrum(float(basis.values.min()), float(levels.min()), owner)
     path = _scored(basis, levels, residuals, rtol, given.shape)
     if raises:
         path._require(levels)
@@ -226,3 +227,19 @@ def _scored(
         shape,
         basis,
     )
+
+
+def _positive_spectrum(least: float, ridge: float, owner: str) -> None:
+    """Require that the smallest ridge makes the kernel positive definite."""
+    if not least + ridge > 0.0:
+        requirement = f"exceed {-least:.3g}, so that K + λI is positive definite"
+        raise checks.refusal("ridges", owner, requirement, ridge)
+
+
+def _whole_spectrum(known: bool, wanted: str) -> None:
+    """Require a path of a matrix, for what needs every eigenvector."""
+    if not known:
+        raise InvalidInput(
+            f"{wanted} of RidgePath must be asked of the path of a matrix. Got that of an "
+            "operator. Pass the kernel as an array, or use generalised_cross_validation."
+        )

@@ -161,7 +161,7 @@ def solve(
     first = np.zeros_like(columns)
     if start is not None:
         first = solvers.right_hand_sides(start, n, "start", owner).reshape(n, -1)
-        solvers.same_shape(first.shape, columns.shape, "start", "B", owner)
+        _same_shape(first.shape, columns.shape, "start", "B", owner)
     system = _System(matrix, level, near, columns)
     with contextlib.ExitStack() as stack:
         if not isinstance(operator, np.ndarray):
@@ -310,3 +310,13 @@ class _Run:
 
 def _norms(columns: FloatArray) -> FloatArray:
     return np.asarray(np.linalg.norm(columns, axis=0))
+
+
+def _same_shape(
+    shape: tuple[int, ...], wanted: tuple[int, ...], parameter: str, other: str, owner: str
+) -> None:
+    """Require two arguments of one shape."""
+    if shape != wanted:
+        raise checks.refusal(
+            parameter, owner, f"have the shape of {other}, {wanted}", f"shape {shape}"
+        )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from notsodeep.checks import IntArray, saved_networks
+from notsodeep import checks
+from notsodeep.checks import IntArray
 from notsodeep.data import BalancedBatches
 from notsodeep.networks.feature_rows import (
     CHUNK,
@@ -119,7 +120,7 @@ def count_correct(outputs: Tensor, labels: Tensor) -> int:
 def trained_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters with requires_grad, by name."""
     found = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    saved_networks.something_to_train(found, _OWNER)
+    _something_to_train(found, _OWNER)
     return found
 
 
@@ -137,7 +138,7 @@ def checked_samples(
     targets, labelled = tensor_targets(y, len(rows), _num_outputs(module, rows), rows, owner)
     needed_for = "balanced batches" if settings.balanced else "cross entropy"
     if settings.balanced or settings.loss == "cross_entropy":
-        saved_networks.class_targets(labelled, needed_for, owner)
+        _class_targets(labelled, needed_for, owner)
     return Samples(rows, targets)
 
 
@@ -211,3 +212,19 @@ def batches(settings: TrainingSettings, samples: Samples, epoch: int) -> Iterato
     order = np.random.default_rng([settings.seed, epoch]).permutation(len(samples))
     for start in range(0, len(order), settings.batch_size):
         yield order[start : start + settings.batch_size]
+
+
+def _something_to_train(names: Collection[str], owner: str) -> None:
+    """Require at least one parameter with requires_grad."""
+    if not names:
+        remedy = "Build it with trainable='readout' or 'all'."
+        raise checks.refusal("module", owner, "have a parameter with requires_grad", "none", remedy)
+
+
+def _class_targets(are_labels: bool, needed_for: str, owner: str) -> None:
+    """Require class labels where real targets make no sense."""
+    if not are_labels:
+        remedy = "Use loss='squared_error' for real targets."
+        raise checks.refusal(
+            "y", owner, f"hold class labels for {needed_for}", "real numbers", remedy
+        )

@@ -29,7 +29,7 @@ Combination = Callable[[FloatArray, FloatArray], FloatArray]
 TOLERANCE = 1e-12
 """Largest estimated error of an expectation, relative to √(E f(u)² E f(v)²)."""
 
-_NODES = 10
+_NODES = 12  # the estimate is made of the last of so many coefficients: ten need a refinement
 _REACH = 9.0
 _UNIT = np.arange(-_REACH, _REACH + 1.0)  # panels that resolve the Gaussian density
 _REFINEMENTS = 7
