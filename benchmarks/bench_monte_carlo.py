@@ -20,7 +20,7 @@ from reference_kernels import SAMPLE, reference_pair, relative_errors
 
 import notsodeep as nsd
 from notsodeep.kernels import equilibrium_draw, monte_carlo
-from notsodeep.numerics.matrix_norms import operator_norm
+from notsodeep.numerics.distances import operator_norm
 
 GOALS = (1e-2, 1e-3, 1e-6)
 TOLERANCE = 1e-6

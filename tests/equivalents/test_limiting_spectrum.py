@@ -12,7 +12,7 @@ import notsodeep as nsd
 from notsodeep.data import GaussianMixture, MixtureStatistics
 from notsodeep.equivalents import LimitingSpectrum
 from notsodeep.errors import InvalidInput, UnknownName
-from notsodeep.numerics.spectral_distances import kolmogorov_to_law
+from notsodeep.numerics.distances import kolmogorov_to_law
 
 LINEAR = nsd.ExplicitNetwork(["identity"]).centred(1.0)  # its kernel is XXᵀ, without an identity
 

@@ -10,7 +10,7 @@ import notsodeep as nsd
 from notsodeep.data import GaussianMixture, MixtureStatistics
 from notsodeep.equivalents import LimitingSpectrum
 from notsodeep.errors import NotEnoughMemory
-from notsodeep.numerics.spectral_distances import kolmogorov_to_law
+from notsodeep.numerics.distances import kolmogorov_to_law
 
 SPECTRA = {
     "isotropic": lambda p: np.ones(p),

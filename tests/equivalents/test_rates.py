@@ -10,7 +10,7 @@ from mixture_cases import KINDS, Sample, draw, mixture_of
 
 import notsodeep as nsd
 from notsodeep.equivalents import Equivalent, coefficients
-from notsodeep.numerics.matrix_norms import operator_norm
+from notsodeep.numerics.distances import operator_norm
 
 ACTIVATIONS = ("tanh", "arctan", "relu", "swish", "cos")
 SMALL, LARGE = (150, 300, 600), (250, 500, 1000, 2000)

@@ -12,7 +12,7 @@ from notsodeep import activations
 from notsodeep.equivalents import sphere_coefficients
 from notsodeep.errors import InvalidInput, NotConverged, UnknownName
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
-from notsodeep.numerics.matrix_norms import operator_norm
+from notsodeep.numerics.distances import operator_norm
 
 REFERENCE = DeepEquilibrium("normalized_relu", 0.2)
 MODELS = {

@@ -15,8 +15,8 @@ from notsodeep.data import GaussianMixture
 from notsodeep.equivalents import LimitingSpectrum
 from notsodeep.kernel_solvers import predicted_effective_dimension
 from notsodeep.numerics.bulk_law import BulkLaw
+from notsodeep.numerics.distances import kolmogorov_to_law
 from notsodeep.numerics.silverstein import SilversteinEquation
-from notsodeep.numerics.spectral_distances import kolmogorov_to_law
 
 FloatArray = NDArray[np.floating[Any]]
 

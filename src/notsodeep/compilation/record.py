@@ -28,7 +28,7 @@ from notsodeep.data import Provenance
 from notsodeep.errors import MissingPackage
 from notsodeep.files.run_directory import RunDirectory
 from notsodeep.matching import Certificate, Match
-from notsodeep.numerics.kernel_distance import KernelDistance
+from notsodeep.numerics.distances import KernelDistance
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

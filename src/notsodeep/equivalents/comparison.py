@@ -14,8 +14,12 @@ from notsodeep.equivalents.equivalent_matrix import Equivalent
 from notsodeep.equivalents.limiting_law import LimitingSpectrum, limiting_spectrum
 from notsodeep.equivalents.spikes import Spike
 from notsodeep.errors import InvalidInput
-from notsodeep.numerics.matrix_norms import difference_norms
-from notsodeep.numerics.spectral_distances import kolmogorov, kolmogorov_to_law, wasserstein
+from notsodeep.numerics.distances import (
+    difference_norms,
+    kolmogorov,
+    kolmogorov_to_law,
+    wasserstein,
+)
 from notsodeep.records import Plotted, Record
 
 

@@ -14,7 +14,7 @@ from scipy import linalg
 from notsodeep import checks
 from notsodeep.checks import FloatArray, IntArray
 from notsodeep.models import Conditions
-from notsodeep.numerics.kernel_distance import KernelDistance, kernel_distance
+from notsodeep.numerics.distances import KernelDistance, kernel_distance
 from notsodeep.records import Plotted
 
 _RIDGE = 1e-3  # of the mean of the kernel's diagonal

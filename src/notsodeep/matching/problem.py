@@ -18,7 +18,7 @@ from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.matching.match_record import Match, Target
 from notsodeep.matching.refinement import MeasuredKernel, wanted_kernel
 from notsodeep.models import Conditions, Convention, DeepEquilibrium, ExplicitNetwork, KernelName
-from notsodeep.numerics.matrix_norms import operator_norm
+from notsodeep.numerics.distances import operator_norm
 
 NAMES = ("linear", "norm_fluctuation", "covariance_overlap", "scale2")
 """The four coefficients, in the order of `Coefficients.four`."""

@@ -14,7 +14,7 @@ from notsodeep.checks import FloatArray
 from notsodeep.errors import NotSoDeepError
 from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork, KernelName
-from notsodeep.numerics.matrix_norms import operator_norm
+from notsodeep.numerics.distances import operator_norm
 from notsodeep.records import Record
 
 MeasuredKernel = Callable[[FloatArray], ArrayLike]

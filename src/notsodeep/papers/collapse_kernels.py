@@ -12,7 +12,7 @@ from notsodeep.data import Dataset, load
 from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.matching import match
 from notsodeep.models import DeepEquilibrium, Model
-from notsodeep.numerics.matrix_norms import operator_norm
+from notsodeep.numerics.distances import operator_norm
 from notsodeep.papers.reproduction import Cell, Experiment, Finding, Profile, Record
 
 MEASURES = ("nc1", "nc1_trace_ratio", "nc1_cdnv", "nc2_features")

@@ -8,7 +8,7 @@ from notsodeep.data import paper_mixture
 from notsodeep.equivalents import equivalent
 from notsodeep.kernels import kernel_pair
 from notsodeep.models import DeepEquilibrium
-from notsodeep.numerics.matrix_norms import difference_norms
+from notsodeep.numerics.distances import difference_norms
 from notsodeep.papers.reproduction import Cell, Experiment, Finding, Profile, Record
 
 _ACTIVATIONS = ("relu", "tanh", "leaky_relu", "elu", "swish")

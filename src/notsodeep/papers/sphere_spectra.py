@@ -11,7 +11,7 @@ from notsodeep.equivalents import compare, sphere_equivalent
 from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.matching import match
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
-from notsodeep.numerics.matrix_norms import operator_norm
+from notsodeep.numerics.distances import operator_norm
 from notsodeep.papers.reproduction import Cell, Experiment, Finding, Profile, Record
 
 _SIZES = {"smoke": (100, 120), "quick": (400, 480), "paper": (1000, 1200)}

@@ -7,7 +7,7 @@ import pytest
 from scipy.sparse.linalg import aslinearoperator
 
 import notsodeep as nsd
-from notsodeep.numerics.matrix_norms import difference_norms, operator_norm
+from notsodeep.numerics.distances import difference_norms, operator_norm
 from notsodeep.numerics.structured_matrix import StructuredMatrix, row_blocks
 
 

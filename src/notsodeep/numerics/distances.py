@@ -1,0 +1,175 @@
+"""Distances of kernel matrices and of their spectra."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, aslinearoperator, eigsh
+from scipy.stats import ks_2samp, wasserstein_distance
+
+from notsodeep.checks import FloatArray
+from notsodeep.errors import NotConverged
+from notsodeep.numerics.structured_matrix import StructuredMatrix, row_blocks
+from notsodeep.records import Record
+
+_DENSE = 200  # rows up to which all eigenvalues are the quicker way to the largest
+
+
+def operator_norm(matrix: FloatArray | LinearOperator, *, tolerance: float = 1e-9) -> float:
+    """Return the largest |eigenvalue| of a symmetric matrix or operator, by Lanczos.
+
+    The start vector is fixed, so that the answer is the same every time.
+
+    Raises
+    ------
+    NotConverged
+        Lanczos did not reach the relative tolerance.
+    """
+    n = matrix.shape[0]
+    if isinstance(matrix, StructuredMatrix) and matrix.small_side:
+        return matrix.operator_norm()
+    if n <= _DENSE:
+        dense = matrix if isinstance(matrix, np.ndarray) else matrix @ np.eye(n)
+        return float(np.abs(np.linalg.eigvalsh(0.5 * (dense + dense.T))).max())
+    start = np.random.default_rng(0).standard_normal(n)
+    image = matrix @ start
+    if not np.any(image):
+        return 0.0
+    try:
+        values = eigsh(
+            aslinearoperator(matrix), k=1, which="LM", v0=start, tol=tolerance, ncv=min(n, 40),
+            return_eigenvectors=False, maxiter=1000,
+        )  # fmt: skip
+    except ArpackNoConvergence as failure:
+        raise NotConverged(
+            f"The operator norm of a {n} × {n} matrix was not found to a relative {tolerance:g}. "
+            "Its largest eigenvalues lie too close together: allow a larger tolerance."
+        ) from failure
+    return float(abs(values[0]))
+
+
+def difference_norms(
+    left: FloatArray | LinearOperator, right: FloatArray | LinearOperator
+) -> tuple[float, float | None]:
+    """Return the operator and the Frobenius norm of left − right, both symmetric.
+
+    Products with vectors give the operator norm, blocks of rows the Frobenius norm; two structured
+    matrices on the same X stay structured.  An operator that has no rows to offer
+    (`KernelOperator`) leaves the Frobenius norm None.
+    """
+    if isinstance(left, StructuredMatrix) and isinstance(right, StructuredMatrix):
+        if left.linear < right.linear:
+            left, right = right, left
+        values = left.minus(right).eigvalsh()
+        return float(np.abs(values).max()), float(np.linalg.norm(values))
+    both = aslinearoperator(left) - aslinearoperator(right)
+    operator = operator_norm(both)
+    if not all(isinstance(m, np.ndarray | StructuredMatrix) for m in (left, right)):
+        return operator, None
+    squares = sum(
+        float(np.square(_rows(left, block) - _rows(right, block)).sum())
+        for block in row_blocks(left.shape[0])
+    )
+    return operator, float(np.sqrt(squares))
+
+
+def _rows(matrix: Any, block: slice) -> Any:
+    return matrix.rows(block) if isinstance(matrix, StructuredMatrix) else matrix[block]
+
+
+def kolmogorov(left: FloatArray, right: FloatArray) -> float:
+    """Return sup |F − F′| of two empirical distributions of eigenvalues."""
+    return float(ks_2samp(left, right, method="asymp").statistic)
+
+
+def kolmogorov_to_law(
+    values: FloatArray, cdf: Callable[[FloatArray], FloatArray], start: float = -np.inf
+) -> float:
+    """Return sup |F_n − F| over x ≥ start, of eigenvalues and a law without point mass there."""
+    ordered = np.sort(values)
+    n = len(ordered)
+    below = int(np.searchsorted(ordered, start))
+    law = cdf(np.maximum(ordered[below:], start))
+    after = np.arange(below + 1, n + 1) / n - law
+    at_start = abs(below / n - float(cdf(np.array(start)))) if np.isfinite(start) else 0.0
+    return max(at_start, *(float(np.abs(gap).max(initial=0.0)) for gap in (after, after - 1.0 / n)))
+
+
+def wasserstein(left: FloatArray, right: FloatArray) -> float:
+    """Return ∫ |F − F′| dx, the mean distance by which eigenvalues have to move."""
+    return float(wasserstein_distance(left, right))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class KernelDistance(Record):
+    """Distances of a kernel matrix from a reference.
+
+    Attributes
+    ----------
+    gap : float
+        ‖K − K′‖ in operator norm.
+    relative_gap : float
+        gap/‖K‖.
+    frobenius : float
+        ‖K − K′‖_F/‖K‖_F.
+    scaled_gap : float
+        ‖K − cK′‖/‖K‖ with the c that is best in Frobenius norm: what a change of scale, which a
+        trained read-out undoes, does not remove.
+    spectra : float
+        Wasserstein distance of the eigenvalues.
+    alignment : float
+        ⟨K, K′⟩/(‖K‖_F‖K′‖_F); 1 for proportional kernels.
+    eigenvector_overlap : float
+        |⟨v, v′⟩| of the top eigenvectors.
+    norm : float
+        ‖K‖ of the reference.
+    eigenvalues, other_eigenvalues : ndarray of shape (n,)
+        Ascending.
+    """
+
+    gap: float
+    relative_gap: float
+    frobenius: float
+    scaled_gap: float
+    spectra: float
+    alignment: float
+    eigenvector_overlap: float
+    norm: float
+    eigenvalues: FloatArray = field(repr=False)
+    other_eigenvalues: FloatArray = field(repr=False)
+
+
+def kernel_distance(reference: FloatArray, other: FloatArray) -> KernelDistance:
+    """Compare two symmetric kernel matrices of shape (n, n)."""
+    gap, frobenius = difference_norms(reference, other)
+    assert frobenius is not None  # both are arrays
+    eigenvalues, other_eigenvalues = (
+        np.asarray(np.linalg.eigvalsh(K), dtype=np.float64) for K in (reference, other)
+    )
+    norm = float(np.abs(eigenvalues).max())
+    size, other_size = (float(np.linalg.norm(K)) for K in (reference, other))
+    inner = float(np.vdot(reference, other))
+    return KernelDistance(
+        gap=gap,
+        relative_gap=gap / norm,
+        frobenius=frobenius / size,
+        scaled_gap=operator_norm(reference - (inner / other_size**2) * other) / norm,
+        spectra=wasserstein(eigenvalues, other_eigenvalues),
+        alignment=inner / (size * other_size),
+        eigenvector_overlap=abs(float(_top(reference) @ _top(other))),
+        norm=norm,
+        eigenvalues=eigenvalues,
+        other_eigenvalues=other_eigenvalues,
+    )
+
+
+def _top(kernel: FloatArray) -> FloatArray:
+    """Eigenvector of the largest eigenvalue."""
+    n = len(kernel)
+    if n < 50:
+        return np.asarray(np.linalg.eigh(kernel)[1][:, -1])
+    start = np.random.default_rng(0).standard_normal(n)
+    return np.asarray(eigsh(kernel, k=1, which="LA", v0=start)[1][:, 0])
