@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from notsodeep import checks
 from notsodeep.checks import FloatArray
-from notsodeep.collapse import nearest_etf
 from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, axes_or_new, house_style
 
 if TYPE_CHECKING:
@@ -169,6 +168,8 @@ def simplex_figure(
 
 def _in_space(vectors: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Coordinates of the centred vectors and of their nearest ETF, in which the ETF is upright."""
+    from notsodeep.collapse import nearest_etf  # brings optimisers, which most figures do without
+
     etf = nearest_etf(vectors)
     corners = etf.vertices - etf.centre
     # The first corner upward, the second in the plane of the page.
