@@ -17,7 +17,7 @@ FOUNDATION = {"errors", "checks", "extras", "records", "progress", "threads"}
 DESCRIPTIONS = {*FOUNDATION, "numerics", "files", "data", "activations", "models"}
 WITNESSES = {"kernels", "equivalents", "networks"}
 SCIENCE = {*DESCRIPTIONS, "cluster", *WITNESSES, "matching", "kernel_solvers", "collapse"}
-PRODUCT = {*SCIENCE, "estimators", "compilation"}
+PRODUCT = {*SCIENCE, "trained", "zoo", "estimators", "compilation"}
 
 ALLOWED: dict[str, set[str]] = {
     "errors": set(),
@@ -38,8 +38,9 @@ ALLOWED: dict[str, set[str]] = {
     "matching": {*DESCRIPTIONS, *WITNESSES},
     "kernel_solvers": {*DESCRIPTIONS, "cluster", "kernels", "equivalents"},
     "collapse": {*FOUNDATION, "numerics", "data"},
+    "trained": SCIENCE,
     "estimators": SCIENCE,
-    "compilation": {*SCIENCE, "estimators"},
+    "compilation": {*SCIENCE, "trained", "estimators"},
     "plotting": PRODUCT,
     "papers": PRODUCT,
     "report": {*PRODUCT, "papers", "plotting"},

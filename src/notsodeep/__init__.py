@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         models,
         networks,
         plotting,
+        trained,
     )
     from notsodeep.compilation.dispatch import compile, load
     from notsodeep.compilation.record import Compilation
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from notsodeep.networks.empirical_kernels import empirical_kernels
     from notsodeep.networks.onnx_export import export_onnx
     from notsodeep.networks.persistence import save
+    from notsodeep.trained import EquilibriumCell
 
 __version__ = "0.2.0.dev0"
 
@@ -60,6 +62,7 @@ __version__ = "0.2.0.dev0"
 _HOMES = {
     "Compilation": "notsodeep.compilation.record",
     "DeepEquilibrium": "notsodeep.models",
+    "EquilibriumCell": "notsodeep.trained",
     "ExplicitNetwork": "notsodeep.models",
     "KernelOperator": "notsodeep.kernels",
     "KernelPair": "notsodeep.kernels",
@@ -97,11 +100,13 @@ _MODULES = (
     "networks",
     "plotting",
     "solvers",
+    "trained",
 )
 
 __all__ = [
     "Compilation",
     "DeepEquilibrium",
+    "EquilibriumCell",
     "ExplicitNetwork",
     "KernelOperator",
     "KernelPair",
@@ -137,6 +142,7 @@ __all__ = [
     "save",
     "sphere_equivalent",
     "tangent_kernel",
+    "trained",
 ]
 
 
