@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         tangent_kernel,
     )
     from notsodeep.matching import match
-    from notsodeep.models import DeepEquilibrium, ExplicitNetwork
+    from notsodeep.models import DeepEquilibrium, Dense, ExplicitNetwork
     from notsodeep.networks.build import build
     from notsodeep.networks.empirical_kernels import empirical_kernels
     from notsodeep.networks.onnx_export import export_onnx
@@ -62,6 +62,7 @@ __version__ = "0.2.0.dev0"
 _HOMES = {
     "Compilation": "notsodeep.compilation.record",
     "DeepEquilibrium": "notsodeep.models",
+    "Dense": "notsodeep.models",
     "EquilibriumCell": "notsodeep.trained",
     "ExplicitNetwork": "notsodeep.models",
     "KernelOperator": "notsodeep.kernels",

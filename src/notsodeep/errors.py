@@ -33,6 +33,10 @@ class ConstantActivation(InvalidInput):
     """An activation that is constant, or as good as, at the scale it is used at."""
 
 
+class NotVanilla(InvalidInput):
+    """A model with a general cell, given to something that covers the vanilla DEQ alone."""
+
+
 class NotIntegrable(InvalidInput):
     """A function has no Gaussian second moment at the scale asked for."""
 

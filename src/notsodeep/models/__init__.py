@@ -1,5 +1,6 @@
 """Frozen descriptions of the networks, read by kernels, equivalents, matching and torch alike."""
 
+from notsodeep.models.cell import Dense
 from notsodeep.models.conditions import Conditions, Verdict, conditions
 from notsodeep.models.equilibrium import DeepEquilibrium
 from notsodeep.models.explicit import ExplicitNetwork
@@ -11,6 +12,7 @@ __all__ = [
     "Conditions",
     "Convention",
     "DeepEquilibrium",
+    "Dense",
     "ExplicitNetwork",
     "KernelName",
     "Model",

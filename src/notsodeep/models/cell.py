@@ -1,0 +1,210 @@
+"""The cell of a deep equilibrium model: the layers that one turn of the iteration goes through."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal, Self, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from notsodeep import checks
+from notsodeep.activations import Activation, as_activation, from_dict
+from notsodeep.activations.gaussian_pairs import LEAST_SCALE
+from notsodeep.errors import NotIntegrable
+from notsodeep.numerics.fixed_point import FixedPoint, solve_fixed_point
+
+FloatArray = NDArray[np.float64]
+Normalise = Literal["none", "preactivation", "feature"]
+
+_ROUNDING = 4.0 * float(np.spacing(1.0))
+
+
+@dataclass(frozen=True)
+class Dense:
+    """One layer of a cell: h = √weight·A z + √inject·U x + √bias·β, and φ(h)/√m goes on.
+
+    z is what the layer before passes on (the first layer reads the last), A, U and β have i.i.d.
+    entries of mean 0 and variance 1, and m is the width.
+
+    Parameters
+    ----------
+    activation : str or Activation
+        φ.
+    weight : float
+        Variance of the weights on what the layer reads, at least 0.
+    inject, bias : float, default 0
+        Variances of the weights on the input x and of the bias, at least 0.
+    normalise : {"none", "preactivation", "feature"}
+        Layer normalisation over the units, of h or of φ(h), without gains or shifts of its own.
+
+    Examples
+    --------
+    >>> layer = Dense("tanh", weight=0.5, inject=0.6, bias=0.1)
+    >>> print(layer)
+    tanh(0.5, 0.6, 0.1)
+    >>> Dense.from_dict(layer.to_dict()) == layer
+    True
+    """
+
+    kind: ClassVar[str] = "dense"
+
+    activation: Activation
+    weight: float
+    inject: float = 0.0
+    bias: float = 0.0
+    normalise: Normalise = "none"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "activation", as_activation(self.activation))
+        for name in ("weight", "inject", "bias"):
+            object.__setattr__(self, name, _variance(getattr(self, name), name, self._owner))
+        if self.normalise not in get_args(Normalise):
+            requirement = "be 'none', 'preactivation' or 'feature'"
+            remedy = "Normalisation with trained gains or over a batch has no kernel here."
+            raise checks.refusal(
+                "normalise", self._owner, requirement, repr(self.normalise), remedy
+            )
+
+    @property
+    def _owner(self) -> str:
+        return f"a {self.kind} layer"
+
+    @property
+    def is_vanilla(self) -> bool:
+        """Whether a cell of this layer alone is the vanilla one: inject = 1 − weight, and no more.
+
+        1 − 0.9 is not 0.1 in floating point: four units in the last place are granted.
+        """
+        plain = type(self) is Dense and self.bias == 0.0 and self.normalise == "none"
+        return plain and self.weight < 1.0 and abs(self.inject - (1.0 - self.weight)) <= _ROUNDING
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON form; `from_dict` turns it back."""
+        form = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {"kind": self.kind, **form, "activation": self.activation.to_dict()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Turn the form made by `to_dict` back into a layer."""
+        names = {field.name for field in fields(cls)}
+        checks.stored_form(data, cls.kind, names)
+        return cls(
+            **{**{name: data[name] for name in names}, "activation": from_dict(data["activation"])}
+        )
+
+    def __str__(self) -> str:
+        numbers = [self.weight, self.inject, self.bias]
+        while len(numbers) > 1 and numbers[-1] == 0.0:
+            numbers.pop()
+        text = f"{self.activation}({', '.join(f'{number:g}' for number in numbers)})"
+        return text if self.normalise == "none" else f"{text} with normalised {self.normalise}"
+
+
+def checked_cell(cell: object, kind: type[Dense], owner: str) -> tuple[Dense, ...]:
+    """Require a sequence of layers of one kind, of which at least one reads the input."""
+    if isinstance(cell, Dense) or not isinstance(cell, Sequence) or isinstance(cell, str):
+        remedy = f"Write cell=[{kind.__name__}('relu', weight=0.2, inject=0.8)]."
+        raise checks.refusal("cell", owner, "be a list of layers", repr(cell), remedy)
+    if not cell:
+        raise checks.refusal("cell", owner, "have at least one layer", "none")
+    for layer in cell:
+        if type(layer) is not kind:
+            raise checks.refusal("cell", owner, f"hold {kind.__name__} layers", repr(layer))
+    if not any(layer.inject > 0.0 for layer in cell):
+        remedy = "Without it the state does not depend on x, and is zero if there is no bias."
+        got = "inject = 0 in every layer"
+        raise checks.refusal("cell", owner, "be driven by the input", got, remedy)
+    return tuple(cell)
+
+
+@dataclass(frozen=True)
+class Variances:
+    """Second moments inside a cell of L layers, for n samples.
+
+    Attributes
+    ----------
+    incoming : ndarray of shape (L, n)
+        C_l = w_l v_{l−1} + u_l ‖x‖² + b_l: the variance of a unit of h_l before normalisation.
+    scales : ndarray of shape (L, n)
+        √q_l, the standard deviation of what φ_l is applied to: q_l = C_l, or 1 if normalised.
+    """
+
+    incoming: FloatArray
+    scales: FloatArray
+
+
+def solve_variances(
+    cell: Sequence[Dense],
+    squared_norms: FloatArray,
+    *,
+    moment: Literal["square", "variance"] = "square",
+    raises: bool = True,
+    name: str = "the variance of the cell",
+) -> tuple[Variances, FixedPoint]:
+    """Solve for the variances of all layers at once: one scalar equation for each sample.
+
+    The unknown is v, the second moment of what the last layer passes on.  One turn through the cell
+    gives C_l = w_l v_{l−1} + u_l ‖x‖² + b_l, q_l = C_l, v_l = E φ_l²(√q_l ξ), and must end at v.
+    Normalised pre-activations have q_l = 1, normalised features v_l = 1.  From v = 0 the iteration
+    leads to the smallest solution.
+
+    Parameters
+    ----------
+    cell : sequence of Dense
+    squared_norms : ndarray of shape (n,)
+        ‖x‖².
+    moment : {"square", "variance"}
+        With "variance", v_l = Var φ_l(√q_l ξ): the cell with every φ_l centred.
+    raises : bool, default True
+        Raise `NotConverged` if there is no solution.
+    name : str
+        What the message calls the solution.
+
+    Returns
+    -------
+    Variances, FixedPoint
+        The second is the record of the solve for v.
+    """
+
+    def turn(state: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+        incoming, scales = np.empty((2, len(cell), *state.shape))
+        for index, layer in enumerate(cell):
+            incoming[index] = layer.weight * state + layer.inject * squared_norms + layer.bias
+            variance = np.ones_like(state) if normalised(layer) else incoming[index]
+            scales[index] = np.maximum(np.sqrt(variance), LEAST_SCALE)
+            if layer.normalise == "feature":
+                state = np.ones_like(state)
+            else:
+                try:
+                    state = np.asarray(getattr(layer.activation.moments(scales[index]), moment))
+                except NotIntegrable:  # the iterates have run away
+                    state = np.full_like(state, np.inf)
+        return incoming, scales, state
+
+    def image(state: FloatArray) -> FloatArray:
+        if not (np.isfinite(state).all() and state.max(initial=0.0) < 1e200):
+            return np.full_like(state, np.inf)
+        return turn(np.maximum(state, 0.0))[2]
+
+    remedy = "Smaller weights make it contract."
+    start = np.zeros_like(squared_norms)
+    solution = solve_fixed_point(image, start, raises=raises, name=name, remedy=remedy)
+    if not solution.converged:
+        nothing = np.full((len(cell), *squared_norms.shape), np.nan)
+        return Variances(nothing, nothing), solution
+    incoming, scales, _ = turn(solution.value)
+    return Variances(incoming, scales), solution
+
+
+def normalised(layer: Dense) -> bool:
+    """Whether the pre-activations of a layer have variance one."""
+    return layer.normalise == "preactivation"
+
+
+def _variance(value: object, parameter: str, owner: str) -> float:
+    number = checks.finite_number(value, parameter, owner)
+    if number < 0.0:
+        raise checks.refusal(parameter, owner, "be a variance, at least 0", number)
+    return number
