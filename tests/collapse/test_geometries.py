@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import minimize
 
 from notsodeep.collapse import nearest_etf, seli, simplex_etf
-from notsodeep.collapse.simplex_etf import simplex_coordinates, simplex_gram
+from notsodeep.collapse.geometries import simplex_coordinates, simplex_gram
 from notsodeep.errors import InvalidInput
 
 

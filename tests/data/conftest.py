@@ -19,7 +19,7 @@ import pytest
 
 from notsodeep.data.catalogue import ImageSet
 from notsodeep.data.download import RemoteFile
-from notsodeep.data.image_arrays import ImageArrays
+from notsodeep.data.raw_data import ImageArrays
 from notsodeep.data.raw_formats import IDX
 
 

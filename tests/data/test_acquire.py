@@ -17,9 +17,8 @@ import pytest
 
 from notsodeep.data import image_store
 from notsodeep.data.acquire import acquire, get
-from notsodeep.data.catalogue import IMAGE_SETS, image_set
+from notsodeep.data.catalogue import IMAGE_SETS, DebianPackage, NpmPackage, image_set
 from notsodeep.data.directories import data_directory
-from notsodeep.data.mirrors import DebianPackage, NpmPackage
 from notsodeep.data.raw_formats import IDX
 from notsodeep.errors import DataCorrupted, DataNotFound, SourceUnavailable, UnknownName
 

@@ -18,7 +18,7 @@ from sklearn.preprocessing import StandardScaler
 import notsodeep as nsd
 from notsodeep.errors import InvalidInput, NotEnoughMemory
 from notsodeep.estimators import EquilibriumKernelRidge, kernel_model
-from notsodeep.estimators.dual_weights import dense_bytes
+from notsodeep.estimators.kernel_model import dense_bytes
 
 
 def curve(n: int, p: int = 5) -> tuple[np.ndarray, np.ndarray]:

@@ -13,9 +13,9 @@ import pytest
 
 import notsodeep as nsd
 from explorer.browser import PATIENCE, at_rest, chromium, metric, served
-from notsodeep.explorer.computing import view_of
 from notsodeep.explorer.explorer_data import prepared
 from notsodeep.explorer.limiting_laws import KnownData
+from notsodeep.explorer.shown import view_of
 from notsodeep.explorer.state import ExplorerState
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright drives the browser")

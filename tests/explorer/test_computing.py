@@ -8,7 +8,10 @@ import torch
 
 import notsodeep as nsd
 from notsodeep.errors import FormulaError, InvalidInput, UndeclaredKink
-from notsodeep.explorer.computing import (
+from notsodeep.explorer.cost import inference_cost
+from notsodeep.explorer.explorer_data import mixture_of, prepared
+from notsodeep.explorer.limiting_laws import KnownData
+from notsodeep.explorer.shown import (
     candidate_rows,
     coefficient_rows,
     condition_rows,
@@ -16,11 +19,8 @@ from notsodeep.explorer.computing import (
     headline,
     view_of,
 )
-from notsodeep.explorer.cost import inference_cost
-from notsodeep.explorer.explorer_data import mixture_of, prepared
-from notsodeep.explorer.limiting_laws import KnownData
-from notsodeep.explorer.python_code import code_of
 from notsodeep.explorer.state import ACTIVATIONS, FAMILIES, FORMULA, ExplorerState
+from notsodeep.explorer.take_away import code_of
 from notsodeep.matching import FAMILIES as KNOWN_FAMILIES
 
 SMALL = {"samples": 120, "dimension": 150}

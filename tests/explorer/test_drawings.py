@@ -11,11 +11,11 @@ import pytest
 
 from notsodeep.collapse import layer_peeled, simplex_etf
 from notsodeep.errors import InvalidInput
-from notsodeep.explorer.collapse_view import collapse_view, diagram_records, words
-from notsodeep.explorer.computing import view_of
+from notsodeep.explorer.collapse_page import collapse_view, diagram_records, words
 from notsodeep.explorer.drawings import ALT, archive, figures_of
 from notsodeep.explorer.explorer_data import prepared
 from notsodeep.explorer.limiting_laws import KnownData
+from notsodeep.explorer.shown import view_of
 from notsodeep.explorer.state import CollapseState, ExplorerState
 from notsodeep.plotting.canvas import new_figure, themed_svg
 from notsodeep.plotting.class_geometry import simplex_figure

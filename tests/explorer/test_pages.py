@@ -11,11 +11,11 @@ import pytest
 from streamlit.testing.v1 import AppTest
 
 import notsodeep as nsd
-from notsodeep.explorer.computing import view_of
 from notsodeep.explorer.explorer_data import prepared
 from notsodeep.explorer.limiting_laws import KnownData
 from notsodeep.explorer.page_parts import plain
-from notsodeep.explorer.serving import SCRIPT, options_of
+from notsodeep.explorer.server import SCRIPT, options_of
+from notsodeep.explorer.shown import view_of
 from notsodeep.explorer.state import ExplorerState
 
 SMALL = {"samples": "100", "dimension": "120", "family": "leaky_relu"}

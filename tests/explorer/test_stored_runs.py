@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 import notsodeep as nsd
 from notsodeep.errors import InvalidInput
-from notsodeep.explorer.stored_runs import (
+from notsodeep.explorer.runs_page import (
     chosen_run,
     findings_table,
     reproduced_records,

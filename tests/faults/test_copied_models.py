@@ -17,8 +17,13 @@ import notsodeep as nsd
 from cases import CONTRACT, identifier
 from notsodeep import estimators
 from notsodeep.activations import Activation
-from notsodeep.networks.headed_network import HeadedNetwork, linear_classifier
-from notsodeep.networks.heads import HEAD_KINDS, HeadKind, make_head
+from notsodeep.networks.heads import (
+    HEAD_KINDS,
+    HeadedNetwork,
+    HeadKind,
+    linear_classifier,
+    make_head,
+)
 
 ROWS = np.random.default_rng(0).normal(size=(40, 5))
 LABELS = np.arange(40) % 3

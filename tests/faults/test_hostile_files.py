@@ -16,8 +16,7 @@ import pytest
 from notsodeep.data.own_files import read_own_files
 from notsodeep.errors import DataCorrupted, InvalidInput, NotEnoughMemory, NotSoDeepError
 from notsodeep.files import Manifest
-from notsodeep.files.run_directory import RunDirectory
-from notsodeep.files.run_record import stored_settings
+from notsodeep.files.run_directory import RunDirectory, stored_settings
 from notsodeep.files.stored_arrays import read_npy, read_npz
 
 X = np.arange(12.0).reshape(6, 2)

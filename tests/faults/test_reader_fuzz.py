@@ -22,8 +22,7 @@ import notsodeep as nsd
 from notsodeep.data.own_files import read_own_files
 from notsodeep.errors import NotSoDeepError
 from notsodeep.files import Manifest
-from notsodeep.files.run_directory import RunDirectory
-from notsodeep.files.run_record import stored_settings
+from notsodeep.files.run_directory import RunDirectory, stored_settings
 
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(6, 2)), np.arange(6) % 2

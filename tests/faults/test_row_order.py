@@ -15,8 +15,8 @@ from notsodeep.compilation.finite_networks import train_network
 from notsodeep.compilation.settings import CompileSettings
 from notsodeep.data import draw_rows
 from notsodeep.explorer.explorer_data import prepared
-from notsodeep.explorer.python_code import code_of
 from notsodeep.explorer.state import ExplorerState
+from notsodeep.explorer.take_away import code_of
 
 RELU = nsd.DeepEquilibrium("relu", 0.2)
 

@@ -14,7 +14,7 @@ from notsodeep.kernel_solvers import (
     nystrom_preconditioner,
     solve,
 )
-from notsodeep.kernel_solvers.low_rank import LowRankInverse, pivoted_factor
+from notsodeep.kernel_solvers.preconditioners import LowRankInverse, pivoted_factor
 
 
 def nystrom(rank: int, ridge: float = RIDGE, n: int = 700):  # type: ignore[no-untyped-def]

@@ -13,14 +13,15 @@ from torch import Tensor
 from notsodeep.collapse import head_gain, simplex_etf
 from notsodeep.errors import InvalidInput, NotConverged, NotConvergedWarning, UnknownName
 from notsodeep.networks.backbones import Perceptron
-from notsodeep.networks.fixed_etf import FixedETF
-from notsodeep.networks.headed_network import HeadedNetwork, linear_classifier
 from notsodeep.networks.heads import (
     HEAD_KINDS,
     BoundedHead,
     EquilibriumHead,
     ExplicitHead,
+    FixedETF,
+    HeadedNetwork,
     TruncatedHead,
+    linear_classifier,
     make_head,
 )
 from notsodeep.networks.training import train

@@ -26,8 +26,7 @@ from notsodeep.errors import (
 )
 from notsodeep.networks.build import build
 from notsodeep.networks.modules import EquilibriumNetwork
-from notsodeep.networks.persistence import load, save
-from notsodeep.networks.tensor_digests import sha256_of_tensors
+from notsodeep.networks.persistence import load, save, sha256_of_tensors
 
 X = torch.as_tensor(np.random.default_rng(0).normal(size=(9, 5)) / 3, dtype=torch.float32)
 RAW = np.random.default_rng(1).normal(3.0, 2.0, size=(30, 5))

@@ -21,7 +21,7 @@ def explore_command(
 
     Example: notsodeep explore --port 8501 --no-browser
     """
-    from notsodeep.explorer.serving import serve
+    from notsodeep.explorer.server import serve
 
     if not 1 <= port <= 65535:
         raise InvalidInput(f"port of explore must be from 1 to 65535. Got {port}.")

@@ -1,4 +1,4 @@
-"""What the collapse measures need to know of the features: a few numbers for each class and pair.
+"""What the collapse measures need to know of features and classifier: a few small matrices.
 
 The same record comes from features or from their Gram matrix, so that every measure of the
 features also applies to a kernel.
@@ -6,6 +6,7 @@ features also applies to a kernel.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -105,6 +106,15 @@ def geometry_of_features(
     )
 
 
+def cosine_matrix(gram: FloatArray, rounding: float) -> FloatArray:
+    """Return the cosines of vectors with this Gram matrix; NaN for vectors that are zero."""
+    norms = np.sqrt(np.maximum(np.diag(gram), 0.0))
+    norms = np.where(norms > rounding, norms, np.nan)
+    cosines = gram / np.outer(norms, norms)
+    np.fill_diagonal(cosines, np.where(np.isnan(norms), np.nan, 1.0))
+    return np.asarray(np.clip(cosines, -1.0, 1.0))
+
+
 def numerical_rank(
     singular: FloatArray, num_classes: int, cutoff: float, rounding: float
 ) -> tuple[int, float]:
@@ -117,3 +127,62 @@ def numerical_rank(
         return 0, cutoff
     cutoff = max(cutoff, rounding / largest)
     return min(int((singular > cutoff * largest).sum()), num_classes - 1), cutoff
+
+
+def majority_and_minority(counts: FloatArray | IntArray) -> dict[str, IntArray]:
+    """Split the classes by size, ``{"majority": …, "minority": …}``; empty if all are equal.
+
+    A class is in the minority if it has fewer samples than the average class.  With two sizes these
+    are the smaller classes, whatever their number.
+
+    Examples
+    --------
+    >>> majority_and_minority(np.array([50, 50, 50, 5]))
+    {'majority': array([0, 1, 2]), 'minority': array([3])}
+    """
+    if counts.min() == counts.max():
+        return {}
+    small = counts < counts.mean()
+    return {"majority": np.flatnonzero(~small), "minority": np.flatnonzero(small)}
+
+
+@dataclass(frozen=True, eq=False)
+class ClassifierView:
+    """Classifier and centred class means, a row for each class.
+
+    Attributes
+    ----------
+    W, M : ndarray of shape (K, d)
+    margins : ndarray of shape (K,)
+        Own logit of every class mean minus the largest other one, rounding error subtracted.
+    """
+
+    W: FloatArray
+    M: FloatArray
+    margins: FloatArray
+
+    @classmethod
+    def of(
+        cls, W: FloatArray, b: FloatArray, means: FloatArray, centred: FloatArray
+    ) -> ClassifierView:
+        """Evaluate the classifier W h + b at the class means."""
+        logits = means @ W.T + b
+        own = np.diag(logits).copy()
+        np.fill_diagonal(logits, -math.inf)
+        size = np.linalg.norm(means, axis=1).max() * np.linalg.norm(W, axis=1).max()
+        return cls(W, centred, own - logits.max(axis=1) - ROUNDING * (size + np.abs(b).max()))
+
+    @property
+    def norms(self) -> FloatArray:
+        """‖w_k‖, shape (K,)."""
+        return np.asarray(np.linalg.norm(self.W, axis=1))
+
+    @property
+    def rounding(self) -> float:
+        """Rows shorter than this are zero up to rounding."""
+        return ROUNDING * float(self.norms.max())
+
+    @property
+    def cosines(self) -> FloatArray:
+        """Cosines between the rows of W, shape (K, K)."""
+        return cosine_matrix(self.W @ self.W.T, self.rounding)

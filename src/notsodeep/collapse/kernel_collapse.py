@@ -13,11 +13,10 @@ from notsodeep.collapse.class_geometry import (
     ClassGeometry,
     Weights,
     class_weights,
+    majority_and_minority,
     numerical_rank,
 )
-from notsodeep.collapse.class_groups import majority_and_minority
-from notsodeep.collapse.collapse_report import CollapseReport
-from notsodeep.collapse.summaries import collapse_report
+from notsodeep.collapse.collapse_report import CollapseReport, collapse_report
 
 _EPSILON = float(np.finfo(np.float64).eps)
 

@@ -18,11 +18,11 @@ from notsodeep.collapse.certificate import (
     optimality_certificate,
     relaxation_certificate,
 )
-from notsodeep.collapse.class_groups import majority_and_minority
+from notsodeep.collapse.class_geometry import cosine_matrix, majority_and_minority
 from notsodeep.collapse.cross_entropy import logit_loss
 from notsodeep.collapse.heads import Head, attaining_matrix, head_gain
 from notsodeep.collapse.layer_peeled_optimum import Constraint, LayerPeeledOptimum
-from notsodeep.collapse.measures import angles, cosine_matrix
+from notsodeep.collapse.measures import angles
 from notsodeep.collapse.several_starts import FactoredProblem, best_of_starts
 from notsodeep.collapse.sphere_newton import minimise_on_sphere
 from notsodeep.collapse.symmetric_problem import SymmetricProblem

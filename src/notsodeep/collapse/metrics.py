@@ -8,13 +8,16 @@ from typing import Any, get_args
 from notsodeep import checks
 from notsodeep.checks import FloatArray, IntArray
 from notsodeep.checks import collapse as collapse_checks
-from notsodeep.collapse.class_geometry import Weights, centred_means, geometry_of_features
-from notsodeep.collapse.class_groups import majority_and_minority
+from notsodeep.collapse.class_geometry import (
+    ClassifierView,
+    Weights,
+    centred_means,
+    geometry_of_features,
+    majority_and_minority,
+)
 from notsodeep.collapse.class_statistics import ClassStatistics, ScatterKind
-from notsodeep.collapse.classifier_view import ClassifierView
-from notsodeep.collapse.collapse_report import CollapseReport
-from notsodeep.collapse.nearest_mean import NearestMeanMismatch, nearest_mean_mismatch
-from notsodeep.collapse.summaries import collapse_report
+from notsodeep.collapse.collapse_report import CollapseReport, collapse_report
+from notsodeep.collapse.measures import NearestMeanMismatch, nearest_mean_mismatch
 from notsodeep.errors import InvalidInput
 
 

@@ -7,12 +7,16 @@
 from __future__ import annotations
 
 from notsodeep.data.acquire import Acquired, get
-from notsodeep.data.balanced_batches import BalancedBatches
 from notsodeep.data.covariance_spectrum import CovarianceSpectrum
 from notsodeep.data.dataset import Dataset, Provenance
 from notsodeep.data.directories import data_directory
 from notsodeep.data.gaussian_mixture import GaussianMixture
-from notsodeep.data.imbalance import ExponentialImbalance, StepImbalance, class_weights
+from notsodeep.data.imbalance import (
+    BalancedBatches,
+    ExponentialImbalance,
+    StepImbalance,
+    class_weights,
+)
 from notsodeep.data.loading import load, names
 from notsodeep.data.mixture_statistics import MixtureStatistics
 from notsodeep.data.preprocessing import Preprocessing

@@ -10,12 +10,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from notsodeep.data.image_arrays import ARRAY_NAMES, ImageArrays
+from notsodeep.data.raw_data import ARRAY_NAMES, ImageArrays
 from notsodeep.errors import DataCorrupted
 
 NUM_TRAIN = 1437
 NUM_TEST = 360
 IMAGE_SHAPE = (8, 8)
+LARGEST_PIXEL = 16
 CLASS_NAMES = tuple("0123456789")
 
 _SHA256 = MappingProxyType(

@@ -14,7 +14,7 @@ from notsodeep import checks
 from notsodeep.checks import FloatArray, IntArray
 from notsodeep.data.covariance_spectrum import ClassCovariances, CovarianceSpectrum
 from notsodeep.data.mixture_statistics import MixtureStatistics
-from notsodeep.data.theory_scaling import to_theory_scale
+from notsodeep.data.preprocessing import to_theory_scale
 
 
 @dataclass(frozen=True, eq=False, init=False)

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from notsodeep.data.catalogue import ImageSet
-from notsodeep.data.image_arrays import ARRAY_NAMES, ByteArray, ImageArrays
+from notsodeep.data.raw_data import ARRAY_NAMES, ByteArray, ImageArrays
 from notsodeep.data.raw_files import directory_has, read_archive, read_directory
 from notsodeep.data.raw_formats import RawFormat
 from notsodeep.errors import DataCorrupted, DataNotFound

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.data.image_arrays import ByteArray, ImageArrays
+from notsodeep.data.raw_data import ByteArray, ImageArrays
 from notsodeep.errors import DataCorrupted
 
 _CIFAR_PIXELS = 3 * 32 * 32

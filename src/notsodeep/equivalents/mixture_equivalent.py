@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from notsodeep import checks
 from notsodeep.checks import FloatArray
 from notsodeep.data import MixtureStatistics
-from notsodeep.data.theory_scaling import to_theory_scale
+from notsodeep.data.preprocessing import to_theory_scale
 from notsodeep.equivalents.equivalent_matrix import Equivalent
 from notsodeep.equivalents.mixture_coefficients import Coefficients, coefficients
 from notsodeep.errors import InvalidInput

@@ -16,9 +16,8 @@ from notsodeep.activations import Activation
 from notsodeep.checks import FloatArray, IntArray
 from notsodeep.checks import estimators as estimator_checks
 from notsodeep.data.preprocessing import Preprocessing, PreprocessingKind
-from notsodeep.estimators.calibration import probabilities
-from notsodeep.estimators.finite_models import generator_from, match_on_data
-from notsodeep.estimators.kernel_classifier import encode_classes
+from notsodeep.estimators.kernel_classifier import encode_classes, probabilities
+from notsodeep.estimators.random_features import generator_from, match_on_data
 from notsodeep.estimators.theory_scaler import preprocessed_rows, validated_training_data
 from notsodeep.models import DeepEquilibrium
 

@@ -11,8 +11,12 @@ from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 from notsodeep import checks
 from notsodeep.activations import Activation
 from notsodeep.checks import FloatArray
-from notsodeep.estimators.kernel_matrices import checked_model, kernel_diagonal, kernel_matrix
-from notsodeep.estimators.sigma_derivative import log_sigma_derivative
+from notsodeep.estimators.kernel_matrices import (
+    checked_model,
+    kernel_diagonal,
+    kernel_matrix,
+    log_sigma_derivative,
+)
 from notsodeep.models import Convention, DeepEquilibrium, KernelName
 
 

@@ -15,8 +15,12 @@ from torch import Tensor
 
 from notsodeep import checks
 from notsodeep.activations import Activation
-from notsodeep.estimators.kernel_matrices import checked_model, kernel_diagonal, kernel_matrix
-from notsodeep.estimators.sigma_derivative import log_sigma_derivative
+from notsodeep.estimators.kernel_matrices import (
+    checked_model,
+    kernel_diagonal,
+    kernel_matrix,
+    log_sigma_derivative,
+)
 from notsodeep.models import Convention, DeepEquilibrium, KernelName
 
 with warnings.catch_warnings():

@@ -6,6 +6,8 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import minimize_scalar
+from scipy.special import log_softmax, softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
@@ -16,10 +18,36 @@ from notsodeep.checks import FloatArray, IntArray
 from notsodeep.checks import estimators as estimator_checks
 from notsodeep.data.preprocessing import PreprocessingKind
 from notsodeep.errors import InvalidInput
-from notsodeep.estimators.calibration import fit_slope, probabilities
 from notsodeep.estimators.kernel_model import EquilibriumKernelModel, SolverName
 from notsodeep.estimators.theory_scaler import validated_training_data
 from notsodeep.models import Convention, KernelName
+
+_LOGARITHMS = (-7.0, 7.0)  # of the slope; scores are of order one
+
+
+def fit_slope(scores: FloatArray, labels: IntArray) -> float:
+    """Find β that makes softmax(β·scores) most likely, for scores on samples not fitted to.
+
+    Temperature scaling (Guo, Pleiss, Sun and Weinberger, ICML 2017): the order of the classes, and
+    so the prediction, stays.  The likelihood is concave in β.
+
+    Parameters
+    ----------
+    scores : ndarray of shape (n, K)
+    labels : ndarray of shape (n,)
+        In 0 … K − 1.
+    """
+    rows = np.arange(len(labels))
+
+    def loss(logarithm: float) -> float:
+        return -float(log_softmax(np.exp(logarithm) * scores, axis=1)[rows, labels].mean())
+
+    return float(np.exp(minimize_scalar(loss, bounds=_LOGARITHMS, method="bounded").x))
+
+
+def probabilities(scores: FloatArray, slope: float) -> FloatArray:
+    """Return softmax(β·scores), shape (n, K)."""
+    return np.asarray(softmax(slope * scores, axis=1))
 
 
 def _is_calibrated(estimator: Any) -> bool:

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import AutoLocator, MaxNLocator
 
 from notsodeep.checks import FloatArray
-from notsodeep.explorer.computing import View
+from notsodeep.explorer.shown import View
 from notsodeep.plotting.canvas import house_style, new_figure, svg_text
 from notsodeep.plotting.matches import (
     draw_activations,

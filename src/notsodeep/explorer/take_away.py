@@ -3,23 +3,213 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
-from typing import TYPE_CHECKING
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import streamlit as st
 
-from notsodeep.data import Dataset
-from notsodeep.errors import NotSoDeepError
-from notsodeep.explorer.computing import View
+from notsodeep.compilation.finite_networks import train_network
+from notsodeep.compilation.settings import CompileSettings
+from notsodeep.data import Dataset, draw_rows
+from notsodeep.errors import MissingPackage, NoOnnxForm, NotConverged, NotSoDeepError
+from notsodeep.explorer.cost import TOLERANCE
 from notsodeep.explorer.drawings import archive
 from notsodeep.explorer.explorer_controls import Upload
+from notsodeep.explorer.explorer_data import SPACING
 from notsodeep.explorer.page_parts import plain, show_error
-from notsodeep.explorer.python_code import code_of
-from notsodeep.explorer.state import ExplorerState
+from notsodeep.explorer.shown import View
+from notsodeep.explorer.state import FORMULA, UPLOAD, ExplorerState
 from notsodeep.matching import Match
+from notsodeep.networks.build import build
+from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule
+from notsodeep.networks.onnx_export import export_onnx
+from notsodeep.networks.persistence import save
+from notsodeep.networks.timing import TimingTable, time_against
 
-if TYPE_CHECKING:
-    from notsodeep.explorer.built_networks import BuiltNetworks
+
+def code_of(state: ExplorerState, upload_name: str = "data.npz") -> str:
+    """Return a script that ends with the certificate of the page.
+
+    Parameters
+    ----------
+    state : ExplorerState
+    upload_name : str
+        Name of the uploaded file, if one is used.
+    """
+    return "\n".join(
+        [
+            *(["import numpy as np"] if state.data == "mixture" else []),
+            "import notsodeep as nsd",
+            "",
+            *_data(state, upload_name),
+            "",
+            *_model(state),
+            "found = nsd.match(",
+            "    deq,",
+            "    X,",
+            f"    family={state.family!r},",
+            f"    kernel={state.kernel!r},",
+            f"    convention={state.convention!r},",
+            f"    refine={state.refine},",
+            ")",
+            "print(found)",
+            f"certificate = found.certify(X_test{'' if _one_class(state) else ', y_test'})",
+            "print(certificate)",
+            "",
+            "# A finite network with random weights; fit its read-out, or train it:",
+            f"# net = nsd.build(found.network, X.shape[1], {state.width}, out_features, "
+            f"rng={state.seed})",
+            "",
+        ]
+    )
+
+
+_PARTS = ("X, y = data.X, data.y", "X_test, y_test = data.X_test, data.y_test")
+
+
+def _one_class(state: ExplorerState) -> bool:
+    return state.data == "sphere" or (state.data == "mixture" and state.num_classes == 1)
+
+
+def _data(state: ExplorerState, upload_name: str) -> list[str]:
+    n, seed = state.samples, state.seed
+    if state.data == "mixture":
+        return [
+            f"p, a = {state.dimension}, np.arange({state.num_classes})  # features, classes",
+            f"means = np.zeros(({state.num_classes}, p))",
+            f"means[a, {SPACING} * a] = {state.means!r}",
+            f"covariances = 1.0 + {state.trace_step!r} * a / np.sqrt(p)",
+            *_spread(state.spread),
+            "mixture = nsd.data.GaussianMixture(means, covariances)",
+            f"rng = np.random.default_rng({seed})",
+            f"X, y = mixture.sample({n}, rng)",
+            f"X_test, y_test = mixture.sample({n}, rng)",
+        ]
+    if state.data == "sphere":
+        sizes = f"samples={n}, test_samples={n}, dimension={state.dimension}"
+        return [f'data = nsd.data.load("sphere", {sizes}, rng={seed})', *_PARTS]
+    if state.data == UPLOAD:
+        return [
+            f"path = {upload_name!r}",
+            "whole = nsd.data.load(path)  # to count its rows",
+            "rows, test_rows = len(whole.X), len(whole.X_test)",
+            "data = nsd.data.load(",
+            "    path,",
+            f"    samples=min({n}, rows if test_rows else rows // 2),",
+            f"    test_samples=min({n}, test_rows or rows // 2),",
+            "    balanced=False,",
+            f"    rng={seed},",
+            ")",
+            *_PARTS,
+        ]
+    classes = f", classes={list(state.class_names)!r}" if state.class_names else ""
+    loaded = f"data = nsd.data.load({state.data!r}{classes}, samples={n}, rng={seed})"
+    return [
+        loaded,
+        f"drawn = nsd.data.draw_rows(data.X_test, {n}, rng={seed})",
+        "X, y = data.X, data.y",
+        "X_test, y_test = data.X_test[drawn], data.y_test[drawn]",
+    ]
+
+
+def _spread(spread: float) -> list[str]:
+    if spread == 0.0:
+        return []
+    return [
+        f"levels = np.where(np.arange(p) % 2 == 0, 1.0 + {spread!r}, 1.0 - {spread!r})",
+        "covariances = np.outer(covariances, levels)",
+    ]
+
+
+def _model(state: ExplorerState) -> list[str]:
+    if state.activation != FORMULA:
+        return [f"deq = nsd.DeepEquilibrium({state.activation!r}, sigma_a2={state.sigma_a2!r})"]
+    formula = f"{state.formula!r}, kinks={state.kink_points!r}"
+    return [
+        f"phi = nsd.activations.from_formula({formula})",
+        f"deq = nsd.DeepEquilibrium(phi, sigma_a2={state.sigma_a2!r})",
+    ]
+
+
+_BATCH = 256
+_REPEATS = 5
+
+
+@dataclass(frozen=True, eq=False)
+class BuiltNetworks:
+    """The matched network in files, and what was measured.
+
+    Attributes
+    ----------
+    safetensors : bytes
+    onnx : bytes or None
+    onnx_note : str
+        Why there is no ONNX file.
+    accuracy : float or None
+        Of the network on held-out rows, its read-out fitted by ridge regression; None if there
+        is one class only, and the read-out is random.
+    timing : TimingTable or None
+        Against the DEQ of the same width, read-out trained.
+    timing_note : str
+        Why there is none.
+    """
+
+    safetensors: bytes
+    onnx: bytes | None
+    onnx_note: str
+    accuracy: float | None
+    timing: TimingTable | None
+    timing_note: str
+
+
+def built_networks(state: ExplorerState, found: Match, data: Dataset) -> BuiltNetworks:
+    """Draw the matched network at the state's width, fit its read-out, and time it.
+
+    Raises
+    ------
+    NotSoDeepError
+        It cannot be built; the message says why.
+    """
+    sizes = (data.X.shape[1], state.width, len(data.classes), state.seed)
+    deq = build(found.deq, *sizes, trainable="readout")
+    with tempfile.TemporaryDirectory(prefix="notsodeep-") as directory:
+        place = Path(directory)
+        module = build(found.network, *sizes, trainable="readout")
+        accuracy = None
+        if len(data.classes) > 1:
+            settings = CompileSettings(found.deq, width=state.width, seed=state.seed)
+            module, record = train_network(found.network, data, settings, 0, place)
+            accuracy = float(record["accuracy"])
+        assert isinstance(deq, EquilibriumNetwork)
+        assert isinstance(module, ExplicitModule)
+        target, onnx = place / "network.safetensors", place / "network.onnx"
+        options = {"preprocessing": data.preprocessing, "classes": data.classes}
+        save(module, target, **options)  # type: ignore[arg-type]
+        note = ""
+        try:
+            export_onnx(module, onnx, **options)  # type: ignore[arg-type]
+        except (MissingPackage, NoOnnxForm) as error:
+            note = str(error)
+        timing, timing_note = _timed(deq, module, data, state.seed)
+        return BuiltNetworks(
+            target.read_bytes(),
+            None if note else onnx.read_bytes(),
+            note,
+            accuracy,
+            timing,
+            timing_note,
+        )
+
+
+def _timed(
+    deq: EquilibriumNetwork, module: ExplicitModule, data: Dataset, seed: int
+) -> tuple[TimingTable | None, str]:
+    try:
+        rows = data.X[draw_rows(data.X, _BATCH, seed)]
+        return time_against(deq, module, rows, tolerance=TOLERANCE, repeats=_REPEATS), ""
+    except NotConverged as error:
+        return None, str(error)
 
 
 @st.cache_resource(max_entries=2, show_spinner="Building, fitting and timing the networks …")
@@ -29,7 +219,7 @@ def _built(
     _found: Match,
     _data: Dataset,
 ) -> BuiltNetworks:
-    from notsodeep.explorer.built_networks import built_networks
+    from notsodeep.explorer.take_away import built_networks
 
     return built_networks(_state, _found, _data)
 

@@ -6,12 +6,15 @@ holds, so something half-written never looks complete.
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
+import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from notsodeep import checks
+from notsodeep import __version__, checks
 from notsodeep.errors import DataCorrupted
 from notsodeep.files.atomic_files import write_json
 from notsodeep.files.digests import sha256_of_file
@@ -127,3 +130,15 @@ def _inside(digests: dict[str, str]) -> dict[str, str]:
         if not is_inside(name) or not isinstance(digest, str):
             raise ValueError(f"the entry {name!r} is not a file of the directory with its SHA-256")
     return digests
+
+
+_PACKAGES = ("numpy", "scipy", "numba", "torch")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python, of this package and of those that compute for it."""
+    found = {"notsodeep": __version__, "python": platform.python_version()}
+    for name in _PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):  # torch is an extra
+            found[name] = importlib.metadata.version(name)
+    return found

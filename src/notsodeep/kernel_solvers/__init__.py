@@ -2,13 +2,16 @@
 
 from notsodeep.kernel_solvers.early_stopping import EarlyStoppingPath, early_stopping_path
 from notsodeep.kernel_solvers.eigenpairs import Eigenpairs, top_eigenpairs
-from notsodeep.kernel_solvers.limiting_averages import predicted_effective_dimension
 from notsodeep.kernel_solvers.preconditioners import (
     combined_preconditioner,
     equivalent_preconditioner,
     nystrom_preconditioner,
 )
-from notsodeep.kernel_solvers.ridge_paths import RidgePath, ridge_path
+from notsodeep.kernel_solvers.ridge_paths import (
+    RidgePath,
+    predicted_effective_dimension,
+    ridge_path,
+)
 from notsodeep.kernel_solvers.solving import Solution, solve
 from notsodeep.kernel_solvers.spectral_density import SpectralDensity, spectral_density
 

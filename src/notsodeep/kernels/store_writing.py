@@ -17,7 +17,7 @@ from notsodeep.files import Manifest, manifests
 from notsodeep.files.atomic_files import make_directory, write_json
 from notsodeep.files.digests import sha256_of_array
 from notsodeep.files.locks import exclusive_lock
-from notsodeep.files.versions import versions
+from notsodeep.files.manifests import versions
 from notsodeep.kernels.block_source import BLOCK, BlockSource
 from notsodeep.kernels.kernel_store import KernelStore
 from notsodeep.kernels.store_description import (

@@ -6,6 +6,7 @@ one file, which can be moved, says what it is and whether it is still what was w
 
 from __future__ import annotations
 
+import hashlib
 import json
 import numbers
 import struct
@@ -13,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors
 import safetensors.torch
 import torch
@@ -25,7 +27,6 @@ from notsodeep.errors import DataCorrupted, DataNotFound
 from notsodeep.files import atomic_write
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule, FeatureNetwork
-from notsodeep.networks.tensor_digests import sha256_of_tensors
 
 _ENTRY = "notsodeep"  # of the metadata
 _VERSION = 1
@@ -294,3 +295,13 @@ def _same_digest(found: str, expected: str | None, path: Path) -> None:
 def _no_such_network(path: Path) -> DataNotFound:
     """Word the absence of a saved network."""
     return DataNotFound(f"There is no file {path}. Write one with notsodeep.save(module, path).")
+
+
+def sha256_of_tensors(tensors: Mapping[str, Tensor], beside: str = "") -> str:
+    """Hexadecimal SHA-256 of a text and of names, dtypes, shapes and values, in order of names."""
+    digest = hashlib.sha256(f"{beside};".encode())
+    for name, tensor in sorted(tensors.items()):
+        array = np.ascontiguousarray(tensor.detach().cpu().numpy())
+        digest.update(f"{name} {array.dtype} {tuple(tensor.shape)};".encode())
+        digest.update(array.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()

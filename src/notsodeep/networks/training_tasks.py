@@ -22,8 +22,8 @@ from notsodeep.networks.feature_rows import (
     tensor_targets,
 )
 from notsodeep.networks.modules import FeatureNetwork
+from notsodeep.networks.persistence import sha256_of_tensors
 from notsodeep.networks.readout import features_fit
-from notsodeep.networks.tensor_digests import sha256_of_tensors
 from notsodeep.networks.training_records import SolverSummary, TrainingSettings
 
 _OWNER = "train"

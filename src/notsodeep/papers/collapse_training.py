@@ -74,9 +74,7 @@ from notsodeep.data import Dataset, load
 from notsodeep.data.loading import file_digests
 from notsodeep.files.run_directory import RunDirectory
 from notsodeep.networks.backbones import Perceptron, ResNet18
-from notsodeep.networks.fixed_etf import FixedETF
-from notsodeep.networks.headed_network import HeadedNetwork, linear_classifier
-from notsodeep.networks.heads import HeadKind, make_head
+from notsodeep.networks.heads import FixedETF, HeadedNetwork, HeadKind, linear_classifier, make_head
 from notsodeep.networks.training import train
 from notsodeep.networks.training_records import EpochRecord
 from notsodeep.papers.collapse_measurements import HeadMeasurements

@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from notsodeep.files.versions import versions
+from notsodeep.files.manifests import versions
 from notsodeep.papers.reproduction import Experiment
 from notsodeep.report.page import NAME, inline_figure, write_page
 
