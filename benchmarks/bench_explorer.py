@@ -23,7 +23,7 @@ from measure import Results, benchmark_parser
 
 from notsodeep.explorer.drawings import figures_of
 from notsodeep.explorer.explorer_data import prepared
-from notsodeep.explorer.explorer_page import settle
+from notsodeep.explorer.explorer_results import settle
 from notsodeep.explorer.limiting_laws import KnownData
 from notsodeep.explorer.shown import view_of
 from notsodeep.explorer.state import ExplorerState
