@@ -124,6 +124,6 @@ def test_scatter_matrix_must_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y, _, _ = draw(mixture_of("isotropic", 100), 80)
     stats = MixtureStatistics.estimate(X, y)
     eq = nsd.equivalent(nsd.DeepEquilibrium("tanh", 0.2).centred(stats.tau0), X, stats)
-    monkeypatch.setattr("notsodeep.checks.memory.available_memory", lambda: 1000)
+    monkeypatch.setattr("notsodeep.checks.available_memory", lambda: 1000)
     with pytest.raises(NotEnoughMemory, match="scatter matrix of the features"):
         nsd.limiting_spectrum(eq, population="deconvolved")

@@ -103,7 +103,7 @@ def test_a_bomb_is_refused_by_the_size_it_states(
     """A few kilobytes that unpack to 40 MB, on a machine with 20 MB."""
     path = archive(tmp_path / "d.npz", {"X.npy": header((5_000_000, 1)) + bytes(40_000_000)})
     assert path.stat().st_size < 60_000
-    monkeypatch.setattr("notsodeep.checks.memory.available_memory", lambda: 20_000_000)
+    monkeypatch.setattr("notsodeep.checks.available_memory", lambda: 20_000_000)
     with pytest.raises(NotEnoughMemory, match="GiB of data"):
         read_own_files(path)
 

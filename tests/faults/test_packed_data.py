@@ -150,7 +150,7 @@ def test_sets_beyond_the_free_memory(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "small").mkdir()
     for name in IDX.members:
         (tmp_path / "small" / name).write_bytes(b"")
-    monkeypatch.setattr("notsodeep.checks.memory.available_memory", lambda: 100)
+    monkeypatch.setattr("notsodeep.checks.available_memory", lambda: 100)
     with pytest.raises(NotEnoughMemory):
         find_and_read(SMALL, tmp_path)
 
@@ -188,6 +188,6 @@ def test_packed_weights_beyond_the_free_memory(
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("vgg/data.pkl", bytes(40_000_000))
     assert path.stat().st_size < 60_000
-    monkeypatch.setattr("notsodeep.checks.memory.available_memory", lambda: 20_000_000)
+    monkeypatch.setattr("notsodeep.checks.available_memory", lambda: 20_000_000)
     with pytest.raises(NotEnoughMemory):
         VGG19Features(path).network()

@@ -241,7 +241,7 @@ def test_bad_arguments_are_refused() -> None:
 
 
 def test_results_that_do_not_fit_are_refused_before_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks.memory, "available_memory", lambda: 1000)
+    monkeypatch.setattr(checks, "available_memory", lambda: 1000)
     with pytest.raises(NotEnoughMemory, match=r"needs .* GiB.*KernelOperator"):
         nsd.conjugate_kernel(MODELS[0], np.ones((100, 3)))
     room = np.empty((100, 100))

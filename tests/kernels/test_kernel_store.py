@@ -299,7 +299,7 @@ def test_wrong_arguments_are_refused_before_anything_is_written(tmp_path: Path) 
 def test_a_dense_copy_that_does_not_fit_is_refused(
     whole: KernelStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checks.memory, "available_memory", lambda: 1 << 20)
+    monkeypatch.setattr(checks, "available_memory", lambda: 1 << 20)
     with pytest.raises(NotEnoughMemory):
         whole.to_dense()
     assert whole.read(slice(10)).shape == (10, 700)

@@ -175,7 +175,7 @@ def test_memory_is_of_the_order_of_the_samples() -> None:
 
 def test_large_dense_forms_are_refused_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     M = make("tall", 1.7, "definite")
-    monkeypatch.setattr(checks.memory, "available_memory", lambda: 1000)
+    monkeypatch.setattr(checks, "available_memory", lambda: 1000)
     with pytest.raises(NotEnoughMemory, match="dense form of a 60 × 60 matrix"):
         M.to_dense()
 

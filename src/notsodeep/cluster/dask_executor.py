@@ -19,9 +19,8 @@ from dask.utils import funcname
 from distributed import Client, KilledWorker, as_completed
 
 from notsodeep import checks
-from notsodeep.checks import storage
 from notsodeep.cluster.dask_workers import Workers
-from notsodeep.cluster.executors import WORKER_TIMEOUT, Executor, Handle
+from notsodeep.cluster.executors import WORKER_TIMEOUT, Executor, Handle, own_handles
 from notsodeep.errors import WorkersLost
 from notsodeep.threads import single_thread
 
@@ -195,7 +194,7 @@ def _is_lost(future: Any) -> bool:
 
 def _own(arguments: Sequence[Handle]) -> list[_Remote]:
     handles = [handle for handle in arguments if isinstance(handle, _Remote)]
-    storage.own_handles(len(handles) == len(arguments), "DaskExecutor")
+    own_handles(len(handles) == len(arguments), "DaskExecutor")
     return handles
 
 

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from notsodeep import checks, extras
-from notsodeep.checks import storage
 from notsodeep.threads import map_threads
 
 if TYPE_CHECKING:
@@ -142,7 +141,7 @@ class InProcess(Executor):
     ) -> Iterator[tuple[int, Result]]:
         """Yield the results in the order of the items."""
         handles = [handle for handle in arguments if isinstance(handle, _Values)]
-        storage.own_handles(len(handles) == len(arguments), "InProcess")
+        own_handles(len(handles) == len(arguments), "InProcess")
 
         def work(position: int) -> tuple[int, Result]:
             return position, function(items[position], *(h.of(position) for h in handles))
@@ -191,3 +190,10 @@ def open_executor(
     from notsodeep.cluster.dask_executor import DaskExecutor
 
     return DaskExecutor(where, worker_timeout)
+
+
+def own_handles(own: bool, owner: str) -> None:
+    """Require that handles come from the executor they are given to."""
+    if not own:
+        requirement = "be handles made by its own share() or keep()"
+        raise checks.refusal("arguments", owner, requirement, "something else")

@@ -10,7 +10,7 @@ import numpy as np
 
 from notsodeep import checks
 from notsodeep.checks import FloatArray
-from notsodeep.checks import collapse as collapse_checks
+from notsodeep.collapse import requirements
 from notsodeep.collapse.cross_entropy import logit_loss
 from notsodeep.records import Record
 
@@ -105,7 +105,7 @@ def optimality_certificate(
     False
     """
     owner = "optimality_certificate"
-    sizes = collapse_checks.class_counts(counts, owner)
+    sizes = requirements.class_counts(counts, owner)
     K = len(sizes)
     L = checks.matrix_of_shape(logits, (K, K), "logits", owner)
     radius = K * checks.positive_number(budget, "budget", owner)

@@ -8,7 +8,7 @@ import numpy as np
 
 from notsodeep import checks
 from notsodeep.checks import FloatArray
-from notsodeep.checks import collapse as collapse_checks
+from notsodeep.collapse import requirements
 from notsodeep.records import Plotted, Record
 
 
@@ -33,7 +33,7 @@ def simplex_etf(num_classes: int, num_features: int, rng: int | np.random.Genera
     array([ 1.   , -0.333, -0.333, -0.333])
     """
     owner = "simplex_etf"
-    K = collapse_checks.num_classes_of_simplex(num_classes, owner)
+    K = requirements.num_classes_of_simplex(num_classes, owner)
     d = checks.positive_integer(num_features, "num_features", owner)
     _room_for_simplex(K, d, owner)
     normal = checks.random_generator(rng, owner).standard_normal((d, K - 1))
@@ -105,9 +105,9 @@ def nearest_etf(vectors: object) -> NearestETF:
     True
     """
     owner = "nearest_etf"
-    M = checks.samples(collapse_checks.host_array(vectors), "vectors", owner)
+    M = checks.samples(requirements.host_array(vectors), "vectors", owner)
     K, d = M.shape
-    collapse_checks.num_classes_of_simplex(K, owner)
+    requirements.num_classes_of_simplex(K, owner)
     _room_for_simplex(K, d, owner)
     centre = M.mean(axis=0)
     centred = M - centre
@@ -186,7 +186,7 @@ def seli(counts: object) -> SeliGeometry:
     >>> (geometry.features @ geometry.classifier.T).round(3)[0]
     array([ 0.667, -0.333, -0.333])
     """
-    n = collapse_checks.class_counts(counts, "seli")
+    n = requirements.class_counts(counts, "seli")
     K = len(n)
     encoded = (np.eye(K) - 1.0 / K) * np.sqrt(n)
     left, singular, right = np.linalg.svd(encoded)

@@ -8,7 +8,7 @@ import numpy as np
 
 from notsodeep import checks
 from notsodeep.checks import FloatArray
-from notsodeep.checks import collapse as collapse_checks
+from notsodeep.collapse import requirements
 
 Head = Literal["plain", "explicit", "residual", "deq"]
 
@@ -43,8 +43,8 @@ def head_gain(
     """
     owner = "head_gain"
     checks.known_name(head, get_args(Head), "head")
-    bound = collapse_checks.head_budget(head, spectral_budget, owner)
-    collapse_checks.head_options(head, "spectral", solver_steps, owner)
+    bound = requirements.head_budget(head, spectral_budget, owner)
+    requirements.head_options(head, "spectral", solver_steps, owner)
     if head == "explicit":
         return bound
     if head == "residual":

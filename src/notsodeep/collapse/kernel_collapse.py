@@ -8,7 +8,7 @@ import numpy as np
 
 from notsodeep import checks
 from notsodeep.checks import FloatArray, IntArray
-from notsodeep.checks import collapse as collapse_checks
+from notsodeep.collapse import requirements
 from notsodeep.collapse.class_geometry import (
     ClassGeometry,
     Weights,
@@ -64,9 +64,9 @@ def kernel_nc1(
     gram = _gram_matrix(K, owner)
     checks.known_name(centring, get_args(Weights), "centring")
     checks.known_name(weighting, get_args(Weights), "weighting")
-    smallest_cutoff = collapse_checks.small_fraction(cutoff, "cutoff", owner)
+    smallest_cutoff = checks.share(cutoff, "cutoff", owner)
     labels = checks.class_labels(y, len(gram), owner)
-    num_classes = collapse_checks.num_classes_of_simplex(int(labels.max()) + 1, owner)
+    num_classes = requirements.num_classes_of_simplex(int(labels.max()) + 1, owner)
     checks.class_labels(labels, len(gram), owner, num_classes)
     counts = np.bincount(labels, minlength=num_classes)
     checks.class_sizes(counts, 1, owner, "from 0 to the largest label")

@@ -10,7 +10,7 @@ import numpy as np
 
 from notsodeep import checks
 from notsodeep.checks import FloatArray, IntArray
-from notsodeep.checks import collapse as collapse_checks
+from notsodeep.collapse import requirements
 from notsodeep.collapse.certificate import (
     FeatureBudget,
     OptimalityCertificate,
@@ -40,7 +40,7 @@ def balanced_loss(num_classes: int, budget: float) -> float:
     >>> round(balanced_loss(3, budget=2.0), 6), round(optimum.loss, 6)
     (0.094923, 0.094923)
     """
-    K = collapse_checks.num_classes_of_simplex(num_classes, "balanced_loss")
+    K = requirements.num_classes_of_simplex(num_classes, "balanced_loss")
     C = checks.positive_number(budget, "budget", "balanced_loss")
     return math.log1p((K - 1) * math.exp(-K * C / (K - 1)))
 
@@ -101,16 +101,16 @@ def layer_peeled(
     1.0
     """
     owner = "layer_peeled"
-    sizes = collapse_checks.class_counts(counts, owner)
+    sizes = requirements.class_counts(counts, owner)
     root_budget = checks.positive_number(budget, "budget", owner)
     checks.known_name(head, get_args(Head), "head")
     checks.known_name(feature_budget, get_args(FeatureBudget), "feature budget")
     checks.known_name(constraint, get_args(Constraint), "constraint")
-    collapse_checks.head_options(head, constraint, solver_steps, owner)
+    requirements.head_options(head, constraint, solver_steps, owner)
     gain = head_gain(head, spectral_budget, solver_steps)
     chosen = majority_and_minority(sizes).get("minority")
     if minority is not None:
-        chosen = collapse_checks.class_indices(minority, len(sizes), "minority", owner)
+        chosen = requirements.class_indices(minority, len(sizes), "minority", owner)
     number_of_starts = checks.positive_integer(starts, "starts", owner)
     generator = checks.random_generator(rng, owner)
 

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from notsodeep import checks
 from notsodeep.checks import FloatArray, IntArray
-from notsodeep.checks import collapse as collapse_checks
+from notsodeep.collapse import requirements
 from notsodeep.collapse.class_geometry import (
     ClassifierView,
     Weights,
@@ -67,17 +67,17 @@ class CollapseMetrics:
         groups: Mapping[str, Any] | None = None,
     ) -> None:
         owner = "CollapseMetrics"
-        self.num_classes = collapse_checks.num_classes_of_simplex(num_classes, owner)
+        self.num_classes = requirements.num_classes_of_simplex(num_classes, owner)
         checks.known_name(centring, get_args(Weights), "centring")
         checks.known_name(weighting, get_args(Weights), "weighting")
         checks.known_name(scatter, get_args(ScatterKind), "scatter")
         self.centring: Weights = centring
         self.weighting: Weights = weighting
         self.scatter: ScatterKind = scatter
-        self.cutoff = collapse_checks.small_fraction(cutoff, "cutoff", owner)
+        self.cutoff = checks.share(cutoff, "cutoff", owner)
         self.groups: dict[str, IntArray] | None = None
         if groups is not None:
-            self.groups = collapse_checks.class_groups(groups, self.num_classes, owner)
+            self.groups = requirements.class_groups(groups, self.num_classes, owner)
         self._statistics: ClassStatistics | None = None
 
     @property
@@ -105,7 +105,7 @@ class CollapseMetrics:
         labels : array-like or tensor of shape (n,)
             Integers 0 … K − 1.
         """
-        rows, classes = collapse_checks.labelled_features(
+        rows, classes = requirements.labelled_features(
             features, labels, self.num_classes, "CollapseMetrics.update"
         )
         self._matching(rows.shape[1], "features", "CollapseMetrics.update").add(rows, classes)
@@ -139,11 +139,11 @@ class CollapseMetrics:
         owner = "CollapseMetrics.mismatch"
         statistics = self._complete(owner)
         weights, bias = self._classifier(W, b, owner)
-        rows = checks.samples(collapse_checks.host_array(features), "features", owner)
+        rows = checks.samples(requirements.host_array(features), "features", owner)
         _same_width(rows.shape[1], statistics.num_features, "features", owner)
         classes = None
         if labels is not None:
-            host = collapse_checks.host_array(labels)
+            host = requirements.host_array(labels)
             classes = checks.class_labels(host, len(rows), owner, self.num_classes)
         return nearest_mean_mismatch(rows, statistics.means, weights, bias, classes)
 
@@ -192,7 +192,7 @@ class CollapseMetrics:
 
     def _classifier(self, W: object, b: object, owner: str) -> tuple[FloatArray, FloatArray]:
         width = self.statistics.num_features
-        return collapse_checks.classifier(W, b, self.num_classes, width, owner)
+        return requirements.classifier(W, b, self.num_classes, width, owner)
 
 
 def _same_width(found: int, expected: int, parameter: str, owner: str) -> None:

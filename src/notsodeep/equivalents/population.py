@@ -144,7 +144,11 @@ def _deconvolved(X: FloatArray, stats: MixtureStatistics) -> Population:
     """
     n, p = X.shape
     K = len(stats.counts)
-    checks.enough_memory(3 * 8 * p * p, "The scatter matrix of the features")
+    checks.enough_memory(
+        3 * 8 * p * p,
+        "The scatter matrix of the features",
+        "Reduce the number of features, by a random projection for instance.",
+    )
     # The sample's own means, also where those of the mixture are known: J is then orthogonal to W.
     means = (stats.J / stats.counts).T @ X
     centred = X - means[stats.J.argmax(axis=1)]

@@ -14,7 +14,6 @@ from sklearn.utils.validation import check_is_fitted
 from notsodeep import checks, extras
 from notsodeep.activations import Activation
 from notsodeep.checks import FloatArray, IntArray
-from notsodeep.checks import estimators as estimator_checks
 from notsodeep.data.preprocessing import Preprocessing, PreprocessingKind
 from notsodeep.estimators.kernel_classifier import encode_classes, probabilities
 from notsodeep.estimators.random_features import generator_from, match_on_data
@@ -121,7 +120,7 @@ class CompiledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
         checks.known_name(self.train, get_args(Train), f"train of {owner}")
         checks.positive_number(self.ridge, "ridge", owner)
-        refine = estimator_checks.flag(self.refine, "refine", owner)
+        refine = checks.flag(self.refine, "refine", owner)
         width = checks.positive_integer(self.width, "width", owner)
         deq = DeepEquilibrium(self.activation, self.sigma_a2)
         rows, given = validated_training_data(self, X, y, self.preprocessing)

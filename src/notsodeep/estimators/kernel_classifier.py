@@ -15,7 +15,6 @@ from sklearn.utils.multiclass import check_classification_targets
 from notsodeep import checks
 from notsodeep.activations import Activation
 from notsodeep.checks import FloatArray, IntArray
-from notsodeep.checks import estimators as estimator_checks
 from notsodeep.data.preprocessing import PreprocessingKind
 from notsodeep.errors import InvalidInput
 from notsodeep.estimators.kernel_model import EquilibriumKernelModel, SolverName
@@ -123,7 +122,7 @@ class EquilibriumKernelClassifier(ClassifierMixin, EquilibriumKernelModel):  # t
     def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
         """Fit to rows X, shape (n, p), and labels y, shape (n,), numbers or names."""
         owner = type(self).__name__
-        calibrated = estimator_checks.flag(self.calibrated, "calibrated", owner)
+        calibrated = checks.flag(self.calibrated, "calibrated", owner)
         rows, given = validated_training_data(self, X, y, self.preprocessing)
         labels = encode_classes(self, given)
         signs = _signs(labels, len(self.classes_))

@@ -16,8 +16,6 @@ from sklearn.utils.validation import check_is_fitted
 from notsodeep import checks
 from notsodeep.activations import Activation
 from notsodeep.checks import FloatArray
-from notsodeep.checks import estimators as estimator_checks
-from notsodeep.checks import solvers as solver_checks
 from notsodeep.data.preprocessing import Preprocessing, PreprocessingKind
 from notsodeep.errors import InvalidInput, NotConverged, NotEnoughMemory
 from notsodeep.estimators.kernel_matrices import (
@@ -26,6 +24,7 @@ from notsodeep.estimators.kernel_matrices import (
     root_mean_square_norm,
 )
 from notsodeep.estimators.theory_scaler import preprocessed_rows
+from notsodeep.kernel_solvers import requirements as solver_requirements
 from notsodeep.kernel_solvers.preconditioners import nystrom_preconditioner
 from notsodeep.kernel_solvers.ridge_paths import Score, ridge_path
 from notsodeep.kernel_solvers.solving import solve
@@ -150,7 +149,7 @@ def _cholesky_solution(K: FloatArray, Y: FloatArray, ridge: float, owner: str) -
     except np.linalg.LinAlgError:
         raise _ridge_too_small(ridge, owner) from None
     weights = np.asarray(cho_solve(factor, Y, check_finite=False))
-    solver_checks.resolved(K, weights, Y, ridge, owner, ", and ridge='gcv' finds one")
+    solver_requirements.resolved(K, weights, Y, ridge, owner, ", and ridge='gcv' finds one")
     return weights
 
 
@@ -221,7 +220,7 @@ class EquilibriumKernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-lea
         """Fit to validated rows (n, p) and targets (n, k), and set the fitted attributes."""
         owner = type(self).__name__
         model = checked_model(self.activation, self.sigma_a2, self.kernel, self.convention, owner)
-        centred = estimator_checks.flag(self.centred, "centred", owner)
+        centred = checks.flag(self.centred, "centred", owner)
         ridge = _ridge_or_rule(self.ridge, RULES, owner)
         tolerance = checks.positive_number(self.tolerance, "tolerance", owner)
         if self.rank is not None:

@@ -9,8 +9,9 @@ from numpy.typing import ArrayLike
 from scipy.sparse.linalg import LinearOperator
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray, solvers
+from notsodeep.checks import FloatArray
 from notsodeep.errors import NotConverged
+from notsodeep.kernel_solvers import requirements
 from notsodeep.kernel_solvers.spectral_basis import SpectralBasis, kept_basis, spectral_basis
 from notsodeep.records import NOT_STORED, Plotted
 
@@ -134,8 +135,10 @@ def early_stopping_path(
     array([1. , 0.5])
     """
     owner = "early_stopping_path"
-    given = solvers.regression_targets(Y, solvers.symmetric_matrix(K, owner).shape[0], owner)
-    moments = solvers.ridges(times, owner, "times")
+    given = requirements.regression_targets(
+        Y, requirements.symmetric_matrix(K, owner).shape[0], owner
+    )
+    moments = requirements.ridges(times, owner, "times")
     rtol = checks.positive_number(tolerance, "tolerance", owner)
     basis, residual = spectral_basis(
         K, given.reshape(len(given), -1), lambda w: np.array([_flow(w, t) for t in moments]),

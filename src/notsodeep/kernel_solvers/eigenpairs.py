@@ -9,8 +9,9 @@ import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray, solvers
+from notsodeep.checks import FloatArray
 from notsodeep.errors import NotConverged
+from notsodeep.kernel_solvers import requirements
 from notsodeep.records import Plotted
 
 _EXTRA = 4  # vectors of a block beyond the eigenpairs wanted
@@ -93,10 +94,10 @@ def top_eigenpairs(
     """
     owner = "top_eigenpairs"
     began = time.perf_counter()
-    matrix = solvers.symmetric_matrix(operator, owner)
+    matrix = requirements.symmetric_matrix(operator, owner)
     n = matrix.shape[0]
     count = checks.positive_integer(count, "count", owner)
-    solvers.at_most(count, n, "count", owner, "the size of the operator")
+    requirements.at_most(count, n, "count", owner, "the size of the operator")
     rtol = checks.positive_number(tolerance, "tolerance", owner)
     most = checks.positive_integer(max_steps, "max_steps", owner)
     generator = checks.random_generator(rng, owner)

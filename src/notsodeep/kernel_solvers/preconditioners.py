@@ -14,7 +14,7 @@ from scipy import linalg
 from scipy.sparse.linalg import LinearOperator
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray, IntArray, solvers
+from notsodeep.checks import FloatArray, IntArray
 from notsodeep.equivalents import Equivalent
 from notsodeep.kernels import KernelOperator, conjugate_kernel, tangent_kernel
 from notsodeep.models import Convention, KernelName, Model
@@ -165,7 +165,7 @@ def equivalent_preconditioner(eq: Equivalent, ridge: float) -> LinearOperator:
     """
     owner = "equivalent_preconditioner"
     _equivalent_of(eq, Equivalent, owner)
-    return eq.inverse(solvers.at_least_zero(ridge, "ridge", owner))
+    return eq.inverse(checks.at_least_zero(ridge, "ridge", owner))
 
 
 def nystrom_preconditioner(

@@ -10,9 +10,10 @@ from numpy.typing import ArrayLike
 from scipy.sparse.linalg import LinearOperator
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray, solvers
+from notsodeep.checks import FloatArray
 from notsodeep.equivalents import LimitingSpectrum
 from notsodeep.errors import InvalidInput
+from notsodeep.kernel_solvers import requirements
 from notsodeep.kernel_solvers.spectral_basis import SpectralBasis, kept_basis, spectral_basis
 from notsodeep.records import NOT_STORED, Plotted
 
@@ -116,7 +117,7 @@ class RidgePath(Plotted):
         # The smallest ridge is the hardest.
         rounding = self._basis.outside(weights[ridges.argmin()]) <= self.tolerance
         norm = float(np.abs(values).max())
-        solvers.ridges_solved(ridges, residuals, self.tolerance, rounding, norm, self)
+        requirements.ridges_solved(ridges, residuals, self.tolerance, rounding, norm, self)
 
     def predicted_risk(self, law: LimitingSpectrum) -> FloatArray:
         """Return generalised cross-validation with the effective dimension that a law predicts.
@@ -176,8 +177,10 @@ def ridge_path(
     (0.001, (60,))
     """
     owner = "ridge_path"
-    given = solvers.regression_targets(Y, solvers.symmetric_matrix(K, owner).shape[0], owner)
-    levels = solvers.ridges(ridges, owner)
+    given = requirements.regression_targets(
+        Y, requirements.symmetric_matrix(K, owner).shape[0], owner
+    )
+    levels = requirements.ridges(ridges, owner)
     rtol = checks.positive_number(tolerance, "tolerance", owner)
     basis, residuals = spectral_basis(
         K, given.reshape(len(given), -1), lambda w: 1.0 / (w + levels[:, None]),
@@ -266,7 +269,7 @@ def predicted_effective_dimension(law: LimitingSpectrum, ridges: ArrayLike) -> F
     >>> predicted_effective_dimension(nsd.limiting_spectrum(eq), [0.01, 1.0]).round(1)
     array([96.8, 25.5])
     """
-    levels = solvers.ridges(ridges, "predicted_effective_dimension")
+    levels = requirements.ridges(ridges, "predicted_effective_dimension")
     linear = np.zeros(levels.shape)
     if law.bulk is not None:
         equation = law.bulk.equation

@@ -14,9 +14,10 @@ from numpy.typing import ArrayLike
 from scipy.sparse.linalg import LinearOperator
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray, solvers
+from notsodeep.checks import FloatArray
 from notsodeep.errors import NotConverged
 from notsodeep.files.stored_states import state_lock
+from notsodeep.kernel_solvers import requirements
 from notsodeep.kernel_solvers.block_cg import NotPositive, advance, begin
 from notsodeep.kernel_solvers.checkpoints import Problem, Progress, SolveCheckpoints
 from notsodeep.progress import progress_bar
@@ -149,18 +150,18 @@ def solve(
     """
     owner = "solve"
     began = time.perf_counter()
-    matrix = solvers.symmetric_matrix(operator, owner)
+    matrix = requirements.symmetric_matrix(operator, owner)
     n = matrix.shape[0]
-    given = solvers.right_hand_sides(B, n, "B", owner)
-    level = solvers.at_least_zero(ridge, "ridge", owner)
-    near = solvers.preconditioner(preconditioner, n, owner)
+    given = requirements.right_hand_sides(B, n, "B", owner)
+    level = checks.at_least_zero(ridge, "ridge", owner)
+    near = requirements.preconditioner(preconditioner, n, owner)
     rtol = checks.positive_number(tolerance, "tolerance", owner)
     most = checks.positive_integer(max_steps, "max_steps", owner)
-    seconds = solvers.at_least_zero(checkpoint_seconds, "checkpoint_seconds", owner)
+    seconds = checks.at_least_zero(checkpoint_seconds, "checkpoint_seconds", owner)
     columns = given.reshape(n, -1)
     first = np.zeros_like(columns)
     if start is not None:
-        first = solvers.right_hand_sides(start, n, "start", owner).reshape(n, -1)
+        first = requirements.right_hand_sides(start, n, "start", owner).reshape(n, -1)
         _same_shape(first.shape, columns.shape, "start", "B", owner)
     system = _System(matrix, level, near, columns)
     with contextlib.ExitStack() as stack:

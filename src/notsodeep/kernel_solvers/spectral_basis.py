@@ -14,8 +14,9 @@ import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray, solvers
+from notsodeep.checks import FloatArray
 from notsodeep.errors import InvalidInput
+from notsodeep.kernel_solvers import requirements
 from notsodeep.kernel_solvers.spectral_density import SpectralDensity, spectral_density
 from notsodeep.numerics.structured_matrix import row_blocks
 
@@ -134,7 +135,7 @@ def spectral_basis(
     tolerance, max_steps, probes, rng, owner
         As for `ridge_path`, which is an owner.
     """
-    matrix = solvers.symmetric_matrix(K, owner)
+    matrix = requirements.symmetric_matrix(K, owner)
     steps = checks.positive_integer(max_steps, "max_steps", owner)
     number = checks.integer_at_least(probes, 2, "probes", owner)
     generator = checks.random_generator(rng, owner)
@@ -153,8 +154,12 @@ def _dense_basis(K: FloatArray, Y: FloatArray, owner: str) -> SpectralBasis:
     """All eigenvectors of a matrix."""
     n = len(K)
     why = "the most that LAPACK's eigenvectors allow; pass a KernelOperator"
-    solvers.at_most(n, _LAPACK, "rows of K", owner, why)
-    checks.enough_memory(3 * 8 * n * n, f"The eigendecomposition of a {n} × {n} kernel")
+    requirements.at_most(n, _LAPACK, "rows of K", owner, why)
+    checks.enough_memory(
+        3 * 8 * n * n,
+        f"The eigendecomposition of a {n} × {n} kernel",
+        "Pass a KernelOperator, which is never held as a whole.",
+    )
     values, vectors = np.linalg.eigh(K)
     return SpectralBasis(values, vectors, vectors.T @ Y, np.empty((0, n)), None)
 

@@ -11,7 +11,8 @@ from scipy.linalg import eigh_tridiagonal
 from scipy.sparse.linalg import LinearOperator
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray, solvers
+from notsodeep.checks import FloatArray
+from notsodeep.kernel_solvers import requirements
 from notsodeep.records import Plotted
 
 Estimate = tuple[FloatArray, FloatArray]
@@ -119,13 +120,17 @@ def spectral_density(
     True
     """
     owner = "spectral_density"
-    matrix = solvers.symmetric_matrix(operator, owner)
+    matrix = requirements.symmetric_matrix(operator, owner)
     n = matrix.shape[0]
     probes = checks.integer_at_least(
         probes, 2, "probes", owner, "One probe alone cannot tell its error."
     )
     steps = min(checks.positive_integer(steps, "steps", owner), n)
-    checks.enough_memory(8 * n * probes * steps, f"A density of {probes} probes, {steps} steps")
+    checks.enough_memory(
+        8 * n * probes * steps,
+        f"A density of {probes} probes, {steps} steps",
+        "Lower probes, or steps.",
+    )
     generator = checks.random_generator(rng, owner)
     vectors = np.zeros((steps, n, probes))
     start = generator.standard_normal((n, probes))

@@ -229,7 +229,12 @@ def _evaluate(
     plan = checked_plan(model, X, Y, convention, owner, kernel)
     shape = plan.shape
     missing = sum(w and o is None for w, o in zip(wanted, out, strict=True))
-    checks.enough_memory(missing * shape[0] * shape[1] * kind.itemsize, f"a {shape} kernel")
+    checks.enough_memory(
+        missing * shape[0] * shape[1] * kind.itemsize,
+        f"a {shape} kernel",
+        "Use dtype=numpy.float32, out=numpy.memmap(…) for a result on disk, or "
+        "KernelOperator, which never holds the whole kernel.",
+    )
     results = []
     for given, needed in zip(out, wanted, strict=True):
         if given is not None:

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep import checks
-from notsodeep.checks import storage
 from notsodeep.errors import DataCorrupted
 from notsodeep.files import Manifest
 from notsodeep.files.digests import sha256_of_bytes
@@ -179,10 +178,14 @@ class KernelStore:
         NotEnoughMemory
             The rectangle does not fit into the memory that is free.
         """
-        rows = storage.bounds(rows, self.shape[0], "rows")
-        columns = storage.bounds(columns, self.shape[1], "columns")
+        rows = _bounds(rows, self.shape[0], "rows")
+        columns = _bounds(columns, self.shape[1], "columns")
         shape = rows.stop - rows.start, columns.stop - columns.start
-        checks.enough_memory(shape[0] * shape[1] * self.dtype.itemsize, f"a {shape} kernel")
+        checks.enough_memory(
+            shape[0] * shape[1] * self.dtype.itemsize,
+            f"a {shape} kernel",
+            "Read fewer rows or columns at a time.",
+        )
         result = np.empty(shape, self.dtype)
         side = self.blocks.side
         for i in range(rows.start // side, -(-rows.stop // side)):
@@ -282,3 +285,11 @@ def _own_manifest(own: bool, path: Path) -> None:
             f"The manifest in {path} is that of something else. Run store_kernel again with the "
             "same model and data: it writes it again."
         )
+
+
+def _bounds(part: slice, length: int, parameter: str) -> slice:
+    """Require a slice of consecutive indices; return it with its ends."""
+    start, stop, step = part.indices(length)
+    if step != 1:
+        raise checks.refusal(parameter, "KernelStore.read", "be a slice with step 1", part)
+    return slice(start, max(start, stop))

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 from numpy.typing import ArrayLike
 
 from notsodeep import checks, extras
-from notsodeep.checks import storage
 from notsodeep.cluster.executors import Executor, InProcess
-from notsodeep.errors import DataCorrupted, InvalidInput, LockTimeout, RunInUse
+from notsodeep.errors import DataCorrupted, InvalidInput, LockTimeout, RunInUse, StoreMismatch
 from notsodeep.files import Manifest, manifests
 from notsodeep.files.atomic_files import make_directory, write_json
 from notsodeep.files.digests import sha256_of_array
@@ -150,7 +150,7 @@ def _describe(place: Path, description: dict[str, Any], *, force: bool) -> None:
         if not force:
             # Through JSON, so that tuples compare equal to what is read back.
             wanted = json.loads(json.dumps(description, allow_nan=False))
-            storage.same_kernel(stored, wanted, place)
+            _same_kernel(stored, wanted, place)
             return
         # The description last: while it is there, the rest is known for what it is.
         (place / manifests.FILE_NAME).unlink(missing_ok=True)
@@ -209,3 +209,25 @@ def _few_blocks(number: int, most: int, side: int) -> None:
     if number > most:
         requirement = f"make at most {most} blocks"
         raise checks.refusal("side", "store_kernel", requirement, f"{side}, which makes {number}")
+
+
+def _same_kernel(stored: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:
+    """Refuse a store of another kernel; say what differs."""
+    differing = [key for key in wanted if stored.get(key) != wanted[key]]
+    if differing:
+        said = "; ".join(
+            f"{key} there {_brief(stored.get(key))}, here {_brief(wanted[key])}"
+            for key in differing
+        )
+        raise StoreMismatch(
+            f"{path} holds another kernel: {said}. Choose another path, or replace the store with "
+            "force=True (--force).",
+            tuple(differing),
+        )
+
+
+def _brief(value: Any) -> str:
+    """Word a value of a description; of data, the shape and the beginning of the digest."""
+    if isinstance(value, Mapping) and "sha256" in value:
+        return f"of shape {value['shape']}, SHA-256 {value['sha256'][:12]}…"
+    return str(value)

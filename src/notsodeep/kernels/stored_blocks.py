@@ -198,7 +198,9 @@ class StoredBlocks:
         chunk, tile = self.chunk(place), self.tile(place)
         version = _version(chunk)
         if version is None or self._known.get(place) != version:
-            checks.enough_memory(self._chunk_bytes, str(chunk))
+            checks.enough_memory(
+                self._chunk_bytes, str(chunk), "Write the store again with a smaller side."
+            )
             flaw = self._flaw(place, content=True)
             if flaw is not None:
                 raise _damaged_block(chunk, flaw)

@@ -145,7 +145,11 @@ class Match(Plotted):
             raise checks.refusal("X", owner, "have at least four rows", len(rows))
         if isinstance(self.target, SphereCoefficients | KernelSeries):
             rows = checks.unit_rows(rows, "X", owner)
-        checks.enough_memory(5 * 8 * len(rows) ** 2, f"A certificate on {len(rows)} rows")
+        checks.enough_memory(
+            5 * 8 * len(rows) ** 2,
+            f"A certificate on {len(rows)} rows",
+            "Pass fewer held-out rows.",
+        )
         models: dict[str, Model] = {
             "deq": self.deq,
             "matched": self.network,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from notsodeep import checks
-from notsodeep.checks import networks as network_checks
+from notsodeep.networks import requirements
 
 
 class Perceptron(nn.Module):
@@ -67,7 +67,7 @@ class Perceptron(nn.Module):
     def forward(self, X: Tensor) -> Tensor:
         """Return the features, shape (n, d)."""
         owner = type(self).__name__
-        network_checks.input_features(X, self.in_features, self.layers[0].weight.dtype, owner)
+        requirements.input_features(X, self.in_features, self.layers[0].weight.dtype, owner)
         features: Tensor = self.layers(X)
         return features
 
@@ -137,7 +137,7 @@ class ResNet18(nn.Module):
     def forward(self, X: Tensor) -> Tensor:
         """Return the features, shape (n, d)."""
         owner = type(self).__name__
-        network_checks.input_features(X, self.in_features, self.stem.weight.dtype, owner)
+        requirements.input_features(X, self.in_features, self.stem.weight.dtype, owner)
         images = X.reshape(-1, *self.image_shape)
         # On a CPU this memory format makes a step of the narrow network almost twice as fast.
         images = images.contiguous(memory_format=torch.channels_last)

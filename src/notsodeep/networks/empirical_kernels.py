@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 from notsodeep import checks
-from notsodeep.checks import networks as network_checks
 from notsodeep.errors import NotEnoughMemory
+from notsodeep.networks import requirements
 from notsodeep.networks.feature_rows import as_tensor
 from notsodeep.networks.modules import FeatureNetwork
 from notsodeep.progress import progress_bar
@@ -139,7 +139,7 @@ class _Factors:
 def _by_layers(module: FeatureNetwork, X: Tensor, Y: Tensor | None, size: int) -> EmpiricalKernels:
     """Compute ZZᵀ + Σ_l (mean_k Δ_lk Δ_lkᵀ) ∘ (V_l V_lᵀ), and one more for a bias."""
     owner = "empirical_kernels"
-    network_checks.input_features(X, module.in_features, X.dtype, owner)
+    requirements.input_features(X, module.in_features, X.dtype, owner)
     count = len(X) + (0 if Y is None else len(Y))
     depth = 0 if module.trainable == "readout" else len(module.hidden_names)
     numbers = count * module.width * (1 + depth * module.out_features)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from notsodeep import checks
-from notsodeep.checks import networks as network_checks
+from notsodeep.networks import requirements
 from notsodeep.networks.solve_records import Direction, SolveRecord
 
 Advance = Callable[[Tensor, Tensor], Tensor]
@@ -55,7 +55,7 @@ class Solver(ABC):
 
     def tolerance_for(self, dtype: torch.dtype) -> float:
         """Return the tolerance, which must be above the rounding error of the dtype."""
-        network_checks.network_dtype(dtype, DEFAULT_TOLERANCE, f"the unknown of {self.name}")
+        requirements.network_dtype(dtype, DEFAULT_TOLERANCE, f"the unknown of {self.name}")
         if self.tolerance is None:
             return DEFAULT_TOLERANCE[dtype]
         least = torch.finfo(dtype).eps
@@ -206,7 +206,7 @@ def as_solver(value: str | Mapping[str, Any] | Solver) -> Solver:
     if isinstance(value, Solver):
         return value
     if isinstance(value, Mapping):
-        name, options = network_checks.named_options(value, SOLVERS, "solver")
+        name, options = requirements.named_options(value, SOLVERS, "solver")
         return SOLVERS[name](**options)
     return SOLVERS[checks.known_name(value, SOLVERS, "solver")]()
 

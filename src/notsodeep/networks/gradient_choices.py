@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from notsodeep import checks
-from notsodeep.checks import networks as network_checks
+from notsodeep.networks import requirements
 from notsodeep.networks.equilibrium_solvers import FixedPointIteration, Solver, as_solver
 from notsodeep.networks.implicit_gradient import Call, Gradient, Resolvent
 from notsodeep.networks.solve_records import SolveRecord
@@ -65,7 +65,9 @@ class Phantom(Gradient):
 
     def __post_init__(self) -> None:
         checks.positive_integer(self.steps, "steps", "Phantom")
-        network_checks.share(self.damping, "damping", "Phantom")
+        damping = checks.finite_number(self.damping, "damping", "Phantom")
+        if not 0.0 < damping <= 1.0:
+            raise checks.refusal("damping", "Phantom", "satisfy 0 < damping ≤ 1", damping)
 
     def resolvent(
         self, call: Call, transposed: bool, g: Tensor, z: Tensor, *parameters: Tensor
@@ -136,7 +138,7 @@ def as_gradient(value: str | Mapping[str, Any] | Gradient) -> Gradient:
     if isinstance(value, Gradient):
         return value
     if isinstance(value, Mapping):
-        name, options = network_checks.named_options(value, GRADIENTS, "gradient")
+        name, options = requirements.named_options(value, GRADIENTS, "gradient")
         if "solver" in options:
             options["solver"] = as_solver(options["solver"])
         return GRADIENTS[name](**options)

@@ -27,8 +27,8 @@ from torch.nn.utils import skip_init
 
 from notsodeep import checks
 from notsodeep.activations import named
-from notsodeep.checks import collapse as collapse_checks
-from notsodeep.checks import networks as network_checks
+from notsodeep.collapse.requirements import head_budget
+from notsodeep.networks import requirements
 from notsodeep.networks.backbones import Perceptron, ResNet18, draw_weights
 from notsodeep.networks.equilibrium_map import EquilibriumMap
 from notsodeep.networks.equilibrium_solvers import FixedPointIteration, Solver, as_solver
@@ -84,9 +84,9 @@ class BoundedHead(nn.Module, ABC):
     ) -> None:
         super().__init__()
         owner = type(self).__name__
-        network_checks.network_dtype(dtype, PRECISIONS, owner)
+        requirements.network_dtype(dtype, PRECISIONS, owner)
         self.num_features = checks.positive_integer(num_features, "num_features", owner)
-        self.spectral_budget = collapse_checks.head_budget(self._budget_of, spectral_budget, owner)
+        self.spectral_budget = head_budget(self._budget_of, spectral_budget, owner)
         orthogonal = _orthogonal(self.num_features, checks.random_generator(rng, owner))
         start = self.spectral_budget * orthogonal
         self.matrix = nn.Parameter(torch.from_numpy(start).to(device, dtype))
@@ -330,7 +330,7 @@ def make_head(
             options["steps"] = truncated_steps
             return TruncatedHead(num_features, spectral_budget, rng, **options)
         case "explicit_matched":
-            rho = collapse_checks.head_budget("deq", spectral_budget, "make_head")
+            rho = head_budget("deq", spectral_budget, "make_head")
             return ExplicitHead(num_features, 1.0 / (1.0 - rho), rng, **options)
 
 

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from notsodeep import checks
 from notsodeep.activations import Activation
-from notsodeep.checks import networks as network_checks
 from notsodeep.errors import NotEnoughMemory
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 from notsodeep.models.given_weights import estimate_model
+from notsodeep.networks import requirements
 from notsodeep.networks.equilibrium_map import EquilibriumMap
 from notsodeep.networks.equilibrium_solvers import Solver, as_solver
 from notsodeep.networks.gradient_choices import as_gradient
@@ -102,7 +102,7 @@ class FeatureNetwork(nn.Module, ABC):
         super().__init__()
         owner = type(self).__name__
         checks.known_name(trainable, get_args(Trainable), f"trainable of {owner}")
-        network_checks.network_dtype(dtype, PRECISIONS, owner)
+        requirements.network_dtype(dtype, PRECISIONS, owner)
         self.description = description
         self.in_features = checks.positive_integer(in_features, "in_features", owner)
         self.width = checks.positive_integer(width, "width", owner)
@@ -130,7 +130,7 @@ class FeatureNetwork(nn.Module, ABC):
     def features(self, X: Tensor) -> Tensor:
         """Return the last features, shape (n, m)."""
         owner = type(self).__name__
-        network_checks.input_features(X, self.in_features, self.readout.dtype, owner)
+        requirements.input_features(X, self.in_features, self.readout.dtype, owner)
         return self.hidden_pass(X, *(getattr(self, name) for name in self.hidden_names))[0]
 
     def forward(self, X: Tensor) -> Tensor:

@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from notsodeep import __version__, checks, extras
-from notsodeep.checks import saved_networks
 from notsodeep.data import Preprocessing
 from notsodeep.errors import NotConverged
 from notsodeep.files import atomic_write
+from notsodeep.networks import requirements
 from notsodeep.networks.equilibrium_map import EquilibriumMap
 from notsodeep.networks.equilibrium_solvers import DEFAULT_TOLERANCE, FixedPointIteration, solve
 from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule, FeatureNetwork
@@ -91,7 +91,7 @@ def export_onnx(
     (True, True)
     """
     owner = "export_onnx"
-    saved_networks.own_network(module, isinstance(module, FeatureNetwork), owner)
+    requirements.own_network(module, isinstance(module, FeatureNetwork), owner)
     preprocessing, names = attached(module, preprocessing, classes, owner)
     if steps is not None:
         checks.positive_integer(steps, "steps", owner)

@@ -21,11 +21,11 @@ import torch
 from torch import Tensor
 
 from notsodeep import checks
-from notsodeep.checks import saved_networks
 from notsodeep.data import Preprocessing
 from notsodeep.errors import DataCorrupted, DataNotFound
 from notsodeep.files import atomic_write
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
+from notsodeep.networks import requirements
 from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule, FeatureNetwork
 
 _ENTRY = "notsodeep"  # of the metadata
@@ -74,7 +74,7 @@ def save(
     >>> torch.equal(net(X), again(X)), again.classes
     (True, ('cat', 'dog'))
     """
-    saved_networks.own_network(module, isinstance(module, FeatureNetwork), "save")
+    requirements.own_network(module, isinstance(module, FeatureNetwork), "save")
     preprocessing, classes = attached(module, preprocessing, classes, "save")
     content = {
         "network": _architecture(module),

@@ -13,9 +13,8 @@ from scipy.linalg.lapack import dpocon
 from torch import Tensor
 
 from notsodeep import checks
-from notsodeep.checks import saved_networks
-from notsodeep.checks import solvers as solver_checks
 from notsodeep.errors import NotEnoughMemory
+from notsodeep.kernel_solvers import requirements as solver_requirements
 from notsodeep.networks.feature_rows import (
     CHUNK,
     features_of,
@@ -109,7 +108,7 @@ def fit_readout(module: FeatureNetwork, X: Any, y: Any, ridge: float) -> Readout
     ('features', True)
     """
     owner = "fit_readout"
-    penalty = saved_networks.at_least_zero(ridge, "ridge", owner)
+    penalty = checks.at_least_zero(ridge, "ridge", owner)
     rows = tensor_rows(X, module, owner)
     targets, labelled = tensor_targets(y, len(rows), module.out_features, rows, owner)
     size = len(rows) * module.width * rows.element_size()
@@ -164,7 +163,7 @@ def _solve(gram: FloatArray, right: FloatArray, ridge: float) -> tuple[Tensor, f
         reciprocal = 0.0
     _invertible_gram(reciprocal, ridge, float(norm), "fit_readout")
     solution = cho_solve(factor, right)
-    solver_checks.resolved(gram, solution, right, ridge, "fit_readout")
+    solver_requirements.resolved(gram, solution, right, ridge, "fit_readout")
     size = np.linalg.norm(right)
     residual = np.linalg.norm(gram @ solution - right) / size if size else 0.0
     return torch.from_numpy(solution), 1.0 / reciprocal, float(residual)

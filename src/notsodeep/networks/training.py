@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from notsodeep import checks
-from notsodeep.checks import saved_networks
 from notsodeep.errors import InvalidInput, TrainingDiverged
 from notsodeep.networks.checkpoints import (
     Checkpoint,
@@ -115,7 +114,7 @@ def train(
     True
     """
     settings = TrainingSettings() if settings is None else settings
-    saved_networks.at_least_zero(checkpoint_seconds, "checkpoint_seconds", "train")
+    checks.at_least_zero(checkpoint_seconds, "checkpoint_seconds", "train")
     _matching_validation(settings.patience is not None, validation is not None, "train")
     samples = checked_samples(module, X, y, settings)
     beside = None if validation is None else checked_samples(module, *validation, settings)

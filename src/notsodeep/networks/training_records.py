@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, get_args
 
 from notsodeep import checks
-from notsodeep.checks import saved_networks
 
 Optimiser = Literal["sgd", "momentum", "adam"]
 Schedule = Literal["constant", "cosine", "step"]
@@ -81,10 +80,8 @@ class TrainingSettings:
         checks.known_name(self.optimiser, get_args(Optimiser), f"optimiser of {owner}")
         checks.known_name(self.schedule, get_args(Schedule), f"schedule of {owner}")
         checks.known_name(self.loss, get_args(Loss), f"loss of {owner}")
-        plain["momentum"] = saved_networks.share(self.momentum, "momentum", owner)
-        plain["weight_decay"] = saved_networks.at_least_zero(
-            self.weight_decay, "weight_decay", owner
-        )
+        plain["momentum"] = checks.share(self.momentum, "momentum", owner)
+        plain["weight_decay"] = checks.at_least_zero(self.weight_decay, "weight_decay", owner)
         if self.patience is not None:
             plain["patience"] = checks.positive_integer(self.patience, "patience", owner)
         plain["seed"] = checks.integer_at_least(self.seed, 0, "seed", owner)

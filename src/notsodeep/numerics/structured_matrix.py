@@ -153,7 +153,11 @@ class StructuredMatrix(LinearOperator):  # type: ignore[misc]  # scipy has no ty
     def to_dense(self) -> FloatArray:
         """Return the matrix itself, shape (n, n), exactly symmetric."""
         n = self.shape[0]
-        checks.enough_memory(2 * 8 * n * n, f"The dense form of a {n} × {n} matrix")
+        checks.enough_memory(
+            2 * 8 * n * n,
+            f"The dense form of a {n} × {n} matrix",
+            "Use the operator as it is: products, solve() and eigenvalues need no dense form.",
+        )
         dense = self.rows(slice(None))
         dense += dense.T
         dense *= 0.5

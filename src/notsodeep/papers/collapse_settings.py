@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 from notsodeep import checks
-from notsodeep.checks import heads as head_checks
 from notsodeep.data import StepImbalance
 from notsodeep.networks.heads import HEAD_KINDS, HeadKind
 from notsodeep.networks.training_records import Schedule, TrainingSettings
@@ -76,8 +75,8 @@ class CollapseSettings:
         for name in ("samples", "test_samples"):
             if getattr(self, name) is not None:
                 checks.positive_integer(getattr(self, name), name, owner)
-        head_checks.contracting_budget(self.spectral_budget, owner)
-        head_checks.complete_imbalance(self.num_majority, self.ratio, owner)
+        _contracting_budget(self.spectral_budget, owner)
+        _complete_imbalance(self.num_majority, self.ratio, owner)
         self.imbalance()
         self.training()
 
@@ -111,3 +110,23 @@ class CollapseSettings:
         for key in content:
             checks.known_name(key, known, "key of CollapseSettings")
         return cls(**content)
+
+
+def _contracting_budget(value: object, owner: str) -> float:
+    """Require 0 < ρ < 1, which is a norm budget for every head."""
+    number = checks.finite_number(value, "spectral_budget", owner)
+    if not 0.0 < number < 1.0:
+        remedy = "It bounds the matrix of every head, and z = A z + h must contract."
+        raise checks.refusal(
+            "spectral_budget", owner, "satisfy 0 < spectral_budget < 1", number, remedy
+        )
+    return number
+
+
+def _complete_imbalance(num_majority: object, ratio: object, owner: str) -> None:
+    """Require both the number of majority classes and the ratio, or neither."""
+    if (num_majority is None) != (ratio is None):
+        names = ("num_majority", "ratio")
+        missing, given = names if num_majority is None else reversed(names)
+        remedy = "Leave out both for balanced classes."
+        raise checks.refusal(missing, owner, f"be given with {given}", None, remedy)

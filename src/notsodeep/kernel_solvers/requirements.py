@@ -1,13 +1,12 @@
-"""Checks of linear systems, their preconditioners and their checkpoints."""
+"""What the functions of this package require of linear systems and their solutions."""
 
 from __future__ import annotations
 
 import numpy as np
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
-from notsodeep.checks.arrays import FloatArray, powers_finite, powers_nonzero, real_array
-from notsodeep.checks.scalars import finite_number
-from notsodeep.checks.wording import refusal
+from notsodeep import checks
+from notsodeep.checks import FloatArray
 from notsodeep.errors import NotConverged
 
 RESOLVED = 1e-6
@@ -17,28 +16,28 @@ RESOLVED = 1e-6
 def symmetric_matrix(operator: object, owner: str) -> LinearOperator:
     """Require a square matrix or operator; of a matrix also that it is symmetric and finite."""
     if isinstance(operator, np.ndarray):
-        matrix = real_array(operator, "operator", owner)
+        matrix = checks.real_array(operator, "operator", owner)
         _square(matrix.shape, owner)
         size = float(np.abs(matrix).max(initial=0.0))
         gap = float(np.abs(matrix - matrix.T).max(initial=0.0))
         if gap > 1e-8 * size:
             got = f"|K − Kᵀ| up to {gap:.3g} in a matrix with entries up to {size:.3g}"
-            raise refusal("operator", owner, "be symmetric", got)
+            raise checks.refusal("operator", owner, "be symmetric", got)
         return aslinearoperator(matrix)
     if not isinstance(operator, LinearOperator):
         remedy = "KernelOperator, a dense kernel matrix and scipy LinearOperators all will do."
         requirement = "be an array or a scipy LinearOperator"
-        raise refusal("operator", owner, requirement, type(operator).__name__, remedy)
+        raise checks.refusal("operator", owner, requirement, type(operator).__name__, remedy)
     _square(operator.shape, owner)
     if np.dtype(operator.dtype).kind not in "fiu":
-        raise refusal("operator", owner, "be real", f"dtype {operator.dtype}")
+        raise checks.refusal("operator", owner, "be real", f"dtype {operator.dtype}")
     return operator
 
 
 def _square(shape: tuple[int, ...], owner: str) -> None:
     if len(shape) != 2 or shape[0] != shape[1] or shape[0] == 0:
         remedy = "For the kernel of training samples leave Y out."
-        raise refusal("operator", owner, "be square", f"shape {shape}", remedy)
+        raise checks.refusal("operator", owner, "be square", f"shape {shape}", remedy)
 
 
 def preconditioner(given: object, n: int, owner: str) -> LinearOperator | None:
@@ -48,42 +47,34 @@ def preconditioner(given: object, n: int, owner: str) -> LinearOperator | None:
     if not isinstance(given, LinearOperator | np.ndarray) or given.shape != (n, n):
         requirement = f"be an operator of shape ({n}, {n}), or None"
         got = f"shape {given.shape}" if hasattr(given, "shape") else type(given).__name__
-        raise refusal("preconditioner", owner, requirement, got)
+        raise checks.refusal("preconditioner", owner, requirement, got)
     return aslinearoperator(given)
 
 
 def right_hand_sides(B: object, n: int, parameter: str, owner: str) -> FloatArray:
     """Require finite numbers of shape (n,) or (n, k), k ≥ 1."""
-    array = real_array(B, parameter, owner)
+    array = checks.real_array(B, parameter, owner)
     if array.ndim not in (1, 2) or len(array) != n or 0 in array.shape:
         requirement = f"have shape ({n},) or ({n}, k)"
-        raise refusal(parameter, owner, requirement, f"shape {array.shape}")
+        raise checks.refusal(parameter, owner, requirement, f"shape {array.shape}")
     return array
 
 
 def regression_targets(Y: object, n: int, owner: str) -> FloatArray:
     """Require right-hand sides whose squares, the errors of a fit, neither vanish nor overflow."""
     array = right_hand_sides(Y, n, "Y", owner)
-    powers_finite(array, "Y", owner)
-    powers_nonzero(array, "Y", owner)
+    checks.powers_finite(array, "Y", owner)
+    checks.powers_nonzero(array, "Y", owner)
     return array
-
-
-def at_least_zero(value: object, parameter: str, owner: str, remedy: str = "") -> float:
-    """Require a finite number of at least zero."""
-    number = finite_number(value, parameter, owner)
-    if number < 0.0:
-        raise refusal(parameter, owner, "be at least 0", number, remedy)
-    return number
 
 
 def ridges(values: object, owner: str, parameter: str = "ridges") -> FloatArray:
     """Require a non-empty sequence of positive numbers."""
-    array = np.atleast_1d(real_array(values, parameter, owner))
+    array = np.atleast_1d(checks.real_array(values, parameter, owner))
     if array.ndim != 1 or not array.size or not (array > 0.0).all():
         remedy = "numpy.logspace(-4, 1, 30) is a usual choice for kernels of unit diagonal."
         got = f"shape {array.shape}" if array.ndim != 1 or not array.size else float(array.min())
-        raise refusal(parameter, owner, "be positive numbers, at least one", got, remedy)
+        raise checks.refusal(parameter, owner, "be positive numbers, at least one", got, remedy)
     return array
 
 
@@ -142,4 +133,4 @@ def ridges_solved(
 def at_most(number: int, most: int, parameter: str, owner: str, why: str) -> None:
     """Require number ≤ most."""
     if number > most:
-        raise refusal(parameter, owner, f"be at most {most}, {why}", number)
+        raise checks.refusal(parameter, owner, f"be at most {most}, {why}", number)

@@ -1,25 +1,24 @@
-"""Checks of what finite networks are given.  Tensors are looked at, torch is not imported."""
+"""What finite networks require of what they are given."""
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from notsodeep.checks.wording import known_name, refusal
+from notsodeep import checks
 
 
 def input_features(X: Any, in_features: int, dtype: object, owner: str) -> None:
     """Require a floating-point tensor with p features along its last axis."""
     if not hasattr(X, "requires_grad"):
         remedy = "Use torch.as_tensor(X, dtype=module.readout.dtype)."
-        raise refusal("X", owner, "be a torch tensor", type(X).__name__, remedy)
+        raise checks.refusal("X", owner, "be a torch tensor", type(X).__name__, remedy)
     if X.ndim == 0 or X.shape[-1] != in_features:
         requirement = f"have in_features = {in_features} features along its last axis"
-        raise refusal("X", owner, requirement, f"shape {tuple(X.shape)}")
+        raise checks.refusal("X", owner, requirement, f"shape {tuple(X.shape)}")
     if X.dtype != dtype:
         remedy = "Convert the data with X.to(dtype), or the module with module.to(dtype)."
-        raise refusal("X", owner, f"have the module's dtype, {dtype}", X.dtype, remedy)
+        raise checks.refusal("X", owner, f"have the module's dtype, {dtype}", X.dtype, remedy)
 
 
 def network_dtype(dtype: object, allowed: Iterable[object], owner: str) -> None:
@@ -27,14 +26,7 @@ def network_dtype(dtype: object, allowed: Iterable[object], owner: str) -> None:
     if dtype not in allowed:
         remedy = "A fixed point cannot be found in half precision: leave autocast off around it."
         requirement = "be torch.float32 or torch.float64"
-        raise refusal("dtype", owner, requirement, repr(dtype), remedy)
-
-
-def share(value: object, parameter: str, owner: str) -> None:
-    """Require a number with 0 < value ≤ 1."""
-    real = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if not real or not 0.0 < float(value) <= 1.0:  # type: ignore[arg-type]
-        raise refusal(parameter, owner, "satisfy 0 < value ≤ 1", repr(value))
+        raise checks.refusal("dtype", owner, requirement, repr(dtype), remedy)
 
 
 def named_options(
@@ -42,7 +34,17 @@ def named_options(
 ) -> tuple[str, dict[str, Any]]:
     """Split a stored form {"name": …, option: value, …}; every key must be known."""
     options = dict(value)
-    name = known_name(str(options.pop("name", "")), table, kind)
+    name = checks.known_name(str(options.pop("name", "")), table, kind)
     for option in options:
-        known_name(option, table[name].__dataclass_fields__, f"option of the {kind} {name!r}")  # type: ignore[attr-defined]
+        checks.known_name(
+            option, table[name].__dataclass_fields__, f"option of the {kind} {name!r}"
+        )  # type: ignore[attr-defined]
     return name, options
+
+
+def own_network(module: object, is_own: bool, owner: str) -> None:
+    """Require a module made by this package."""
+    if not is_own:
+        remedy = "For other modules use safetensors.torch.save_file(module.state_dict(), path)."
+        requirement = "be a network made by notsodeep.build"
+        raise checks.refusal("module", owner, requirement, type(module).__name__, remedy)

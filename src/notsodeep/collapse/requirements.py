@@ -1,4 +1,4 @@
-"""Checks of class statistics, heads and layer-peeled problems."""
+"""What the functions of this package require of classes, heads and classifiers."""
 
 from __future__ import annotations
 
@@ -7,17 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from notsodeep.checks.arrays import (
-    FloatArray,
-    IntArray,
-    plain_array,
-    powers_nonzero,
-    real_array,
-    samples,
-)
-from notsodeep.checks.classes import class_labels
-from notsodeep.checks.scalars import finite_number, integer_at_least
-from notsodeep.checks.wording import refusal
+from notsodeep import checks
+from notsodeep.checks import FloatArray, IntArray
 
 
 def host_array(value: Any) -> Any:
@@ -35,56 +26,58 @@ def labelled_features(
     features: object, labels: object, num_classes: int, owner: str
 ) -> tuple[FloatArray, IntArray]:
     """Require (n, d) features and one label 0 … K − 1 for each; n may be zero."""
-    array = real_array(host_array(features), "features", owner)
+    array = checks.real_array(host_array(features), "features", owner)
     if array.ndim != 2 or len(array) or not array.shape[1]:
-        array = samples(array, "features", owner)
-    powers_nonzero(array, "features", owner)
-    return array, class_labels(host_array(labels), len(array), owner, num_classes)
+        array = checks.samples(array, "features", owner)
+    checks.powers_nonzero(array, "features", owner)
+    return array, checks.class_labels(host_array(labels), len(array), owner, num_classes)
 
 
 def num_classes_of_simplex(value: object, owner: str) -> int:
     """Require K ≥ 2: one class has no between-class geometry."""
-    return integer_at_least(value, 2, "num_classes", owner, "One class has nothing to separate.")
+    return checks.integer_at_least(
+        value, 2, "num_classes", owner, "One class has nothing to separate."
+    )
 
 
 def classifier(
     W: object, b: object, num_classes: int, num_features: int, owner: str
 ) -> tuple[FloatArray, FloatArray]:
     """Require W of shape (K, d) and b of shape (K,), or None for no bias."""
-    weights = real_array(host_array(W), "W", owner)
+    weights = checks.real_array(host_array(W), "W", owner)
     if weights.shape != (num_classes, num_features):
         requirement = f"have shape ({num_classes}, {num_features}): a row for each class"
-        raise refusal("W", owner, requirement, f"shape {weights.shape}")
+        raise checks.refusal("W", owner, requirement, f"shape {weights.shape}")
     if b is None:
         return weights, np.zeros(num_classes)
-    bias = real_array(host_array(b), "b", owner)
+    bias = checks.real_array(host_array(b), "b", owner)
     if bias.shape != (num_classes,):
-        raise refusal("b", owner, f"have shape ({num_classes},)", f"shape {bias.shape}")
+        raise checks.refusal("b", owner, f"have shape ({num_classes},)", f"shape {bias.shape}")
     return weights, bias
 
 
 def class_counts(counts: object, owner: str) -> FloatArray:
     """Require K ≥ 2 positive class sizes; only their proportions matter."""
-    array = real_array(host_array(counts), "counts", owner)
+    array = checks.real_array(host_array(counts), "counts", owner)
     if array.ndim != 1 or len(array) < 2:
         requirement = "hold the sizes of at least two classes"
-        raise refusal("counts", owner, requirement, f"shape {array.shape}")
+        raise checks.refusal("counts", owner, requirement, f"shape {array.shape}")
     if not (array > 0.0).all():
         remedy = "Leave out a class without samples."
-        raise refusal("counts", owner, "be positive", f"a count of {array.min():g}", remedy)
+        raise checks.refusal("counts", owner, "be positive", f"a count of {array.min():g}", remedy)
     return array
 
 
 def class_indices(indices: object, num_classes: int, parameter: str, owner: str) -> IntArray:
     """Require a non-empty list of different classes; return it in ascending order."""
-    array = plain_array(indices, parameter, owner)
+    array = checks.plain_array(indices, parameter, owner)
     valid = array.ndim == 1 and array.size > 0 and array.dtype.kind in "iu"
     if not valid or array.min() < 0 or array.max() >= num_classes:
         requirement = f"be a list of classes from 0 to {num_classes - 1}"
-        raise refusal(parameter, owner, requirement, repr(indices))
+        raise checks.refusal(parameter, owner, requirement, repr(indices))
     ordered = np.unique(array).astype(np.int64)
     if len(ordered) < len(array):
-        raise refusal(parameter, owner, "name each class once", repr(indices))
+        raise checks.refusal(parameter, owner, "name each class once", repr(indices))
     return ordered
 
 
@@ -92,19 +85,11 @@ def class_groups(groups: object, num_classes: int, owner: str) -> dict[str, IntA
     """Require a mapping of names to lists of classes."""
     if not isinstance(groups, Mapping):
         requirement = "map names to lists of classes, like {'minority': [2, 3]}"
-        raise refusal("groups", owner, requirement, repr(groups))
+        raise checks.refusal("groups", owner, requirement, repr(groups))
     return {
         str(name): class_indices(indices, num_classes, f"groups[{name!r}]", owner)
         for name, indices in groups.items()
     }
-
-
-def small_fraction(value: object, parameter: str, owner: str) -> float:
-    """Require a number in [0, 1)."""
-    number = finite_number(value, parameter, owner)
-    if not 0.0 <= number < 1.0:
-        raise refusal(parameter, owner, f"satisfy 0 ≤ {parameter} < 1", number)
-    return number
 
 
 def head_budget(head: str, spectral_budget: object, owner: str) -> float:
@@ -113,19 +98,21 @@ def head_budget(head: str, spectral_budget: object, owner: str) -> float:
         if spectral_budget is not None:
             remedy = "The plain head is the identity; it has no matrix to bound."
             got = repr(spectral_budget)
-            raise refusal("spectral_budget", owner, "be None for a plain head", got, remedy)
+            raise checks.refusal("spectral_budget", owner, "be None for a plain head", got, remedy)
         return 0.0
     if spectral_budget is None:
         requirement = f"be given for the {head} head"
-        raise refusal("spectral_budget", owner, requirement, None)
-    number = finite_number(spectral_budget, "spectral_budget", owner)
+        raise checks.refusal("spectral_budget", owner, requirement, None)
+    number = checks.finite_number(spectral_budget, "spectral_budget", owner)
     if head == "deq" and not 0.0 <= number < 1.0:
         remedy = "The layer z = A z + h must contract."
-        raise refusal("spectral_budget", owner, "satisfy 0 ≤ ρ < 1 for a DEQ", number, remedy)
+        raise checks.refusal(
+            "spectral_budget", owner, "satisfy 0 ≤ ρ < 1 for a DEQ", number, remedy
+        )
     if head == "explicit" and number <= 0.0:
-        raise refusal("spectral_budget", owner, "be positive for an explicit head", number)
+        raise checks.refusal("spectral_budget", owner, "be positive for an explicit head", number)
     if number < 0.0:
-        raise refusal("spectral_budget", owner, "not be negative", number)
+        raise checks.refusal("spectral_budget", owner, "not be negative", number)
     return number
 
 
@@ -133,8 +120,8 @@ def head_options(head: str, constraint: str, solver_steps: object, owner: str) -
     """Refuse combinations of options that mean nothing."""
     if solver_steps is not None and (head != "deq" or constraint != "spectral"):
         requirement = "be None unless head='deq' and constraint='spectral'"
-        raise refusal("solver_steps", owner, requirement, repr(solver_steps))
+        raise checks.refusal("solver_steps", owner, requirement, repr(solver_steps))
     if head == "plain" and constraint != "spectral":
         remedy = "The plain head has no matrix to bound."
         requirement = "be 'spectral' for a plain head"
-        raise refusal("constraint", owner, requirement, repr(constraint), remedy)
+        raise checks.refusal("constraint", owner, requirement, repr(constraint), remedy)
