@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import signal
-import sys
-from pathlib import Path
 
 import hypothesis
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))  # so that test modules can import `cases`
 
 hypothesis.settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=60)
 hypothesis.settings.load_profile("fixed")

@@ -8,14 +8,11 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
-
 import clocks
 import draw
 import measure
+import numpy as np
+import pytest
 import tables
 from peers import make_environment
 

@@ -65,7 +65,6 @@ def test_match_records_are_plain_json(name: str, sigma: float, tau0: float, fami
     assert (record["network"] is None) == (found.fitted is None)
     if found.fitted is not None:
         assert nsd.ExplicitNetwork.from_dict(record["network"]) == found.network
-    assert found.feasible or found.reason
 
 
 descriptions = st.recursive(

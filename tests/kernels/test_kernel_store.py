@@ -124,7 +124,7 @@ def test_threads_make_no_difference(tmp_path: Path, whole: KernelStore) -> None:
 
 def killed_after(directory: Path, number: int, *where: str) -> int:
     """Start a driver, kill it when some blocks are done, and return how many are."""
-    script = Path(__file__).with_name("killed_store.py")
+    script = Path(__file__).parents[1] / "support" / "killed_store.py"
     with subprocess.Popen(
         [sys.executable, str(script), str(directory), *where], stderr=subprocess.DEVNULL
     ) as driver:
