@@ -15,6 +15,7 @@ from notsodeep.activations.piecewise_linear import (
 from notsodeep.activations.polynomial import HermiteSeries, Polynomial, hermite, polynomial
 from notsodeep.activations.scaled import Scaled, scaled
 from notsodeep.activations.smooth import Elementary, Elu, Wave, elu
+from notsodeep.activations.with_skip import WithSkip, with_skip
 
 __all__ = [
     "Activation",
@@ -30,6 +31,7 @@ __all__ = [
     "Polynomial",
     "Scaled",
     "Wave",
+    "WithSkip",
     "as_activation",
     "centre",
     "elu",
@@ -45,4 +47,5 @@ __all__ = [
     "piecewise_linear",
     "polynomial",
     "scaled",
+    "with_skip",
 ]

@@ -12,6 +12,7 @@ from notsodeep.activations.activation import Activation
 from notsodeep.activations.centred import centred_by
 from notsodeep.activations.custom import from_formula
 from notsodeep.activations.scaled import scaled
+from notsodeep.activations.with_skip import with_skip
 from notsodeep.errors import InvalidInput
 
 
@@ -21,6 +22,10 @@ def _centred(activation: Mapping[str, Any], scale: float, constant: float) -> Ac
 
 def _scaled(activation: Mapping[str, Any], gain: float, steepness: float) -> Activation:
     return scaled(_read(activation), gain, steepness)
+
+
+def _with_skip(activation: Mapping[str, Any], alpha: float) -> Activation:
+    return with_skip(_read(activation), alpha)
 
 
 _NAMED: dict[str, Callable[..., Activation]] = {
@@ -42,6 +47,7 @@ _STORED: dict[str, Callable[..., Activation]] = {
     "formula": from_formula,
     "centred": _centred,
     "scaled": _scaled,
+    "with_skip": _with_skip,
 }
 
 

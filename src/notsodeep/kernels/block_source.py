@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from notsodeep import checks
-from notsodeep.kernels.exact import checked_plan
+from notsodeep.kernels.convolution import ConvolutionPlan
+from notsodeep.kernels.exact import checked_plan, make_plan
 from notsodeep.kernels.plan import SIDE, Plan, Tile
-from notsodeep.models import Convention, KernelName, Model
+from notsodeep.models import Convention, KernelModel, KernelName
 from notsodeep.threads import map_threads
 
 FloatArray = NDArray[np.float64]
@@ -33,13 +34,13 @@ class BlockSource:
     kernel : {"conjugate", "tangent"}
     """
 
-    plan: Plan
+    plan: Plan | ConvolutionPlan
     kernel: KernelName
 
     @classmethod
     def checked(
         cls,
-        model: Model,
+        model: KernelModel,
         X: ArrayLike,
         Y: ArrayLike | None,
         kernel: KernelName,
@@ -96,7 +97,7 @@ class BlockSource:
 
 
 def _arrived(kernel: KernelName, *samples: Any) -> BlockSource:
-    return BlockSource(Plan(*samples), kernel)
+    return BlockSource(make_plan(*samples), kernel)
 
 
 def _parts(whole: slice) -> list[slice]:

@@ -356,6 +356,238 @@ def map_block(
         marked[r, 1] += short
 
 
+# What `cell_block` is told about each sample in each layer, and about each layer.
+TAU, INNER, FACTOR, TAKEN, MEAN, COUPLING = range(6)
+SAMPLE_FACTS = 6
+BOTH, CROSS, WEIGHT, INJECT, BIAS = range(5)
+LAYER_FACTS = 5
+
+# Beside the strips above, `cell_block` keeps these for every layer of the cell; ρ is
+# slope·V + start for the covariance V that the layer reads.
+_SLOPE, _START, _RHO, _VALUE, _FIRST, _SECOND, _SPREAD, _SQUASH = (k * _STRIP for k in range(8))
+_KEPT = 8
+
+
+@_compile_part
+def _layer_start(work, base, kind, both, cross):
+    """Carry V = α + β·(unknown), in _E and _STEP, through a layer's tangent at ρ = 0."""
+    for t in range(_STRIP):
+        size = work[_SIZE + t]
+        if kind == SERIES:
+            height, slope = work[_P + t], work[_D + t]
+        else:
+            height = size * (both - cross) / (2.0 * math.pi) + work[_OFFSET + t]
+            slope = 0.25 * size * (both + cross)
+        rise = slope * work[base + _SLOPE + t]
+        work[_E + t] = height + slope * work[base + _START + t] + rise * work[_E + t]
+        work[_STEP + t] = rise * work[_STEP + t]
+
+
+@_compile
+def cell_block(
+    gram, tangent, first, shift, kinds, starts, rows, columns, left, right, tables, layers,
+    trained, feature, marked,
+):  # fmt: skip
+    """Solve V = P_L(… P_1(V)) for every pair of a block, V the covariance of the state.
+
+    Layer l maps the covariance V that it reads to ρ = a_i a_j (w V + u x·y + b)/(τ_i τ_j), where a
+    normalises, and ρ to the covariance P(ρ) that it passes on.  Newton's method goes through the
+    composition, whose slope is the product of those of the layers.
+
+    `gram` and `tangent`, `first`, `shift` and `marked` are as in `solve_block`.
+
+    kinds, starts : (L,), (L + 1,)
+        SERIES or HINGE; where the coefficients of a layer begin in `left` and `right`.
+    rows, columns : (L, SAMPLE_FACTS, rows), (L, SAMPLE_FACTS, columns + a strip)
+        τ; a; what stands for τ in the value of a hinge; what its centring takes off, as a sum and
+        as a product; r, which adds r_i r_j to the weight and counts twice in the tangent kernel.
+    left, right : (rows, terms of all layers), (terms of all layers, columns + a strip)
+    tables : (L, BINS + 1)
+    layers : (L, LAYER_FACTS)
+    trained : (4,)
+        Factors of weights, inputs, biases and read-out in the tangent kernel.
+    """
+    height, width_of_block = gram.shape
+    depth = kinds.size
+    work = np.empty((_STRIPS + 1 + depth * _KEPT) * _STRIP)
+    inputs = _STRIPS * _STRIP  # the strip of x·y
+    kept = (_STRIPS + 1) * _STRIP
+    closed = True
+    for index in range(depth):
+        closed = closed and kinds[index] == HINGE
+    for r in range(height):
+        bad = short = 0
+        for column in range(first[r], width_of_block, _STRIP):
+            width = min(_STRIP, width_of_block - column)
+            place = shift + column
+            _load(work, gram[r], column, width, 1.0)
+            for t in range(_STRIP):
+                work[inputs + t] = work[_C + t]
+                work[_E + t] = 0.0
+                work[_STEP + t] = 1.0
+            for index in range(depth):
+                base = kept + index * _KEPT * _STRIP
+                weight, coupling = layers[index, WEIGHT], rows[index, COUPLING, r]
+                inject, bias = layers[index, INJECT], layers[index, BIAS]
+                tau, inner = rows[index, TAU, r], rows[index, INNER, r]
+                for t in range(_STRIP):
+                    size = tau * columns[index, TAU, place + t]
+                    squash = inner * columns[index, INNER, place + t]
+                    strength = weight + coupling * columns[index, COUPLING, place + t]
+                    work[base + _SPREAD + t] = size
+                    work[base + _SQUASH + t] = squash
+                    work[base + _SLOPE + t] = squash * strength / size
+                    work[base + _START + t] = squash * (inject * work[inputs + t] + bias) / size
+                _facts_of_hinge(work, rows, columns, index, r, place)
+                a = starts[index]
+                if kinds[index] == SERIES:
+                    zeroth, slope = left[r, a], left[r, a + 1]
+                    for t in range(_STRIP):
+                        work[_P + t] = zeroth * right[a, place + t]
+                        work[_D + t] = slope * right[a + 1, place + t]
+                _layer_start(work, base, kinds[index], layers[index, BOTH], layers[index, CROSS])
+            for t in range(_STRIP):
+                work[_C + t] = work[_E + t] / (1.0 - work[_STEP + t])
+            for turn_of_newton in range(_MAX_STEPS):
+                # One turn through the cell, from V in _C; _SCRATCH is free between the layers.
+                for t in range(_STRIP):
+                    work[_STEP + t] = work[_C + t]
+                for index in range(depth):
+                    base = kept + index * _KEPT * _STRIP
+                    for t in range(_STRIP):
+                        rho = work[base + _SLOPE + t] * work[_STEP + t] + work[base + _START + t]
+                        work[t] = _clipped(rho)
+                        work[base + _RHO + t] = work[t]
+                    if kinds[index] == HINGE:
+                        _facts_of_hinge(work, rows, columns, index, r, place)
+                        _hinge(work, layers[index, BOTH], layers[index, CROSS])
+                    else:
+                        a, b = starts[index], starts[index + 1]
+                        terms = min(_SHORT, b - a)
+                        if turn_of_newton > 0:
+                            terms = _terms_for(_largest(work, 0), tables[index])
+                            terms = terms if terms > 0 else b - a
+                        _series(work, left[r, a:b], right[a:b], place, terms)
+                    for t in range(_STRIP):
+                        work[base + _VALUE + t] = work[_P + t]
+                        work[base + _FIRST + t] = work[_D + t]
+                        work[base + _SECOND + t] = work[_E + t]
+                        work[_STEP + t] = work[_P + t]
+                # The Newton step on V; every layer follows it to second order.
+                for t in range(_STRIP):
+                    work[_D + t] = 1.0
+                for index in range(depth):
+                    base = kept + index * _KEPT * _STRIP
+                    for t in range(_STRIP):
+                        work[_D + t] *= work[base + _SLOPE + t] * work[base + _FIRST + t]
+                for t in range(_STRIP):
+                    step = (work[_STEP + t] - work[_C + t]) / (1.0 - work[_D + t])
+                    work[_C + t] += step
+                    work[_E + t] = step
+                    work[_STEP + t] = 0.0
+                for index in range(depth):
+                    base = kept + index * _KEPT * _STRIP
+                    for t in range(_STRIP):
+                        rho = work[base + _RHO + t]
+                        moved = _clipped(rho + work[base + _SLOPE + t] * work[_E + t])
+                        step = moved - rho
+                        rise = step * (work[base + _FIRST + t] + step * work[base + _SECOND + t])
+                        work[base + _RHO + t] = moved
+                        work[base + _VALUE + t] += rise
+                        work[base + _FIRST + t] += 2.0 * step * work[base + _SECOND + t]
+                        work[_E + t] = rise
+                        close = abs(step) <= _CLOSE * (1.0 - abs(moved))
+                        work[_STEP + t] = work[_STEP + t] if close else 1.0
+                done = closed or turn_of_newton > 0
+                if done and _largest(work, _STEP) == 0.0:
+                    break
+            _cell_kernels(work, inputs, kept, rows, columns, r, place, layers, trained, feature)
+            # Most strips are good as a whole, and copied as a whole.
+            fine = _largest(work, _STEP) == 0.0 and _largest(work, _D) < 1.0
+            for index in range(depth):
+                largest = _largest(work, kept + index * _KEPT * _STRIP + _RHO)
+                fine = fine and largest < 1.0 - NEAR_ONE
+                if kinds[index] == SERIES:
+                    fine = fine and _terms_for(largest, tables[index]) > 0
+            if fine:
+                for t in range(width):
+                    gram[r, column + t] = work[_C + t]
+                    tangent[r, column + t] = work[_E + t]
+                continue
+            for t in range(width):
+                good = work[_STEP + t] == 0.0 and abs(work[_D + t]) < 1.0
+                resolved = True
+                for index in range(depth):
+                    ratio = abs(work[kept + index * _KEPT * _STRIP + _RHO + t])
+                    if not ratio < 1.0 - NEAR_ONE:
+                        good = False
+                    elif kinds[index] == SERIES and _terms_for(ratio, tables[index]) < 0:
+                        resolved = False
+                if good and resolved:
+                    gram[r, column + t] = work[_C + t]
+                    tangent[r, column + t] = work[_E + t]
+                else:
+                    bad += 1
+                    short += not resolved
+                    gram[r, column + t] = np.nan
+                    tangent[r, column + t] = np.nan
+        marked[r, 0] = bad
+        marked[r, 1] = short
+
+
+@_compile_part
+def _facts_of_hinge(work, rows, columns, index, r, place):
+    """Put what `_hinge` wants of a layer into the strips _SIZE and _OFFSET."""
+    factor, taken, mean = rows[index, FACTOR, r], rows[index, TAKEN, r], rows[index, MEAN, r]
+    for t in range(_STRIP):
+        work[_SIZE + t] = factor * columns[index, FACTOR, place + t]
+        product = mean * columns[index, MEAN, place + t]
+        work[_OFFSET + t] = -(taken + columns[index, TAKEN, place + t] + product)
+
+
+@_compile_part
+def _cell_kernels(work, inputs, kept, rows, columns, r, place, layers, trained, feature):
+    """Turn V and the slopes into the two kernels, in _C and _E; the slope of a turn goes to _D.
+
+    X_l = Θ_l/(τ_i τ_j) obeys X_l = T_l/(τ_i τ_j) + slope_l P′_{l−1} X_{l−1} around the ring.
+    """
+    depth = layers.shape[0]
+    last = kept + (depth - 1) * _KEPT * _STRIP
+    for t in range(_STRIP):
+        work[_D + t] = 1.0
+        work[_E + t] = 0.0
+        work[_P + t] = work[last + _FIRST + t]
+        work[_C + t] = work[last + _VALUE + t]
+    for index in range(depth):
+        base = kept + index * _KEPT * _STRIP
+        weight, inject, bias = layers[index, WEIGHT], layers[index, INJECT], layers[index, BIAS]
+        coupling = rows[index, COUPLING, r]
+        for t in range(_STRIP):
+            both = coupling * columns[index, COUPLING, place + t]
+            carried = work[base + _SLOPE + t] * work[_P + t]
+            source = (
+                trained[0] * (weight + 2.0 * both) * work[_C + t]
+                + trained[1] * inject * work[inputs + t]
+                + trained[2] * bias
+            )
+            source = source * work[base + _SQUASH + t] / work[base + _SPREAD + t]
+            work[_E + t] = source + carried * work[_E + t]
+            work[_D + t] = carried * work[_D + t]
+            full = (weight + both) * work[_C + t] + inject * work[inputs + t] + bias
+            work[_SIZE + t] = work[base + _SQUASH + t] * full
+            work[_P + t] = work[base + _FIRST + t]
+            work[_C + t] = work[base + _VALUE + t]
+    if feature:
+        for t in range(_STRIP):
+            ratio = work[_E + t] / (1.0 - work[_D + t])
+            work[_E + t] = trained[3] * work[_C + t] + work[last + _FIRST + t] * ratio
+    else:
+        for t in range(_STRIP):
+            ratio = work[_E + t] / (1.0 - work[_D + t])
+            work[_E + t] = ratio * work[last + _SPREAD + t]
+            work[_C + t] = work[_SIZE + t]
+
+
 @_compile_part
 def _polynomials(work, one, two):
     """Put two polynomials in x, the first strip, into the strips _P and _D, four terms at once."""

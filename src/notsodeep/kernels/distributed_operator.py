@@ -15,7 +15,7 @@ from notsodeep.kernels.block_source import BLOCK, BlockSource
 from notsodeep.kernels.operator import Cache
 from notsodeep.kernels.plan import Tile
 from notsodeep.kernels.tiled_operator import Part, TiledOperator, Vectors, tile_parts
-from notsodeep.models import Convention, KernelName, Model
+from notsodeep.models import Convention, KernelModel, KernelName
 
 FloatArray = NDArray[np.float64]
 
@@ -67,7 +67,7 @@ class DistributedKernelOperator(TiledOperator):
 
     def __init__(
         self,
-        model: Model,
+        model: KernelModel,
         X: ArrayLike,
         Y: ArrayLike | None = None,
         *,

@@ -32,7 +32,7 @@ from notsodeep.kernels.tiled_operator import (
     parts_in_batches,
     tile_parts,
 )
-from notsodeep.models import Convention, KernelName, Model
+from notsodeep.models import Convention, KernelModel, KernelName
 from notsodeep.threads import thread_count
 
 FloatArray = NDArray[np.float64]
@@ -98,7 +98,7 @@ class KernelOperator(TiledOperator):
 
     def __init__(
         self,
-        model: Model,
+        model: KernelModel,
         X: ArrayLike,
         Y: ArrayLike | None = None,
         *,

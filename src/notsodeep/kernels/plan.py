@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep.kernels import compiled
-from notsodeep.kernels.routes import Block, CosineMap, PairMap, RouteName
+from notsodeep.kernels.routes import Block, RouteName
 from notsodeep.kernels.samples import SERIES_BOUND, padded
 from notsodeep.kernels.single_pairs import InputPairs
-from notsodeep.models import Convention, DeepEquilibrium, Model
+from notsodeep.kernels.univariate import ALL_TRAINED, CosineMap, pair_map
+from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork, Model
 from notsodeep.numerics.pair_quadrature import TOLERANCE
 from notsodeep.records import Record
 
@@ -99,12 +100,15 @@ class Plan:
     Y : ndarray of shape (m, p) or None
         None makes the kernel symmetric.
     convention : {"preactivation", "feature"}
+    train : tuple of float
+        Factors of weights, inputs, biases and read-out in the tangent kernel.
     """
 
     model: Model
     X: FloatArray
     Y: FloatArray | None
     convention: Convention
+    train: tuple[float, ...] = ALL_TRAINED
     explanation: Explanation = field(init=False)
 
     def __post_init__(self) -> None:
@@ -118,7 +122,7 @@ class Plan:
         self._one_norm = self._merge_equal_norms()
         self._counting = threading.Lock()
         second = None if self.Y is None else self._squares2
-        self._pairs = PairMap(self.model, self._squares1, second, self.convention)
+        self._pairs = pair_map(self.model, self._squares1, second, self.convention, self.train)
         self._norms1, self._norms2 = np.sqrt(self._squares1), padded(np.sqrt(self._squares2), 1.0)
         self._cosine, self.explanation = self._choose()
 
@@ -140,7 +144,7 @@ class Plan:
         elif self._homogeneous:
             reason, size = "positively homogeneous activation", 1.0
         if reason is not None:
-            cosine = CosineMap(self.model, size, self.convention)
+            cosine = CosineMap(self.model, size, self.convention, self.train)
             if cosine.resolved:
                 return cosine, Explanation("univariate", reason)
         if self._pairs.kind == "hinge":
@@ -149,9 +153,14 @@ class Plan:
 
     @property
     def _homogeneous(self) -> bool:
+        if isinstance(self.model, ExplicitNetwork):
+            return all(activation.homogeneous for activation in self.model.activations)
         if isinstance(self.model, DeepEquilibrium):
-            return self.model.activation.homogeneous
-        return all(activation.homogeneous for activation in self.model.activations)
+            return all(
+                layer.activation.homogeneous and layer.bias == 0.0 and layer.normalise == "none"
+                for layer in self.model.cell
+            )
+        return self.model.activation.homogeneous and self.model.bias == 0.0
 
     @property
     def shape(self) -> tuple[int, int]:

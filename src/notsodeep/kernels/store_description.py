@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,10 +13,12 @@ from notsodeep.kernels.stored_blocks import MOST_BLOCKS, StoredBlocks, block_cou
 from notsodeep.kernels.zarr_format import stored_json
 from notsodeep.models import (
     Convention,
+    ConvolutionalEquilibrium,
+    ConvolutionalNetwork,
     DeepEquilibrium,
     ExplicitNetwork,
+    KernelModel,
     KernelName,
-    Model,
 )
 
 DESCRIPTION = "description.json"
@@ -73,11 +76,15 @@ def described_blocks(place: Path, description: dict[str, Any]) -> StoredBlocks:
     return StoredBlocks(place, n, side, description["dtype"], matrix)
 
 
-def read_model(form: dict[str, Any], place: Path) -> Model:
+def read_model(form: dict[str, Any], place: Path) -> KernelModel:
     """Return the model that a description names."""
-    is_equilibrium = form.get("kind") == "deep_equilibrium"
+    readers: dict[str, Callable[[Mapping[str, Any]], KernelModel]] = {
+        "deep_equilibrium": DeepEquilibrium.from_dict,
+        "convolutional_equilibrium": ConvolutionalEquilibrium.from_dict,
+        "convolutional_network": ConvolutionalNetwork.from_dict,
+    }
     try:
-        return (DeepEquilibrium if is_equilibrium else ExplicitNetwork).from_dict(form)
+        return readers.get(str(form.get("kind")), ExplicitNetwork.from_dict)(form)
     except (ValueError, TypeError, KeyError, ArithmeticError) as error:
         raise _damaged_description(place / DESCRIPTION, error) from error
 

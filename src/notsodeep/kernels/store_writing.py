@@ -28,14 +28,14 @@ from notsodeep.kernels.store_description import (
     read_description,
 )
 from notsodeep.kernels.stored_blocks import MOST_BLOCKS, Place, StoredBlocks, block_count
-from notsodeep.models import Convention, KernelName, Model
+from notsodeep.models import Convention, KernelModel, KernelName
 from notsodeep.progress import progress_bar
 from notsodeep.threads import thread_count
 
 
 def store_kernel(
     path: str | Path,
-    model: Model,
+    model: KernelModel,
     X: ArrayLike,
     *,
     kernel: KernelName = "conjugate",
