@@ -48,7 +48,14 @@ if TYPE_CHECKING:
         tangent_kernel,
     )
     from notsodeep.matching import match
-    from notsodeep.models import DeepEquilibrium, Dense, ExplicitNetwork
+    from notsodeep.models import (
+        Convolution,
+        ConvolutionalEquilibrium,
+        ConvolutionalNetwork,
+        DeepEquilibrium,
+        Dense,
+        ExplicitNetwork,
+    )
     from notsodeep.networks.build import build
     from notsodeep.networks.empirical_kernels import empirical_kernels
     from notsodeep.networks.onnx_export import export_onnx
@@ -61,6 +68,9 @@ __version__ = "0.2.0.dev0"
 # `import notsodeep` and `notsodeep --help` stay instant.
 _HOMES = {
     "Compilation": "notsodeep.compilation.record",
+    "Convolution": "notsodeep.models",
+    "ConvolutionalEquilibrium": "notsodeep.models",
+    "ConvolutionalNetwork": "notsodeep.models",
     "DeepEquilibrium": "notsodeep.models",
     "Dense": "notsodeep.models",
     "EquilibriumCell": "notsodeep.trained",
@@ -106,6 +116,9 @@ _MODULES = (
 
 __all__ = [
     "Compilation",
+    "Convolution",
+    "ConvolutionalEquilibrium",
+    "ConvolutionalNetwork",
     "DeepEquilibrium",
     "EquilibriumCell",
     "ExplicitNetwork",

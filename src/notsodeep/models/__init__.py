@@ -18,7 +18,6 @@ from notsodeep.models.kernel_kind import (
     Model,
     checked_choice,
 )
-from notsodeep.models.monotone import MonotoneEquilibrium
 from notsodeep.models.varying_activations import require_varying
 
 __all__ = [
@@ -34,7 +33,6 @@ __all__ = [
     "KernelModel",
     "KernelName",
     "Model",
-    "MonotoneEquilibrium",
     "Verdict",
     "WeightAnalysis",
     "analyse_weights",
