@@ -58,7 +58,7 @@ def export_onnx(
 
     Parameters
     ----------
-    module : EquilibriumNetwork or ExplicitModule
+    module : EquilibriumNetwork, ExplicitModule, or the network of a compiled DEQ
     path : path
     preprocessing : Preprocessing, optional
         Without it, the one that the module was loaded with, if any.
@@ -91,7 +91,8 @@ def export_onnx(
     (True, True)
     """
     owner = "export_onnx"
-    requirements.own_network(module, isinstance(module, FeatureNetwork), owner)
+    drawn = hasattr(module, "append_to")  # a network that appends itself to a graph
+    requirements.own_network(module, drawn or isinstance(module, FeatureNetwork), owner)
     preprocessing, names = attached(module, preprocessing, classes, owner)
     if steps is not None:
         checks.positive_integer(steps, "steps", owner)
@@ -110,11 +111,14 @@ def export_onnx(
         }
     else:
         _steps_for_equilibrium(steps, owner)
-        features = _explicit(graph, module, rows)
-    logits = _linear(graph, features, _array(module.readout), "readout")
-    if module.readout_bias is not None:
-        bias = graph.constant(_array(module.readout_bias), "readout_bias")
-        logits = graph.apply("Add", logits, bias)
+        features = "" if drawn else _explicit(graph, module, rows)
+    if drawn:
+        logits = module.append_to(graph, rows)  # type: ignore[operator]
+    else:
+        logits = _linear(graph, features, _array(module.readout), "readout")
+        if module.readout_bias is not None:
+            bias = graph.constant(_array(module.readout_bias), "readout_bias")
+            logits = graph.apply("Add", logits, bias)
     outputs: dict[str, Output] = {
         "logits": (logits, onnx.TensorProto.FLOAT, ["batch", module.out_features]),
         **diagnostics,

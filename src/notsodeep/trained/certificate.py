@@ -1,0 +1,210 @@
+"""How far a state is from the fixed point, and whether its class is proved to be the network's own.
+
+For any u put z = φ(u) and v = u − (Wz + h).  Slopes in [0, β] give
+(u_k − u*_k)(z_k − z*_k) ≥ (z_k − z*_k)²/β for every unit, and u − u* = W(z − z*) + v; the sum with
+weights Λ_k is (z − z*)ᵀ S (z − z*) ≤ (z − z*)ᵀ Λv, so that ‖z − z*‖_S ≤ ‖Λv‖_{S⁻¹}.  If
+o_i − o_j > ‖C_i − C_j‖_{S⁻¹}·‖Λv‖_{S⁻¹} for every j ≠ i, the network's class is i.  Of a
+contraction with negative slopes, ℓ = sup|φ′|: ‖z − z*‖ ≤ ℓ‖v‖/(1 − ℓ‖W‖).
+
+What is said is proved in float64 arithmetic, for the weights and rows as they are stored.  With the
+unit roundoff ε a sum of k products is off by at most γ_k = kε/(1 − kε) times the sum of their
+sizes, which Cauchy and Schwarz bound by products of norms; S is lowered by more than the backward
+error of its Cholesky factorisation, so that the factor's own product lies below it; all slacks are
+added to the bound before anything is compared.  Elementary functions are assumed to be right to 16
+units in the last place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError, cholesky, solve_triangular
+from torch import Tensor
+
+from notsodeep import checks
+from notsodeep.networks.torch_activations import torch_twin
+from notsodeep.trained.cell import AffineCell
+from notsodeep.trained.margin import Margin, margin_of
+
+FloatArray = NDArray[np.float64]
+
+_EPS = float(np.finfo(np.float64).eps)  # twice the unit roundoff
+_OF_FUNCTIONS = 16.0  # rounding of φ, in units of the last place
+
+
+@dataclass(frozen=True, eq=False)
+class Certified:
+    """Classes of a batch, and which of them are proved.
+
+    Attributes
+    ----------
+    classes : Tensor of shape (n,)
+        arg max of the read-out at z.
+    proved : Tensor of bool, shape (n,)
+    ratios : Tensor of shape (n,)
+        Bound over margin, of the nearest rival; below one is a proof.
+    states, scores, preactivations : Tensor
+        z = φ(u), C z + c and W z + h.
+    """
+
+    classes: Tensor
+    proved: Tensor
+    ratios: Tensor
+    states: Tensor
+    scores: Tensor
+    preactivations: Tensor
+
+
+class Certifier:
+    """Evaluates bounds for one network.
+
+    Parameters
+    ----------
+    cell : AffineCell
+        With a read-out, for classes.
+    margin : Margin, optional
+
+    Raises
+    ------
+    InvalidInput
+        The network has no margin that proves anything.
+
+    Examples
+    --------
+    >>> from notsodeep.trained import EquilibriumCell
+    >>> cell = EquilibriumCell.from_weights(
+    ...     [[-9.0]], [[1.0]], activation="relu", readout=([[1.0], [-1.0]], [0.0, 0.25])
+    ... )
+    >>> certifier = Certifier(cell)
+    >>> X = np.array([[1.0], [2.0]])
+    >>> u = torch.tensor([[0.2], [0.21]], dtype=torch.float64)  # z* is 0.1 and 0.2
+    >>> certifier.bounds(u, *certifier.rows(X)).round(decimals=4)  # in the norm of S = 10
+    tensor([0.3162, 0.0316], dtype=torch.float64)
+    >>> certifier.classes(u, *certifier.rows(X)).proved
+    tensor([False,  True])
+    """
+
+    def __init__(self, cell: AffineCell, margin: Margin | None = None) -> None:
+        known = margin_of(cell) if margin is None else margin
+        if not known.unique:
+            requirement = "have a margin that proves its fixed point"
+            raise checks.refusal("the cell", "Certifier", requirement, known.reason)
+        self.cell, self.margin = cell, known
+        root, factor = self._norm()
+        m, p = cell.width, cell.inputs
+        self._phi = torch_twin(cell.activation)
+        self._recurrent = torch.tensor(cell.recurrent).mT.contiguous()
+        self._root = torch.tensor(root).mT.contiguous()
+        # ‖K̂ − K‖ of the computed root, by the backward error of a triangular solve.
+        spread = 1.1 * _gamma(m + 2) * factor
+        size = 1.1 * float(np.linalg.norm(root))
+        self._root_error = (spread + _gamma(m + 4)) * size
+        self._root_size = size
+        self._of_state = _gamma(m + 4) + 2.0 * _OF_FUNCTIONS * _EPS
+        self._sizes = tuple(
+            1.01 * float(np.linalg.norm(a)) for a in (cell.recurrent, cell.injection, cell.bias)
+        )
+        self._of_input = _gamma(p + 8)
+        if cell.readout is not None:
+            weights, bias = cell.readout
+            self._readout = torch.tensor(weights).mT.contiguous(), torch.tensor(bias)
+            self._distances = torch.tensor(self._class_distances(weights, factor))
+            self._readout_sizes = (
+                1.01 * float(np.linalg.norm(weights, axis=1).max()),
+                float(np.abs(bias).max()),
+            )
+
+    def _norm(self) -> tuple[FloatArray, float]:
+        """Return K with ‖Λv‖_{S⁻¹} ≤ ‖Kv‖, and ‖L⁻¹‖·‖L‖ (Frobenius) of its factor S ⪰ LLᵀ."""
+        cell, margin = self.cell, self.margin
+        identity = np.eye(cell.width)
+        self._factor: FloatArray | None = None
+        if margin.kind == "contraction":
+            steep = margin.slopes.largest
+            rest = margin.value - 4.0 * cell.width * _EPS
+            return steep * (1.0 + 8.0 * _EPS) / rest * identity, 1.0
+        scaled = margin.scaling[:, None] * (identity / margin.beta - cell.recurrent)
+        S = 0.5 * (scaled + scaled.T)
+        most = float(np.linalg.norm(S)) + float(np.linalg.norm(scaled))
+        slack = 4.0 * _EPS * (cell.width + 4) * cell.width * most
+        try:
+            L = cholesky(S - slack * identity, lower=True)
+        except LinAlgError as error:
+            requirement = "have a margin above rounding"
+            raise checks.refusal("the cell", "Certifier", requirement, margin.value) from error
+        self._factor = L
+        inverse = solve_triangular(L, identity, lower=True)
+        condition = 1.1 * float(np.linalg.norm(inverse)) * float(np.linalg.norm(L))
+        return np.asarray(inverse * margin.scaling), condition
+
+    def _class_distances(self, weights: FloatArray, factor: float) -> FloatArray:
+        """Return ‖C_i − C_j‖_{S⁻¹}, rounded up."""
+        L = self._factor
+        rows = weights.T if L is None else solve_triangular(L, weights.T, lower=True)
+        gaps = np.linalg.norm(rows[:, :, None] - rows[:, None, :], axis=0)
+        error = 2.2 * _gamma(self.cell.width + 2) * factor * float(np.linalg.norm(rows))
+        return np.asarray(gaps * (1.0 + 1e-12) + error)
+
+    def rows(self, X: object) -> tuple[Tensor, Tensor]:
+        """Return h and ‖(x − shift)/scale‖ of rows: the last arguments of `bounds`."""
+        drive = torch.as_tensor(self.cell.drive(X))  # type: ignore[arg-type]
+        inputs = (np.asarray(X, dtype=np.float64) - self.cell.shift) / self.cell.scale
+        return drive, torch.as_tensor(np.linalg.norm(inputs, axis=1))
+
+    def bounds(self, u: Tensor, drive: Tensor, sizes: Tensor) -> Tensor:
+        """Return an upper bound of ‖φ(u) − z*‖_S for every row.
+
+        Parameters
+        ----------
+        u : Tensor of shape (n, m)
+            Pre-activations, from wherever.
+        drive, sizes : Tensor of shape (n, m) and (n,)
+            As `rows` returns them.
+        """
+        z = self._phi(u)
+        return self._bounds(u, z, torch.addmm(drive, z, self._recurrent), drive, sizes)
+
+    def _bounds(
+        self, u: Tensor, z: Tensor, preactivations: Tensor, drive: Tensor, sizes: Tensor
+    ) -> Tensor:
+        norm = torch.linalg.vector_norm
+        recurrent, injection, bias = self._sizes
+        residual = u - preactivations
+        state = norm(z, dim=1) + self.margin.beta * norm(u, dim=1)
+        error = self._of_state * ((recurrent + 1.0 + 1.0 / self.margin.beta) * state)
+        error = error + (self._of_input + self._of_state) * (injection * sizes + bias)
+        error = error + self._of_state * norm(drive, dim=1)
+        size = norm(residual, dim=1)
+        measured = norm(residual @ self._root, dim=1)
+        bound: Tensor = measured + self._root_error * size + self._root_size * error
+        return bound * (1.0 + 64.0 * _EPS)
+
+    def classes(self, u: Tensor, drive: Tensor, sizes: Tensor) -> Certified:
+        """Return the class at z = φ(u) of every row, and whether it is proved to be the network's.
+
+        Parameters are those of `bounds`.  A row that is not finite is not proved.
+        """
+        self.cell.require_readout("Certifier.classes")
+        z = self._phi(u)
+        preactivations = torch.addmm(drive, z, self._recurrent)
+        bounds = self._bounds(u, z, preactivations, drive, sizes)
+        scores = torch.addmm(self._readout[1], z, self._readout[0])
+        largest, bias = self._readout_sizes
+        norm = torch.linalg.vector_norm
+        state = norm(z, dim=1) + self.margin.beta * norm(u, dim=1)
+        slack = 2.0 * (self._of_state * largest * state + self._of_state * bias)
+        best, classes = scores.max(dim=1)
+        lead = best[:, None] - scores - slack[:, None]
+        needed = self._distances[classes] * bounds[:, None]
+        ratios = torch.where(lead > 0.0, needed / lead, torch.inf)
+        ratios.scatter_(1, classes[:, None], 0.0)  # no class is its own rival
+        worst = ratios.amax(dim=1)
+        worst = torch.where(worst.isfinite() & bounds.isfinite(), worst, torch.inf)
+        return Certified(classes, worst < 1.0, worst, z, scores, preactivations)
+
+
+def _gamma(terms: int) -> float:
+    return terms * _EPS / (1.0 - terms * _EPS)
