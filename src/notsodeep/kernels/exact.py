@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,6 +16,7 @@ from notsodeep.kernels.plan import Explanation, Plan, Tile
 from notsodeep.models import (
     Convention,
     ConvolutionalModel,
+    ExplicitNetwork,
     KernelModel,
     KernelName,
     checked_choice,
@@ -25,6 +27,10 @@ from notsodeep.threads import map_threads
 
 FloatArray = NDArray[np.float64]
 KernelMatrix = NDArray[np.floating[Any]]
+Trained = Literal["weights", "inputs", "bias", "readout"]
+
+EVERYTHING: tuple[Trained, ...] = ("weights", "inputs", "bias", "readout")
+"""What is trained, unless said otherwise."""
 
 _LONG = 40_000_000  # pairs beyond which a progress bar is worth showing
 
@@ -69,6 +75,8 @@ def conjugate_kernel(
     G_ij = σa² E[φ(u)φ(v)] + σb² x_i·x_j, (u, v) centred Gaussian with variances q_i, q_j and
     covariance G_ij, where q_i = σa² E φ²(√q_i ξ) + σb² ‖x_i‖².  With convention "feature":
     Φ_ij = E[φ(u)φ(v)] at that solution, the Gram matrix of the features z*.
+    In a cell of several layers: G_l = w_l E[φ_{l−1}(u)φ_{l−1}(v)] + u_l x_i·x_j + b_l around the
+    ring; the kernels are those of the last layer.
     For an explicit network: Σ_L, where Σ_0 = X Xᵀ and Σ_l = E[σ_l(u)σ_l(v)] under Σ_{l−1}.
 
     Parameters
@@ -109,6 +117,7 @@ def tangent_kernel(
     convention: Convention = "preactivation",
     dtype: Any = np.float64,
     out: KernelMatrix | None = None,
+    train: Sequence[Trained] = EVERYTHING,
 ) -> KernelMatrix:
     """Compute the exact neural tangent kernel (NTK) of an infinitely wide network.
 
@@ -118,7 +127,14 @@ def tangent_kernel(
     For an explicit network: Θ_L, where Θ_l = Σ_l + Θ_{l−1}·E[σ_l′(u)σ_l′(v)] and Θ_0 = X Xᵀ, the
     NTK of L hidden layers and a read-out, all trained.
 
-    Parameters and result as for `conjugate_kernel`.
+    In a general cell layer l has Θ_l = T_l + w_l E[φ′φ′]_{l−1} Θ_{l−1}, where T_l is the trained
+    part of its covariance w_l E[φφ]_{l−1} + u_l x·y + b_l.
+
+    Parameters and result as for `conjugate_kernel`; moreover
+
+    train : sequence of {"weights", "inputs", "bias", "readout"}
+        The parameters of a DEQ that are trained: by default all of them.  The read-out is that of
+        convention "feature"; with "preactivation" the last layer is itself the read-out.
 
     Examples
     --------
@@ -128,7 +144,7 @@ def tangent_kernel(
     array([[1.25    , 0.720711],
            [0.720711, 1.25    ]])
     """
-    pair = _evaluate(model, X, Y, convention, dtype, (None, out), (False, True))
+    pair = _evaluate(model, X, Y, convention, dtype, (None, out), (False, True), train)
     return pair.tangent
 
 
@@ -186,10 +202,12 @@ def kernel_pair(
     convention: Convention = "preactivation",
     dtype: Any = np.float64,
     out: tuple[KernelMatrix, KernelMatrix] | None = None,
+    train: Sequence[Trained] = EVERYTHING,
 ) -> KernelPair:
     """Compute `conjugate_kernel` and `tangent_kernel` in one pass, and say how.
 
-    Parameters as for `conjugate_kernel`; `out` is a pair of arrays.
+    Parameters as for `conjugate_kernel`; `out` is a pair of arrays,
+    and `train` is as for `tangent_kernel`.
 
     Examples
     --------
@@ -201,7 +219,7 @@ def kernel_pair(
     >>> print(pair.explanation)
     univariate route (inputs of one norm), 3 pairs one by one
     """
-    return _evaluate(model, X, Y, convention, dtype, out or (None, None), (True, True))
+    return _evaluate(model, X, Y, convention, dtype, out or (None, None), (True, True), train)
 
 
 def checked_plan(
@@ -211,8 +229,10 @@ def checked_plan(
     convention: Convention,
     owner: str,
     kernel: KernelName = "tangent",
+    train: Sequence[Trained] = EVERYTHING,
 ) -> Plan | ConvolutionPlan:
     """Check everything a user may have got wrong, then make the plan."""
+    factors = _train_factors(model, train, owner)
     if isinstance(model, ConvolutionalModel):
         return ConvolutionPlan.checked(model, X, Y, convention, owner)
     checked_choice(model, kernel, convention, owner)
@@ -222,7 +242,19 @@ def checked_plan(
         requirement = f"have as many features as X ({left.shape[1]})"
         raise checks.refusal("Y", owner, requirement, right.shape[1])
     checks.kernel_resolved(left, right, owner)
-    return Plan(model, left, right, convention)
+    return Plan(model, left, right, convention, factors)
+
+
+def _train_factors(model: KernelModel, train: Sequence[Trained], owner: str) -> tuple[float, ...]:
+    """Turn the names of the trained parameters into factors of their shares."""
+    known = get_args(Trained)
+    if isinstance(train, str) or not train or not set(train) <= set(known):
+        requirement = f"name some of {', '.join(known)}"
+        raise checks.refusal("train", owner, requirement, repr(train))
+    if set(train) != set(known) and isinstance(model, ConvolutionalModel | ExplicitNetwork):
+        requirement = "be everything, unless the model is a DEQ of dense layers"
+        raise checks.refusal("train", owner, requirement, repr(train))
+    return tuple(float(name in train) for name in known)
 
 
 def make_plan(
@@ -242,11 +274,12 @@ def _evaluate(
     dtype: Any,
     out: tuple[KernelMatrix | None, KernelMatrix | None],
     wanted: tuple[bool, bool],
+    train: Sequence[Trained] = EVERYTHING,
 ) -> KernelPair:
     owner = "a kernel"
     kind = checks.kernel_dtype(dtype, owner)
     kernel: KernelName = "tangent" if wanted[1] else "conjugate"
-    plan = checked_plan(model, X, Y, convention, owner, kernel)
+    plan = checked_plan(model, X, Y, convention, owner, kernel, train)
     shape = plan.shape
     missing = sum(w and o is None for w, o in zip(wanted, out, strict=True))
     checks.enough_memory(

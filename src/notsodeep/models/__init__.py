@@ -18,6 +18,7 @@ from notsodeep.models.kernel_kind import (
     Model,
     checked_choice,
 )
+from notsodeep.models.monotone import MonotoneEquilibrium
 from notsodeep.models.varying_activations import require_varying
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "KernelModel",
     "KernelName",
     "Model",
+    "MonotoneEquilibrium",
     "Verdict",
     "WeightAnalysis",
     "analyse_weights",
