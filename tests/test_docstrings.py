@@ -23,11 +23,16 @@ PACKAGES = (
     "notsodeep.matching",
     "notsodeep.networks",
     "notsodeep.kernel_solvers",
+    "notsodeep.prediction",
 )
 # `notsodeep.checks` and `notsodeep.errors` are not among them: refusals for contributors to word,
 # and classes that are caught, not called.
 
 WITHOUT = {
+    "BestRecurrence": "what `best_sigma_a2` returns",
+    "LearningCurve": "what `learning_curve` returns",
+    "Optimum": "what `best_ridge` returns",
+    "WidthCurve": "what `width_curve` returns",
     "Acquired": "what `get` returns",
     "Certificate": "what `Match.certify` returns; see `match`",
     "Coefficients": "what `coefficients` returns",

@@ -16,7 +16,15 @@ ROOT = Path(notsodeep.__file__).parent
 FOUNDATION = {"errors", "checks", "extras", "records", "progress", "threads"}
 DESCRIPTIONS = {*FOUNDATION, "numerics", "files", "data", "activations", "models"}
 WITNESSES = {"kernels", "equivalents", "networks"}
-SCIENCE = {*DESCRIPTIONS, "cluster", *WITNESSES, "matching", "kernel_solvers", "collapse"}
+SCIENCE = {
+    *DESCRIPTIONS,
+    "cluster",
+    *WITNESSES,
+    "matching",
+    "kernel_solvers",
+    "collapse",
+    "prediction",
+}
 PRODUCT = {*SCIENCE, "trained", "zoo", "estimators", "compilation"}
 
 ALLOWED: dict[str, set[str]] = {
@@ -38,6 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     "matching": {*DESCRIPTIONS, *WITNESSES},
     "kernel_solvers": {*DESCRIPTIONS, "cluster", "kernels", "equivalents"},
     "collapse": {*FOUNDATION, "numerics", "data"},
+    "prediction": {*DESCRIPTIONS, "kernels", "equivalents"},
     "trained": SCIENCE,
     "estimators": SCIENCE,
     "compilation": {*SCIENCE, "trained", "estimators"},

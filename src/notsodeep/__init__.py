@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         models,
         networks,
         plotting,
+        prediction,
         trained,
     )
     from notsodeep.compilation.dispatch import compile, load
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from notsodeep.networks.onnx_export import export_onnx
     from notsodeep.networks.persistence import save
     from notsodeep.trained import EquilibriumCell
+    from notsodeep.prediction import best_ridge, best_sigma_a2, best_time, predict_risk
 
 __version__ = "0.2.0.dev0"
 
@@ -77,6 +79,9 @@ _HOMES = {
     "ExplicitNetwork": "notsodeep.models",
     "KernelOperator": "notsodeep.kernels",
     "KernelPair": "notsodeep.kernels",
+    "best_ridge": "notsodeep.prediction",
+    "best_sigma_a2": "notsodeep.prediction",
+    "best_time": "notsodeep.prediction",
     "build": "notsodeep.networks.build",
     "compare": "notsodeep.equivalents",
     "compile": "notsodeep.compilation.dispatch",
@@ -91,6 +96,7 @@ _HOMES = {
     "load": "notsodeep.compilation.dispatch",
     "match": "notsodeep.matching",
     "monte_carlo": "notsodeep.kernels",
+    "predict_risk": "notsodeep.prediction",
     "save": "notsodeep.networks.persistence",
     "sphere_equivalent": "notsodeep.equivalents",
     "tangent_kernel": "notsodeep.kernels",
@@ -110,6 +116,7 @@ _MODULES = (
     "models",
     "networks",
     "plotting",
+    "prediction",
     "solvers",
     "trained",
 )
@@ -126,6 +133,9 @@ __all__ = [
     "KernelPair",
     "__version__",
     "activations",
+    "best_ridge",
+    "best_sigma_a2",
+    "best_time",
     "build",
     "cluster",
     "collapse",
@@ -153,6 +163,8 @@ __all__ = [
     "monte_carlo",
     "networks",
     "plotting",
+    "predict_risk",
+    "prediction",
     "save",
     "sphere_equivalent",
     "tangent_kernel",

@@ -28,6 +28,14 @@ from notsodeep.plotting.class_geometry import collapse, layer_peeled, seli, simp
 from notsodeep.plotting.kernel_entries import kernel_pair, monte_carlo
 from notsodeep.plotting.matches import certificate, conditions, match, match_figure
 from notsodeep.plotting.paths import early_stopping, ridge_path, solution
+from notsodeep.plotting.predictions import (
+    best_recurrence,
+    learning_curve,
+    optimum,
+    predicted_scores,
+    risk_curve,
+    width_curve,
+)
 from notsodeep.plotting.spectra import (
     comparison,
     eigenpairs,
@@ -40,6 +48,7 @@ __all__ = [
     "DEEP",
     "MUTED",
     "SHALLOW",
+    "best_recurrence",
     "certificate",
     "collapse",
     "comparison",
@@ -49,12 +58,16 @@ __all__ = [
     "house_style",
     "kernel_pair",
     "layer_peeled",
+    "learning_curve",
     "limiting_spectrum",
     "match",
     "match_figure",
     "monte_carlo",
     "new_figure",
+    "optimum",
+    "predicted_scores",
     "ridge_path",
+    "risk_curve",
     "save_figure",
     "seli",
     "simplex_figure",
@@ -63,4 +76,5 @@ __all__ = [
     "spectrum_figure",
     "svg_text",
     "themed_svg",
+    "width_curve",
 ]

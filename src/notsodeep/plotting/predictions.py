@@ -1,0 +1,135 @@
+"""Figures of what is predicted before training."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, axes_or_new
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from notsodeep.checks import FloatArray
+    from notsodeep.prediction import BestRecurrence, LearningCurve, Optimum, RiskCurve, WidthCurve
+
+_NAMES = {"test_mse": "mean squared error", "accuracy": "accuracy", "log_loss": "log loss"}
+
+
+def risk_curve(record: RiskCurve, ax: Axes | None = None, *, accuracy: bool = False) -> Axes:
+    """Draw test and training error over the ridge or the time, or the accuracies.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> mixture = nsd.data.paper_mixture(dimension=64)
+    >>> curve = nsd.predict_risk(
+    ...     None, mixture, (40, 40), ridge=[0.1, 1.0], coefficients=(0.2, 0.03, 0.06, 0.3)
+    ... )
+    >>> risk_curve(curve, nsd.plotting.new_figure()[1][0]).get_xlabel()
+    'ridge λ'
+    """
+    axes = axes_or_new(ax)
+    test = record.accuracy if accuracy else record.test_mse
+    train = record.train_accuracy if accuracy else record.train_mse
+    axes.plot(record.values, test, color=DEEP, label="test")
+    if train is not None:
+        axes.plot(record.values, train, color=MUTED, ls="--", label="training")
+    axes.set_xscale("log")
+    axes.set_xlabel("ridge λ" if record.axis == "ridge" else "time t")
+    axes.set_ylabel("accuracy" if accuracy else "mean squared error")
+    axes.legend(frameon=False)
+    return axes
+
+
+def optimum(record: Optimum, ax: Axes | None = None) -> Axes:
+    """Draw the curve of a search, and its best value."""
+    axes = axes_or_new(ax)
+    curve = record.curve
+    axes.plot(curve.values, getattr(curve, record.goal), color=DEEP)
+    axes.axvline(record.value, color=MUTED, lw=0.8)
+    axes.plot([record.value], [record.score], "o", color=SHALLOW, label=f"{record.value:.3g}")
+    axes.set_xscale("log")
+    axes.set_xlabel("ridge λ" if curve.axis == "ridge" else "time t")
+    axes.set_ylabel(_NAMES[record.goal])
+    axes.legend(frameon=False)
+    return axes
+
+
+def learning_curve(
+    record: LearningCurve, ax: Axes | None = None, *, accuracy: bool = False
+) -> Axes:
+    """Draw the test error, or the accuracy, over n/p: one line for each ridge."""
+    axes = axes_or_new(ax)
+    table = record.accuracy if accuracy else record.test_mse
+    shades = np.linspace(1.0, 0.35, len(record.ridges))
+    for column, level, alpha in zip(table.T, record.ridges, shades, strict=True):
+        ratio = record.samples / record.dimension
+        axes.plot(ratio, column, color=DEEP, alpha=float(alpha), label=f"λ = {level:.3g}")
+    axes.set_xscale("log")
+    axes.set_xlabel("samples per dimension n/p")
+    axes.set_ylabel("accuracy" if accuracy else "mean squared error")
+    axes.legend(frameon=False)
+    return axes
+
+
+def width_curve(record: WidthCurve, ax: Axes | None = None, *, accuracy: bool = True) -> Axes:
+    """Draw accuracies, or errors, of read-outs over the width; dashed at infinite width."""
+    axes = axes_or_new(ax)
+    colours = [DEEP, SHALLOW, MUTED]
+    for i, name in enumerate(record.accuracy):
+        colour = colours[i % len(colours)]
+        column = (record.accuracy if accuracy else record.test_mse)[name]
+        limit = (record.limit_accuracy if accuracy else record.limit_mse)[name]
+        axes.plot(record.widths, column, color=colour, marker="o", ms=3, label=name)
+        axes.axhline(limit, color=colour, lw=0.8, ls="--")
+    axes.set_xscale("log", base=2)
+    axes.set_xlabel("width m")
+    axes.set_ylabel("accuracy" if accuracy else "mean squared error")
+    axes.legend(frameon=False)
+    return axes
+
+
+def best_recurrence(record: BestRecurrence, ax: Axes | None = None) -> Axes:
+    """Draw the score over σa² and the ridge, with the best pair: which DEQ for my data."""
+    axes = axes_or_new(ax)
+    mesh: Any = axes.pcolormesh(
+        record.sigma_a2, record.ridges, record.scores.T, cmap="viridis", shading="nearest"
+    )
+    axes.plot([record.value], [record.ridge], "o", mfc="none", mec="white", ms=9)
+    axes.set_yscale("log")
+    axes.set_xlabel("σa²")
+    axes.set_ylabel("ridge λ")
+    axes.figure.colorbar(mesh, ax=axes, label=_NAMES[record.goal])
+    return axes
+
+
+def predicted_scores(
+    record: RiskCurve,
+    ax: Axes | None = None,
+    *,
+    place: int = 0,
+    output: int = 0,
+    scores: list[FloatArray] | None = None,
+) -> Axes:
+    """Draw the Gaussian law of the scores of each class, over histograms of `scores` if given.
+
+    `place` is the index of the ridge or time, `output` that of the score; `scores` holds one
+    vector of measured scores for each class.
+    """
+    axes = axes_or_new(ax)
+    colours = [DEEP, SHALLOW, MUTED, "#5a9367", "#8d5a97"]
+    means = record.means[place, :, output]
+    spreads = np.sqrt(record.covariances[place, :, output, output])
+    x = np.linspace((means - 4.0 * spreads).min(), (means + 4.0 * spreads).max(), 400)
+    for a, (mean, spread) in enumerate(zip(means, spreads, strict=True)):
+        colour = colours[a % len(colours)]
+        if scores is not None:
+            axes.hist(scores[a], bins=40, density=True, color=colour, alpha=0.3)
+        density = np.exp(-0.5 * np.square((x - mean) / spread)) / (spread * np.sqrt(2.0 * np.pi))
+        axes.plot(x, density, color=colour, label=f"class {a}")
+    axes.set_xlabel("score")
+    axes.set_ylabel("density")
+    axes.legend(frameon=False)
+    return axes

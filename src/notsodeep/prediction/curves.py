@@ -1,0 +1,188 @@
+"""Predictions over the number of samples, and over the width."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from notsodeep import checks
+from notsodeep.checks import FloatArray
+from notsodeep.data import GaussianMixture
+from notsodeep.models import Convention, KernelName, Model
+from notsodeep.prediction.problem import Problem
+from notsodeep.prediction.risk import (
+    Regularisation,
+    TableName,
+    checked_values,
+    risk_of,
+    tables_of,
+)
+from notsodeep.records import Plotted
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LearningCurve(Plotted):
+    """Errors over the number of training samples, for ridges.
+
+    Attributes
+    ----------
+    samples : ndarray of shape (N,)
+        n.
+    dimension : int
+        p.
+    ridges : ndarray of shape (R,)
+    test_mse, train_mse, accuracy : ndarray of shape (N, R)
+    model : str
+    """
+
+    _drawing = "learning_curve"
+
+    samples: FloatArray
+    dimension: int
+    ridges: FloatArray
+    test_mse: FloatArray
+    train_mse: FloatArray
+    accuracy: FloatArray
+    model: str
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class WidthCurve(Plotted):
+    """Errors of trained read-outs over the width, for several models.
+
+    Attributes
+    ----------
+    widths : ndarray of shape (W,)
+    test_mse, accuracy : dict of ndarray of shape (W,)
+        By model.
+    effective_width : dict of ndarray of shape (W,)
+        Independent neurons that the width counts for.
+    limit_mse, limit_accuracy : dict of float
+        At infinite width.
+    ridge : float
+    """
+
+    _drawing = "width_curve"
+
+    widths: FloatArray
+    test_mse: dict[str, FloatArray]
+    accuracy: dict[str, FloatArray]
+    effective_width: dict[str, FloatArray]
+    limit_mse: dict[str, float]
+    limit_accuracy: dict[str, float]
+    ridge: float
+
+
+def learning_curve(
+    model: Model,
+    mixture: GaussianMixture,
+    samples: ArrayLike,
+    *,
+    ridge: ArrayLike,
+    kernel: KernelName = "conjugate",
+    convention: Convention = "feature",
+    noise: float = 0.0,
+    tables: TableName = "resolved",
+) -> LearningCurve:
+    """Predict errors over the number of training samples; double descent included.
+
+    Parameters
+    ----------
+    samples : array_like of shape (N,)
+        n; class sizes are those of ``mixture.class_counts(n)``.
+    model, mixture, ridge, kernel, convention, noise, tables
+        As for `predict_risk`.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> mixture = nsd.data.GaussianMixture(np.zeros((2, 256)), [0.85, 1.15])
+    >>> deq = nsd.DeepEquilibrium("relu", 0.2).centred(1.0)
+    >>> curve = nsd.prediction.learning_curve(deq, mixture, [64, 256, 1024], ridge=1e-3)
+    >>> curve.accuracy[:, 0].round(3)
+    array([0.695, 0.833, 0.92 ])
+    """
+    owner = "learning_curve"
+    sizes = np.atleast_1d(checks.real_array(samples, "samples", owner))
+    problems = [
+        Problem.checked(mixture, mixture.class_counts(int(n)), noise=noise, owner=owner)
+        for n in sizes
+    ]
+    rows, found = [], None
+    for problem in problems:
+        # Resolved tables know nothing of the class sizes, limits have the mean trace in them.
+        if found is None or found.name == "limit":
+            found = tables_of(model, problem, kernel, convention, None, tables, owner)
+        levels = checked_values(ridge, "ridge", found, problem, owner)
+        choice = Regularisation("ridge", levels)
+        rows.append(
+            risk_of(found, problem, choice, width=None, model=model, kernel=kernel,
+                    convention=convention, owner=owner)
+        )  # fmt: skip
+    return LearningCurve(
+        sizes,
+        mixture.dimension,
+        rows[0].values,
+        np.stack([r.test_mse for r in rows]),
+        np.stack([r.train_mse for r in rows]),
+        np.stack([r.accuracy for r in rows]),
+        str(model),
+    )
+
+
+def width_curve(
+    models: dict[str, Model],
+    mixture: GaussianMixture,
+    counts: ArrayLike,
+    widths: ArrayLike,
+    *,
+    ridge: float,
+    noise: float = 0.0,
+    tables: TableName = "resolved",
+) -> WidthCurve:
+    """Predict read-outs of finite width, of a DEQ and the network matched to it for instance.
+
+    Parameters
+    ----------
+    models : dict
+        DEQs and networks of one hidden layer, by name.
+    widths : array_like of shape (W,)
+    mixture, counts, ridge, noise, tables
+        As for `predict_risk`.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> first = np.where(np.arange(256) < 128, 1.9, 0.1)
+    >>> mixture = nsd.data.GaussianMixture(np.zeros((2, 256)), [first, 2.0 - first])
+    >>> deq = nsd.DeepEquilibrium("relu", 0.8).centred(1.0)
+    >>> network = nsd.match(deq, tau0=1.0, convention="feature").network
+    >>> models = {"DEQ": deq, "matched": network}
+    >>> curve = nsd.prediction.width_curve(models, mixture, (256, 256), [2048], ridge=0.01)
+    >>> {name: right.round(3) for name, right in curve.accuracy.items()}
+    {'DEQ': array([0.75]), 'matched': array([0.771])}
+    """
+    owner = "width_curve"
+    sizes = np.atleast_1d(checks.real_array(widths, "widths", owner)).astype(int)
+    level = checks.positive_number(ridge, "ridge", owner)
+    mse, right, effective = {}, {}, {}
+    limit_mse, limit_right = {}, {}
+    problem = Problem.checked(mixture, counts, noise=noise, owner=owner)
+    choice = Regularisation("ridge", np.array([level]))
+    for name, model in models.items():
+        found = tables_of(model, problem, "conjugate", "feature", None, tables, owner)
+        rows = [
+            risk_of(found, problem, choice, width=None if m is None else int(m), model=model,
+                    kernel="conjugate", convention="feature", owner=owner)
+            for m in (*sizes, None)
+        ]  # fmt: skip
+        mse[name] = np.array([r.test_mse[0] for r in rows[:-1]])
+        right[name] = np.array([r.accuracy[0] for r in rows[:-1]])
+        effective[name] = np.array(
+            [r.effective_width[0] for r in rows[:-1] if r.effective_width is not None]
+        )
+        limit_mse[name] = float(rows[-1].test_mse[0])
+        limit_right[name] = float(rows[-1].accuracy[0])
+    return WidthCurve(sizes.astype(float), mse, right, effective, limit_mse, limit_right, level)

@@ -1,0 +1,165 @@
+"""A read-out on finitely many random features, from the kernel of infinitely many.
+
+Given the data, the Gram matrix of m features with kernel K is K^½ N Σ Nᵀ K^½/m, N Gaussian and Σ
+the covariance between neurons.  Those of a hidden layer are independent, Σ = I.  The neurons of a
+DEQ are mixed by (I − √q A)⁻¹, A with i.i.d. entries of variance 1/m and q = σa² E[φ′(τ*ξ)]²: Σ =
+(1 − q)[(I − √q A)(I − √q A)ᵀ]⁻¹.  The fit is that of the kernel with a larger ridge, and every
+score has an additional variance that falls with an effective width; for m ≫ n it is m(1 − q)².
+The law of Σ linearises the DEQ about its Gaussian limit: heuristic, and checked by simulation.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from notsodeep import checks
+from notsodeep.checks import FloatArray
+from notsodeep.errors import NotConverged
+from notsodeep.models import DeepEquilibrium, ExplicitNetwork
+from notsodeep.prediction.evaluation import Scores
+from notsodeep.prediction.problem import Problem
+from notsodeep.prediction.resolvent import Ensemble
+
+
+def effective_neurons(model: object, width: int, tau0: float = 1.0) -> float:
+    """Return m(1 − q)²: how many independent neurons a wide layer of m counts for.
+
+    Of an explicit network it is m itself.
+
+    Parameters
+    ----------
+    model : DeepEquilibrium or ExplicitNetwork
+        Vanilla; a network has one hidden layer.
+    width : int
+        m, much larger than the number of samples.
+    tau0 : float
+        √(tr C°/p), the scale of the data.
+
+    Examples
+    --------
+    >>> round(effective_neurons(DeepEquilibrium("relu", sigma_a2=0.8).centred(1.0), 1000))
+    640
+    """
+    m = checks.positive_integer(width, "width", "effective_neurons")
+    return m * (1.0 - recurrence(model, tau0, "effective_neurons")) ** 2
+
+
+def recurrence(model: object, tau0: float, owner: str) -> float:
+    """Return q = σa² E[φ′(τ*ξ)]² of a DEQ, 0 of an explicit network of one hidden layer."""
+    if isinstance(model, ExplicitNetwork):
+        if model.depth == 1:
+            return 0.0
+        requirement = "have one hidden layer for a finite width"
+        raise checks.refusal("model", owner, requirement, str(model))
+    if isinstance(model, DeepEquilibrium):
+        tau = math.sqrt(model.preactivation_variance(tau0**2))
+        return float(model.sigma_a2 * model.activation.moments(tau).slope ** 2)
+    requirement = "be a DeepEquilibrium or an ExplicitNetwork for a finite width"
+    raise checks.refusal("model", owner, requirement, type(model).__name__)
+
+
+def shifted_ginibre(x: FloatArray, q: float) -> tuple[FloatArray, FloatArray]:
+    """Return g(−x) = lim (1/m) tr(M + x)⁻¹ and dg/dx, M = (I − √q A)(I − √q A)ᵀ, A Ginibre.
+
+    g solves g/u + g u x = 1, u = 1 + q g.
+
+    Examples
+    --------
+    >>> g, slope = shifted_ginibre(np.array(0.0), 0.5)
+    >>> float(g), float(slope)
+    (2.0, -16.0)
+    """
+    g = np.full(np.shape(x), 1.0 / (1.0 - q))
+    for _ in range(200):
+        u = 1.0 + q * g
+        step = (g / u + g * u * x - 1.0) / (1.0 / u**2 + x * (u + q * g))
+        g = np.maximum(g - step, 0.1 * g)
+        if (np.abs(step) <= 1e-14 * g).all():
+            break
+    else:
+        raise NotConverged(f"The law of the neurons' covariance was not solved for q = {q:g}.")
+    u = 1.0 + q * g
+    return g, np.asarray(-g * u / (1.0 / u**2 + x * (u + q * g)))
+
+
+@dataclass(frozen=True, eq=False)
+class WidthScores:
+    """Scores of ridge regression on m features, for R ridges.
+
+    Attributes
+    ----------
+    scores : Scores
+        Of new samples; parts about training samples are those of the kernel.
+    train_mse, effective_ridge, effective_width : ndarray of shape (R,)
+    """
+
+    scores: Scores
+    train_mse: FloatArray
+    effective_ridge: FloatArray
+    effective_width: FloatArray
+
+
+def width_scores(
+    ensemble: Ensemble, problem: Problem, ridges: FloatArray, width: int, q_recurrent: float
+) -> WidthScores:
+    """Predict ridge regression on `width` features.
+
+    The ridge becomes x = λ/ζ(e) with ζ(e) = (1/m) tr Σ(1 + eΣ)⁻¹ and e = df₁(x)/(ζm), where
+    df₁(x) = tr K(K + x)⁻¹; a score of class b gains the variance (1/q_b + x q_b′/q_b²) YᵀK(K+x)⁻²Y
+    /(m_e − df₂), m_e = m ζ²/(−ζ′).
+    """
+    counts, shares, n = problem.counts, problem.shares, float(problem.counts.sum())
+    x, zeta, zeta_slope = _effective_ridge(ensemble, counts, ridges, width, q_recurrent)
+    effective = width * zeta**2 / -zeta_slope
+    resolvent = ensemble.resolvent(-x)
+    q, slope = resolvent.q, resolvent.slope()
+    fit = resolvent.fitted(problem.given)
+    noise = problem.noise_covariance
+    V = fit.covariance(noise)
+    second = fit.residual[..., :, None] * fit.residual[..., None, :] + V + noise
+    df2 = n - 2.0 * x * (q @ counts) - x**2 * (slope @ counts)
+    # YᵀQY/n, YᵀQ²Y/n and YᵀKQ²Y, Q = (K + x)⁻¹
+    once = np.einsum("ra,ak,ral->rkl", shares * q, problem.given, fit.residual)
+    once = once + np.einsum("ra,akl->rkl", shares * q, noise)
+    twice = np.einsum("ra,rakl->rkl", shares * q**2, second)
+    energy = n * (once - x[:, None, None] * twice)
+    energy = 0.5 * (energy + np.swapaxes(energy, -1, -2))
+    room = effective - df2
+    lifted = 1.0 / q + x[:, None] * slope / q**2
+    covariance = V + (lifted / room[:, None])[..., None, None] * energy[:, None]
+    trace = q @ counts + x * (slope @ counts)  # tr QKQ
+    total = np.trace(energy, axis1=-2, axis2=-1) / n
+    train = x**2 * (np.trace(twice, axis1=-2, axis2=-1) + trace / room * total)
+    means = problem.given - fit.residual
+    kept = x[:, None] * q
+    spread = np.square(kept)[..., None, None] * V
+    scores = Scores(means, covariance, kept, kept[..., None] * means, spread)
+    return WidthScores(scores, train, x, effective)
+
+
+def _effective_ridge(
+    ensemble: Ensemble, counts: FloatArray, ridges: FloatArray, width: int, q_recurrent: float
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return x, ζ and dζ/de, by bisection in log x: ζ(df₁(x)·x/(λm)) grows with x, λ/x falls."""
+    rest = 1.0 - q_recurrent
+
+    def neurons(x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        df1 = counts.sum() - x * (ensemble.resolvent(-x).q @ counts)
+        g, slope = shifted_ginibre(df1 * x / (ridges * width) * rest, q_recurrent)
+        return rest * g, rest**2 * slope
+
+    low, high = np.log(ridges), np.log(ridges) + 1.0
+    for _ in range(100):
+        short = neurons(np.exp(high))[0] < ridges / np.exp(high)
+        if not short.any():
+            break
+        high = np.where(short, high + 2.0, high)
+    for _ in range(45):
+        middle = 0.5 * (low + high)
+        below = neurons(np.exp(middle))[0] < ridges / np.exp(middle)
+        low, high = np.where(below, middle, low), np.where(below, high, middle)
+    x = np.exp(0.5 * (low + high))
+    return x, *neurons(x)

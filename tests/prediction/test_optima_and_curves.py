@@ -1,0 +1,140 @@
+"""Best parameters lie where a fine grid says; curves are their points; figures are drawn."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import numpy as np
+import pytest
+from risk_cases import CONJUGATE, TANGENT, mixture
+
+import notsodeep as nsd
+from notsodeep.prediction import learning_curve, width_curve
+
+
+def test_best_ridge_is_that_of_a_fine_grid() -> None:
+    data = mixture("weak", 128)
+    best = nsd.best_ridge(None, data, (128, 128), coefficients=TANGENT)
+    grid = np.geomspace(best.value / 3.0, best.value * 3.0, 201)
+    curve = nsd.predict_risk(None, data, (128, 128), ridge=grid, coefficients=TANGENT)
+    assert best.inside
+    assert best.score <= curve.test_mse.min() + 1e-9
+    assert grid[curve.test_mse.argmin()] == pytest.approx(best.value, rel=0.02)
+
+
+def test_best_time_is_that_of_a_fine_grid() -> None:
+    data = mixture("weak", 128)
+    best = nsd.best_time(None, data, (128, 128), coefficients=TANGENT, goal="accuracy",
+                         times=np.geomspace(0.01, 10.0, 9))  # fmt: skip
+    grid = np.geomspace(0.01, 10.0, 60)
+    curve = nsd.predict_risk(None, data, (128, 128), time=grid, coefficients=TANGENT)
+    assert best.score >= curve.accuracy.max() - 1e-5
+
+
+def test_label_noise_asks_for_a_larger_ridge() -> None:
+    data = mixture("weak", 128)
+    clean, noisy = (
+        nsd.best_ridge(None, data, (128, 128), coefficients=CONJUGATE, noise=noise).value
+        for noise in (0.0, 1.0)
+    )
+    assert noisy > 1.5 * clean
+
+
+def test_best_sigma_a2_reads_the_table() -> None:
+    best = nsd.best_sigma_a2(
+        "normalized_relu", mixture("trace", 128), (256, 256), sigma_a2=[0.0, 0.4, 0.9],
+        ridges=[0.1, 1.0], kernel="tangent",
+    )  # fmt: skip
+    assert best.score == best.scores.min()
+    deq = nsd.DeepEquilibrium("normalized_relu", best.value).centred(1.0)
+    again = nsd.predict_risk(
+        deq, mixture("trace", 128), (256, 256), ridge=best.ridge, kernel="tangent"
+    )
+    assert again.test_mse[0] == pytest.approx(best.score, rel=1e-8)
+
+
+def test_a_learning_curve_has_its_points_and_a_double_descent() -> None:
+    data, deq = mixture("halves", 128), nsd.DeepEquilibrium("relu", 0.2).centred(1.0)
+    choice = {"kernel": "tangent", "convention": "preactivation"}
+    curve = learning_curve(deq, data, [32, 128, 512], ridge=1e-3, **choice)
+    single = nsd.predict_risk(deq, data, (64, 64), ridge=1e-3, **choice)
+    assert curve.test_mse[1, 0] == pytest.approx(single.test_mse[0], rel=1e-12)
+    assert curve.test_mse[1, 0] > curve.test_mse[0, 0] > curve.test_mse[2, 0]
+
+
+def test_widths_of_a_deq_and_its_networks() -> None:
+    # Of two networks, one meets what this data depends on and one (leaky_relu) does not: its limit
+    # is not that of the DEQ.  The one that does is nearer to the limit at every width.
+    deq = nsd.DeepEquilibrium("relu", 0.8).centred(1.0)
+    models = {"DEQ": deq} | {
+        family: nsd.match(deq, tau0=1.0, family=family, convention="feature").network
+        for family in ("leaky_relu", "piecewise_linear")
+    }
+    curve = width_curve(models, mixture("halves", 256), (256, 256), [512, 2048], ridge=0.01)
+    np.testing.assert_allclose(curve.accuracy["DEQ"], [0.644, 0.751], atol=0.002)
+    np.testing.assert_allclose(curve.accuracy["leaky_relu"], [0.669, 0.809], atol=0.002)
+    assert curve.limit_accuracy["DEQ"] == pytest.approx(0.861, abs=0.002)
+    assert curve.limit_accuracy["piecewise_linear"] == pytest.approx(0.861, abs=0.003)
+    assert curve.limit_accuracy["leaky_relu"] > 0.9
+    assert (curve.accuracy["piecewise_linear"] > curve.accuracy["DEQ"]).all()
+    np.testing.assert_allclose(curve.effective_width["leaky_relu"], curve.widths, rtol=1e-9)
+    assert (curve.effective_width["DEQ"] < curve.widths).all()
+
+
+def test_tiny_ridges_at_the_hard_edge() -> None:
+    # Γ = 0 and n = p: the interpolation threshold, where q grows like λ^{-1/2}.
+    data = nsd.data.GaussianMixture(np.zeros((2, 128)), 1.0)
+    curve = nsd.predict_risk(
+        None, data, (64, 64), ridge=[1e-10, 1e-8], coefficients=(1.0, 0.0, 0.0, 1.0)
+    )
+    assert curve.predictive_variance is not None
+    ratio = curve.predictive_variance[1] / curve.predictive_variance[0]
+    np.testing.assert_allclose(ratio, 10.0, rtol=1e-3)
+
+
+def test_records_go_through_json_and_are_drawn() -> None:
+    pytest.importorskip("matplotlib")
+    data = mixture("weak", 64)
+    risk = nsd.predict_risk(None, data, (30, 30), ridge=[0.1, 1.0], coefficients=CONJUGATE)
+    deq = nsd.DeepEquilibrium("relu", 0.2)
+    records = [
+        risk,
+        nsd.predict_risk(None, data, (30, 30), time=[0.1, 1.0], coefficients=CONJUGATE),
+        nsd.best_ridge(None, data, (30, 30), coefficients=CONJUGATE),
+        nsd.best_sigma_a2("relu", data, (30, 30), sigma_a2=[0.1, 0.2], ridges=[0.1, 1.0]),
+        learning_curve(deq, data, [40, 80], ridge=[0.1, 1.0]),
+        width_curve({"DEQ": deq}, data, (30, 30), [64, 128], ridge=0.1),
+    ]
+    for record in records:
+        again = type(record).from_dict(json.loads(json.dumps(record.to_dict())))
+        assert again.to_dict() == record.to_dict()
+        axes = record.plot(nsd.plotting.new_figure()[1][0])
+        assert axes.get_xlabel()
+    drawn = nsd.plotting.predicted_scores(risk, nsd.plotting.new_figure()[1][0])
+    assert len(drawn.lines) == 2
+
+
+@pytest.mark.slow
+def test_costs() -> None:
+    deq = nsd.DeepEquilibrium("relu", 0.2).centred(1.0)
+    data = mixture("weak", 512)
+    ridges = np.logspace(-3, 1, 30)
+
+    def seconds(call: object) -> float:
+        call()  # compiled loops  # type: ignore[operator]
+        start = time.perf_counter()
+        call()  # type: ignore[operator]
+        return time.perf_counter() - start
+
+    limit = seconds(lambda: nsd.predict_risk(
+        None, data, (256, 256), ridge=ridges, coefficients=CONJUGATE))  # fmt: skip
+    assert limit / 30 < 0.02
+    assert seconds(lambda: nsd.predict_risk(deq, data, (256, 256), ridge=0.1)) < 1.0
+    sizes = np.unique((np.geomspace(0.1, 8.0, 30) * 512).astype(int))
+    assert seconds(lambda: learning_curve(deq, data, sizes, ridge=0.1)) < 2.0
+    ten = nsd.data.GaussianMixture(3.0 * np.eye(10, 300), np.linspace(0.9, 1.1, 10))
+    once = seconds(lambda: nsd.predict_risk(deq, ten, [60] * 10, ridge=0.1))
+    many = seconds(lambda: nsd.predict_risk(deq, ten, [60] * 10, ridge=ridges))
+    assert once < 4.0
+    assert (many - once) / 29 < 0.1
