@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         plotting,
         prediction,
         trained,
+        zoo,
     )
     from notsodeep.compilation.dispatch import compile, load
     from notsodeep.compilation.record import Compilation
@@ -56,13 +57,15 @@ if TYPE_CHECKING:
         DeepEquilibrium,
         Dense,
         ExplicitNetwork,
+        MonotoneEquilibrium,
     )
     from notsodeep.networks.build import build
     from notsodeep.networks.empirical_kernels import empirical_kernels
     from notsodeep.networks.onnx_export import export_onnx
     from notsodeep.networks.persistence import save
-    from notsodeep.trained import EquilibriumCell
     from notsodeep.prediction import best_ridge, best_sigma_a2, best_time, predict_risk
+    from notsodeep.trained import EquilibriumCell
+    from notsodeep.trained.diagnosis import Diagnosis, diagnose
 
 __version__ = "0.2.0.dev0"
 
@@ -75,10 +78,12 @@ _HOMES = {
     "ConvolutionalNetwork": "notsodeep.models",
     "DeepEquilibrium": "notsodeep.models",
     "Dense": "notsodeep.models",
+    "Diagnosis": "notsodeep.trained.diagnosis",
     "EquilibriumCell": "notsodeep.trained",
     "ExplicitNetwork": "notsodeep.models",
     "KernelOperator": "notsodeep.kernels",
     "KernelPair": "notsodeep.kernels",
+    "MonotoneEquilibrium": "notsodeep.models",
     "best_ridge": "notsodeep.prediction",
     "best_sigma_a2": "notsodeep.prediction",
     "best_time": "notsodeep.prediction",
@@ -87,6 +92,7 @@ _HOMES = {
     "compile": "notsodeep.compilation.dispatch",
     "conditions": "notsodeep.equivalents",
     "conjugate_kernel": "notsodeep.kernels",
+    "diagnose": "notsodeep.trained.diagnosis",
     "empirical_kernels": "notsodeep.networks.empirical_kernels",
     "equivalent": "notsodeep.equivalents",
     "export_onnx": "notsodeep.networks.onnx_export",
@@ -119,6 +125,7 @@ _MODULES = (
     "prediction",
     "solvers",
     "trained",
+    "zoo",
 )
 
 __all__ = [
@@ -127,10 +134,13 @@ __all__ = [
     "ConvolutionalEquilibrium",
     "ConvolutionalNetwork",
     "DeepEquilibrium",
+    "Dense",
+    "Diagnosis",
     "EquilibriumCell",
     "ExplicitNetwork",
     "KernelOperator",
     "KernelPair",
+    "MonotoneEquilibrium",
     "__version__",
     "activations",
     "best_ridge",
@@ -144,6 +154,7 @@ __all__ = [
     "conditions",
     "conjugate_kernel",
     "data",
+    "diagnose",
     "empirical_kernels",
     "equivalent",
     "equivalents",
@@ -169,6 +180,7 @@ __all__ = [
     "sphere_equivalent",
     "tangent_kernel",
     "trained",
+    "zoo",
 ]
 
 

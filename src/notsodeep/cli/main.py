@@ -14,7 +14,16 @@ from typing import Annotated, NoReturn
 import typer
 
 from notsodeep import __version__, extras
-from notsodeep.cli import collapsing, compiling, data, exploring, moments, reproducing, studying
+from notsodeep.cli import (
+    collapsing,
+    compiling,
+    data,
+    diagnose,
+    exploring,
+    moments,
+    reproducing,
+    studying,
+)
 from notsodeep.errors import InvalidInput, MissingPackage, NotSoDeepError
 
 app = typer.Typer(
@@ -30,6 +39,7 @@ app = typer.Typer(
 )
 app.command("compile")(compiling.compile_command)
 app.command("report")(compiling.report_command)
+app.command("diagnose")(diagnose.diagnose_command)
 app.command("match")(studying.match_command)
 app.command("kernel")(studying.kernel_command)
 app.command("spectrum")(studying.spectrum_command)

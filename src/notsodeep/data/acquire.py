@@ -142,7 +142,7 @@ def _from_official(
     for file in entry.official:
         shifted = _shifted(advance, finished, entry.download_size)
         download(file, directory, pause=pause, advance=shifted)
-        finished += file.size
+        finished += file.size or 0
     raw_format = entry.raw_format
     sizes = entry.sizes(raw_format)
     if entry.archives:

@@ -174,7 +174,7 @@ class ImageSet:
     @property
     def download_size(self) -> int:
         """Bytes of the official files."""
-        return sum(file.size for file in self.official)
+        return sum(file.size or 0 for file in self.official)
 
     def sizes(self, raw_format: RawFormat) -> Mapping[str, int]:
         """Return the largest number of bytes that each file of the set can have in a format."""

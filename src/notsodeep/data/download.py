@@ -23,6 +23,7 @@ from notsodeep.files.atomic_files import named_write_failures
 from notsodeep.progress import Advance
 
 _CHUNK = 1 << 18
+_MOST_UNKNOWN = 1 << 28  # bytes of a file whose length is not known
 # An unknown host stays unknown and a closed port closed; asking again only costs time.
 _FINAL_ANSWERS = (socket.gaierror, ConnectionRefusedError)
 _CONNECT_ERRORS = (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError)
@@ -40,14 +41,14 @@ class RemoteFile:
         Addresses with the same content, tried in order.
     sha256 : str
         Its digest.
-    size : int
-        Its length in bytes.
+    size : int or None
+        Its length in bytes; None if it is not known, and the digest alone says when it is whole.
     """
 
     name: str
     urls: tuple[str, ...]
     sha256: str
-    size: int
+    size: int | None
 
 
 def download(
@@ -120,18 +121,20 @@ def _fetch(
     began_with = _size(part)
     failures = 0
     started_over = False
-    while _size(part) < file.size:
+    while not _is_whole(part, file):
         before = _size(part)
         try:
-            _receive(url, part, file.size, timeout, advance)
+            announced = _receive(url, part, file.size, timeout, advance)
             reason = "the connection was cut"
+            if file.size is None and _size(part) == announced:
+                break
         except urllib.error.HTTPError as error:
             if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE or not before:
                 raise SourceUnavailable(f"{url}: HTTP status {error.code}") from error
             part.unlink()  # not shorter than the server's file: not a beginning of it
             if started_over:
                 raise DataCorrupted(
-                    f"{url} is {before} bytes long; expected {file.size}. It was discarded."
+                    f"{url} is {before} bytes long, and not the file expected. It was discarded."
                 ) from error
             started_over = True
             continue
@@ -142,13 +145,13 @@ def _fetch(
                 raise SourceUnavailable(f"{url}: {reason}") from error
         if _size(part) > before:
             failures = 0
-        elif _size(part) < file.size:
+        elif not _is_whole(part, file):
             failures += 1
             if failures >= attempts:
                 raise SourceUnavailable(f"{url}: {reason}")
             time.sleep(pause * 2 ** (failures - 1))
     got = sha256_of_file(part)
-    if got == file.sha256 and _size(part) == file.size:
+    if got == file.sha256 and file.size in (None, _size(part)):
         return
     part.unlink()
     if began_with:  # the old beginning may be of another version: once more, from the start
@@ -160,8 +163,17 @@ def _fetch(
     )
 
 
-def _receive(url: str, part: Path, size: int, timeout: float, advance: Advance | None) -> None:
-    """Append what one connection delivers to `part`."""
+def _is_whole(part: Path, file: RemoteFile) -> bool:
+    """Say whether there is nothing left to receive."""
+    if file.size is None:
+        return part.is_file() and sha256_of_file(part) == file.sha256
+    return _size(part) >= file.size
+
+
+def _receive(
+    url: str, part: Path, size: int | None, timeout: float, advance: Advance | None
+) -> int | None:
+    """Append what one connection delivers to `part`; return the length that it announces."""
     offset = _size(part)
     headers = {"User-Agent": f"notsodeep/{__version__}", "Accept-Encoding": "identity"}
     if offset:
@@ -173,13 +185,16 @@ def _receive(url: str, part: Path, size: int, timeout: float, advance: Advance |
         ).startswith(f"bytes {offset}-")
         done = offset if resumed else 0
         with named_write_failures(part), part.open("ab" if resumed else "wb") as stream:
-            while done <= size and (chunk := response.read(_CHUNK)):
+            most = _MOST_UNKNOWN if size is None else size
+            while done <= most and (chunk := response.read(_CHUNK)):
                 stream.write(chunk)
                 done += len(chunk)
                 if advance is not None:
                     advance(done, size)
             stream.flush()
             os.fsync(stream.fileno())
+        length = response.headers.get("Content-Length")
+        return None if length is None else int(length) + (offset if resumed else 0)
 
 
 def _size(path: Path) -> int:

@@ -25,6 +25,7 @@ from notsodeep.plotting.canvas import (
     themed_svg,
 )
 from notsodeep.plotting.class_geometry import collapse, layer_peeled, seli, simplex_figure
+from notsodeep.plotting.diagnoses import diagnosis, diagnosis_figure
 from notsodeep.plotting.kernel_entries import kernel_pair, monte_carlo
 from notsodeep.plotting.matches import certificate, conditions, match, match_figure
 from notsodeep.plotting.paths import early_stopping, ridge_path, solution
@@ -53,6 +54,8 @@ __all__ = [
     "collapse",
     "comparison",
     "conditions",
+    "diagnosis",
+    "diagnosis_figure",
     "early_stopping",
     "eigenpairs",
     "house_style",

@@ -1,0 +1,76 @@
+"""`notsodeep diagnose`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from notsodeep import extras
+from notsodeep.cli.given_networks import (
+    FetchOption,
+    ModelOption,
+    ScaleOption,
+    ShiftOption,
+    ZooOption,
+    given_network,
+    rows_for,
+)
+from notsodeep.cli.options import (
+    ConfigOption,
+    DataOption,
+    ForceOption,
+    JsonOption,
+    SeedOption,
+    new_file,
+    print_json,
+    say,
+)
+
+
+def diagnose_command(
+    model: ModelOption = None,
+    zoo: ZooOption = None,
+    activation: Annotated[
+        str | None, typer.Option(help="Of the network, if its file does not say.")
+    ] = None,
+    input_shift: ShiftOption = None,
+    input_scale: ScaleOption = None,
+    fetch: FetchOption = False,
+    data: DataOption = "digits",
+    rows: Annotated[int, typer.Option(help="How many rows to look at.")] = 512,
+    max_steps: Annotated[int, typer.Option(help="Budget of one start.")] = 300,
+    tolerance: Annotated[float, typer.Option(help="Relative residual of a settled row.")] = 1e-6,
+    seed: SeedOption = 0,
+    figure: Annotated[
+        Path | None, typer.Option(help="Draw it into this file (.svg, .png, .pdf).")
+    ] = None,
+    force: ForceOption = False,
+    config: ConfigOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Say whether a trained equilibrium network settles, where, and after how many steps.
+
+    Example: notsodeep diagnose --zoo tanh-digits-64 --data digits
+    """
+    extras.require("notsodeep diagnose", "torch", *(["matplotlib"] if figure else []))
+    from notsodeep.trained.diagnosis import diagnose
+
+    with new_file(figure, force):
+        network = given_network(model, zoo, activation, input_shift, input_scale, fetch)
+        say(f"loading {data}")
+        rows_of = rows_for(network, data, None, None, seed)
+        # Rows that it was not trained on, where there are some.
+        X = rows_of.X_test if len(rows_of.X_test) else rows_of.X
+        found = diagnose(
+            network.cell, X, rows=rows, max_steps=max_steps, tolerance=tolerance, rng=seed
+        )
+        if figure is not None:
+            from notsodeep import plotting
+
+            plotting.save_figure(plotting.diagnosis_figure(found), figure)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        typer.echo(str(found))

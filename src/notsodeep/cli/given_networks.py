@@ -1,0 +1,101 @@
+"""Options by which a command is given a trained network, and the rows that it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from notsodeep import checks
+from notsodeep.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from notsodeep.activations import Activation
+    from notsodeep.data import Dataset
+    from notsodeep.trained.files import StoredCell
+
+ModelOption = Annotated[
+    Path | None,
+    typer.Option(help="A trained network: safetensors or .pt with arrays W, U, b, C, c."),
+]
+ZooOption = Annotated[
+    str | None, typer.Option(help="A trained network by its name; see notsodeep.zoo.names().")
+]
+FetchOption = Annotated[bool, typer.Option(help="Download a public network of the zoo first.")]
+ShiftOption = Annotated[
+    float | None, typer.Option(help="Inputs are (pixel/255 − shift)/scale; if the file is silent.")
+]
+ScaleOption = Annotated[float | None, typer.Option(help="The scale of the inputs, likewise.")]
+
+
+def given_network(
+    model: Path | None,
+    zoo: str | None,
+    activation: str | None,
+    shift: float | None,
+    scale: float | None,
+    fetch: bool,
+) -> StoredCell:
+    """Read the network that the options name.
+
+    Raises
+    ------
+    InvalidInput
+        Both a file and a name are given, or neither; or a network of the zoo is to be altered.
+    """
+    if (model is None) == (zoo is None):
+        raise InvalidInput("Give one of --model, a file, and --zoo, a name; not both.")
+    if zoo is not None:
+        if (activation, shift, scale) != (None, None, None):
+            raise InvalidInput(
+                "--activation, --input-shift and --input-scale go with --model; a network of the "
+                "zoo has its own."
+            )
+        from notsodeep import zoo as networks
+        from notsodeep.progress import progress_bar
+
+        if fetch and zoo in networks.PUBLIC:
+            with progress_bar(f"fetching {zoo}", unit="bytes") as advance:
+                networks.fetch(zoo, advance=advance)
+        return networks.load_stored(zoo)
+    from notsodeep.trained.files import load_cell
+
+    known = None if activation is None else chosen_activation(activation)
+    return load_cell(model or Path(), activation=known, shift=shift, scale=scale)
+
+
+def chosen_activation(text: str) -> str | Activation:
+    """Return a name as it is, and a formula in x as an activation."""
+    from notsodeep.activations import from_formula
+
+    return text if text.isidentifier() and text != "x" else from_formula(text)
+
+
+def rows_for(
+    network: StoredCell, data: str, samples: int | None, test_samples: int | None, seed: int
+) -> Dataset:
+    """Load rows in the units of the network's training.
+
+    Raises
+    ------
+    InvalidInput
+        The set is one of images, and nobody says how the network scales them; or the rows have
+        another length than the network's.
+    """
+    from notsodeep.trained.inputs import is_image_set, pixel_data
+
+    if is_image_set(data) and not network.scaling_known:
+        raise InvalidInput(
+            f"The network's input scaling must be known for images such as {data}: a network "
+            "answers nonsense on inputs of another scale. Give --input-shift and --input-scale, by "
+            "which its inputs are (pixel/255 − shift)/scale (0.1307 and 0.3081 in much code for "
+            "mnist, 0 and 1 for plain pixels), or store input_shift and input_scale in the file's "
+            "metadata."
+        )
+    rows = pixel_data(data, samples=samples, test_samples=test_samples, rng=seed)
+    found, wanted = rows.X.shape[1], network.cell.inputs
+    if found != wanted:
+        requirement = f"have rows of {wanted} numbers, as the network takes"
+        raise checks.refusal("data", "the network", requirement, f"{data} with {found}")
+    return rows

@@ -1,0 +1,282 @@
+"""Cells whose behaviour is known: every verdict, and never a wrong one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import notsodeep as nsd
+from notsodeep.errors import InvalidInput
+from notsodeep.networks.heads import EquilibriumHead
+from notsodeep.trained.diagnosis import Diagnosis
+from notsodeep.trained.inputs import pixel_data
+
+rng = np.random.default_rng(0)
+ROWS = rng.standard_normal((200, 2))
+
+
+def of_function(f, shape=(2,), rows=ROWS, **options) -> Diagnosis:
+    cell = nsd.EquilibriumCell.from_function(f, shape)
+    return nsd.diagnose(cell, rows, progress=False, **options)
+
+
+def test_a_strong_contraction_is_shallow_and_its_numbers_are_those_of_its_matrix() -> None:
+    found = of_function(lambda z, x: 0.1 * z + x)
+    assert found.verdict == "shallow"
+    assert found.limits == 1
+    assert found.rate == pytest.approx(0.1, rel=0.02)
+    assert found.local_radius == pytest.approx(0.1, rel=1e-9)
+    # z_k − z* = 0.1^k z*: within one per cent after two steps.
+    assert found.effective_depth == 2
+    # Residual (z_k − z_{k−1})/z_k = 0.9·0.1^(k−1)/(1 − 0.1^k).
+    assert found.steps == {"1e-2": 3, "1e-3": 4, "1e-6": 7}
+    # (I − J)⁻¹ = 1/0.9, and the one-step gradient has 1 in its place.
+    assert found.gradient_error == pytest.approx(0.1, rel=1e-4)
+    assert found.gradient_cosine == pytest.approx(1.0)
+
+
+def test_a_weak_contraction_is_iterative() -> None:
+    found = of_function(lambda z, x: 0.9 * z + x)
+    assert found.verdict == "iterative"
+    assert found.rate == pytest.approx(0.9, rel=1e-3)
+    assert found.effective_depth == 44  # the first k with 0.9^k ≤ 0.01
+
+
+def test_rotating_eigenvalues_have_their_modulus_as_radius() -> None:
+    angle = 1.1
+    turn = 0.8 * torch.tensor(
+        [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]], dtype=torch.float64
+    )
+    found = of_function(lambda z, x: z @ turn.to(z) + x)
+    assert found.local_radius == pytest.approx(0.8, rel=1e-6)
+
+
+def test_a_stiff_monotone_network_is_solved_by_a_splitting() -> None:
+    m, p = 30, 5
+    A, B = rng.standard_normal((m, m)), rng.standard_normal((m, m))
+    U, C = rng.standard_normal((m, p)), rng.standard_normal((3, m))
+    cell = nsd.EquilibriumCell.from_monotone(A, B, 20.0, U, activation="relu", readout=(C, None))
+    assert np.linalg.norm(cell.recurrent, 2) > 50
+    found = nsd.diagnose(cell, rng.standard_normal((150, p)), progress=False)
+    assert found.lost > 0.9  # its own iteration diverges
+    assert found.method.startswith("Peaceman–Rachford")
+    assert found.verdict in ("shallow", "iterative")
+    assert found.limits == 1
+    assert found.margin.value >= 20.0 - 1e-9
+    assert found.steps["1e-6"] is not None
+    assert any("its own iteration" in note.lower() for note in found.notes)
+
+
+def test_a_monotone_network_of_the_zoo() -> None:
+    found = nsd.diagnose(
+        nsd.zoo.load("monotone-digits-64"), pixel_data("digits").X_test, progress=False
+    )
+    assert found.settled < 0.1
+    assert found.verdict == "iterative"
+    assert found.margin.value == pytest.approx(0.5, abs=1e-4)
+
+
+def test_a_contraction_of_the_zoo() -> None:
+    found = nsd.diagnose(
+        nsd.zoo.load("tanh-digits-64"), pixel_data("digits").X_test, progress=False
+    )
+    assert found.verdict == "shallow"
+    assert found.settled == 1.0
+    assert found.margin.norm == pytest.approx(0.9, abs=1e-5)
+
+
+@pytest.mark.parametrize("form", ["function", "weights"])
+def test_two_attractors_are_multi_stable(form: str) -> None:
+    if form == "function":
+        found = of_function(lambda z, x: torch.tanh(3.0 * z + 0.1 * x))
+    else:
+        cell = nsd.EquilibriumCell.from_weights(3.0 * np.eye(2), 0.1 * np.eye(2), activation="tanh")
+        found = nsd.diagnose(cell, ROWS, progress=False)
+        assert found.margin.kind == "none"
+    assert found.verdict == "multi-stable"
+    assert found.limits == 4  # two signs in each of two units
+    assert found.several > 0.5
+
+
+def test_starts_that_differ_in_whether_they_settle_are_multi_stable() -> None:
+    assert of_function(lambda z, x: -z + 0.0 * x).verdict == "multi-stable"
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda z, x: x - z,
+        lambda z, x: torch.tanh(x - 3.0 * z),
+        lambda z, x: 1.0 - 1.9 * z**2 + 0.01 * torch.tanh(x),  # chaos
+        lambda z, x: 2.0 * z + x,
+        lambda z, x: z + 1.0 + 0.0 * x,
+    ],
+    ids=["period two", "period two of tanh", "chaos", "growth", "drift"],
+)
+def test_what_does_not_settle_has_no_fixed_point(f) -> None:
+    found = of_function(f)
+    assert found.verdict in ("no fixed point", "undecided")
+    assert found.effective_depth is None
+
+
+def test_a_period_two_cycle_has_no_fixed_point() -> None:
+    found = of_function(lambda z, x: x - z)
+    assert found.verdict == "no fixed point"
+    assert found.lost == 1.0
+    assert found.limits == 0
+
+
+def test_a_proof_of_a_fixed_point_outweighs_a_cycle() -> None:
+    # z = tanh(x − 3z) cycles when it is iterated, and has one fixed point: S = 1 + 3.
+    cell = nsd.EquilibriumCell.from_weights(-3.0 * np.eye(2), np.eye(2), activation="tanh")
+    found = nsd.diagnose(cell, ROWS, progress=False)
+    assert found.lost > 0.5
+    assert found.verdict in ("shallow", "iterative")
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda z, x: z + 1e-4 * (x - z),
+        lambda z, x: z - 1e-3 * z**3 + 1e-4 * x,
+        lambda z, x: torch.tanh(z) + 0.0 * x,  # at rest only if it starts there
+    ],
+    ids=["rate 0.9999", "cubic", "sublinear"],
+)
+def test_a_slow_limit_is_left_undecided(f) -> None:
+    found = of_function(f)
+    assert found.verdict == "undecided"
+    assert found.effective_depth is None
+
+
+def test_a_larger_budget_decides() -> None:
+    slow = of_function(lambda z, x: 0.95 * z + 0.05 * x, max_steps=60)
+    assert slow.verdict == "undecided"
+    assert of_function(lambda z, x: 0.95 * z + 0.05 * x, max_steps=600).verdict == "iterative"
+
+
+def test_nan_is_said() -> None:
+    found = of_function(lambda z, x: torch.sqrt(z - 5.0 + 0.0 * x))
+    assert found.verdict == "no fixed point"
+    assert "NaN" in found.notes[0]
+
+
+def test_a_network_trained_by_unrolling_is_never_shallow() -> None:
+    """A loop of twelve steps, without any bound on W: not an equilibrium."""
+    data = pixel_data("digits")
+    X, y = torch.tensor((data.X - 0.3) / 0.38, dtype=torch.float32), torch.tensor(data.y)
+    generator = torch.Generator().manual_seed(0)
+    m = 64
+    W = (2.0 * torch.randn(m, m, generator=generator) / m**0.5).requires_grad_()
+    U = (torch.randn(m, 64, generator=generator) / 8).requires_grad_()
+    C = (torch.randn(10, m, generator=generator) / 8).requires_grad_()
+    optimiser = torch.optim.Adam([W, U, C], lr=3e-3)
+    for _ in range(150):
+        batch = torch.randint(len(X), (128,), generator=generator)
+        z = torch.zeros(128, m)
+        for _ in range(12):
+            z = torch.tanh(z @ W.T + X[batch] @ U.T)
+        loss = torch.nn.functional.cross_entropy(z @ C.T, y[batch])
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    assert float(torch.linalg.matrix_norm(W.detach(), 2)) > 2.9
+    cell = nsd.EquilibriumCell.from_weights(
+        W, U, activation="tanh", readout=(C, None), shift=0.3, scale=0.38
+    )
+    found = nsd.diagnose(cell, data.X_test, progress=False)
+    assert found.verdict in ("no fixed point", "undecided")
+
+
+def test_built_in_networks_and_heads() -> None:
+    rows = nsd.data.load("digits", samples=60).X
+    deq = nsd.DeepEquilibrium("tanh", sigma_a2=0.2)
+    described = nsd.diagnose(deq, rows, width=128, progress=False)
+    assert described.verdict in ("shallow", "iterative")
+    network = nsd.build(deq, 64, 128, 10, rng=0)
+    built = nsd.diagnose(network, rows, progress=False)
+    assert built.agreement_kind == "class"
+    assert built.rate == pytest.approx(described.rate, rel=0.2)
+    head = nsd.diagnose(EquilibriumHead(64, 0.5, 0), rows, progress=False)
+    assert head.local_radius == pytest.approx(0.5, rel=1e-4)  # ρ times an orthogonal matrix
+
+
+def test_rows_and_evaluations_are_bounded() -> None:
+    seen: list[int] = []
+
+    def f(z, x):
+        seen.append(len(z))
+        return torch.tanh(x - 3.0 * z)
+
+    cell = nsd.EquilibriumCell.from_function(f, (2,))
+    many = np.tile(ROWS, (50, 1))
+    first = nsd.diagnose(cell, many, rows=40, max_steps=20, progress=False, rng=3)
+    assert first.rows == 40
+    assert max(seen) == 40
+    assert len(seen) <= 6 * 20 + 10
+    again = nsd.diagnose(cell, many, rows=40, max_steps=20, progress=False, rng=3)
+    assert first.to_dict() == again.to_dict()
+
+
+def test_the_record_prints_its_rule_and_comes_back_from_json() -> None:
+    found = of_function(lambda z, x: torch.tanh(0.3 * z + x))
+    text = str(found)
+    assert found.rule in text
+    assert "effective depth" in text
+    assert Diagnosis.from_dict(found.to_dict()).to_dict() == found.to_dict()
+    assert "verdict" in found._repr_html_()
+    assert len(nsd.plotting.diagnosis_figure(found).axes) == 3
+
+
+@pytest.mark.parametrize(
+    ("f", "words"),
+    [
+        (lambda z, x: z[:1], "return the shape of z"),
+        (lambda z, x: z + torch.randn_like(z), "same answer twice"),
+        (lambda z, x: z - z.mean(dim=0), "each sample by itself"),
+        (lambda z, x: z @ torch.ones(3, 3), "take rows of X"),
+    ],
+    ids=["batch size", "random", "mixes rows", "wrong shape"],
+)
+def test_functions_that_are_no_cells(f, words: str) -> None:
+    with pytest.raises(InvalidInput, match=words):
+        of_function(f)
+
+
+def test_a_module_that_keeps_state() -> None:
+    class Memory(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.count = 0
+
+        def forward(self, z, x):
+            self.count += 1
+            return 0.5 * z + self.count * x
+
+    with pytest.raises(InvalidInput, match="same answer twice"):
+        of_function(Memory())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"max_steps": 3}, "max_steps"),
+        ({"tolerance": 0.5}, "tolerance"),
+        ({"rows": 0}, "rows"),
+    ],
+)
+def test_bad_options(options, words: str) -> None:
+    cell = nsd.EquilibriumCell.from_weights([[0.5]], [[1.0, 1.0]])
+    with pytest.raises(InvalidInput, match=words):
+        nsd.diagnose(cell, ROWS, **options)
+
+
+def test_bad_rows() -> None:
+    cell = nsd.EquilibriumCell.from_weights([[0.5]], [[1.0, 1.0]])
+    with pytest.raises(InvalidInput, match="2 features"):
+        nsd.diagnose(cell, np.ones((4, 3)))
+    with pytest.raises(InvalidInput, match="finite"):
+        nsd.diagnose(cell, [[np.nan, 1.0]])
+    with pytest.raises(InvalidInput, match="EquilibriumCell"):
+        nsd.diagnose("relu", ROWS)
