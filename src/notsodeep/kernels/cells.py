@@ -24,7 +24,7 @@ from notsodeep.kernels.routes import Block, PairMap, series_of
 from notsodeep.kernels.samples import Layer, padded
 from notsodeep.kernels.single_pairs import InputPairs
 from notsodeep.models import Convention, DeepEquilibrium, MonotoneEquilibrium
-from notsodeep.models.cell import Dense, normalised, solve_variances
+from notsodeep.models.cell import Dense, another_variance, normalised, solve_variances
 from notsodeep.numerics.scale_table import at_many_scales
 
 FloatArray = NDArray[np.float64]
@@ -145,6 +145,15 @@ class CellPairs(PairMap):
         incoming = _of_norms(
             lambda squares: solve_variances(cell, squares, name=name)[0].incoming, self._squares
         )
+        for square in {float(self._squares.min()), float(self._squares.max())}:
+            other = another_variance(cell, square)
+            if other is not None:
+                raise NotConverged(
+                    f"The variance of the {self.model} has several solutions at ‖x‖² = "
+                    f"{square:.4g}: besides the smallest there is one near E z² = {other:.4g}, and "
+                    "which of them a network settles at depends on its start. Use smaller weights, "
+                    "or an activation that grows at most linearly."
+                )
         members = []
         for layer, variance in zip(cell, incoming, strict=True):
             spread = np.maximum(np.sqrt(variance), LEAST_SCALE)

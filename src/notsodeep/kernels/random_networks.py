@@ -11,15 +11,21 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from notsodeep import checks
-from notsodeep.activations import Activation
+from notsodeep.activations import Activation, scaled, with_skip
 from notsodeep.errors import NotConverged
-from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork
+from notsodeep.models import (
+    Convention,
+    DeepEquilibrium,
+    ExplicitNetwork,
+    MonotoneEquilibrium,
+)
 from notsodeep.numerics.fixed_point import FixedPoint
 from notsodeep.progress import progress_bar
 from notsodeep.records import Plotted
@@ -29,6 +35,7 @@ Draw = Callable[[np.random.Generator, FloatArray], Mapping[str, ArrayLike]]
 """Called with a generator and X of shape (n, p); returns named kernels of shape (n, n)."""
 
 Law = Literal["normal", "rademacher"]
+Entries = Callable[[np.random.Generator, tuple[int, int]], FloatArray]
 
 _LONG = 3.0  # seconds beyond which a progress bar is worth showing
 
@@ -150,7 +157,7 @@ class _Running:
 
 
 def equilibrium_draw(
-    deq: DeepEquilibrium,
+    deq: DeepEquilibrium | MonotoneEquilibrium,
     width: int,
     *,
     convention: Convention = "preactivation",
@@ -162,7 +169,8 @@ def equilibrium_draw(
 
     Parameters
     ----------
-    deq : DeepEquilibrium
+    deq : DeepEquilibrium or MonotoneEquilibrium
+        Every cell: the weights of a layer are the same at every turn.
     width : int
         m.
     convention : {"preactivation", "feature"}
@@ -193,13 +201,19 @@ def equilibrium_draw(
     True
     """
     owner = "equilibrium_draw"
-    if not isinstance(deq, DeepEquilibrium):
-        raise checks.refusal("deq", owner, "be a DeepEquilibrium", repr(deq))
+    if not isinstance(deq, DeepEquilibrium | MonotoneEquilibrium):
+        requirement = "be a DeepEquilibrium or a MonotoneEquilibrium"
+        raise checks.refusal("deq", owner, requirement, repr(deq))
     checks.known_name(convention, get_args(Convention), f"convention of {owner}")
     entries = _entries(law, owner)
     m = checks.positive_integer(width, "width", owner)
     tolerance = checks.positive_number(tolerance, "tolerance", owner)
     max_steps = checks.positive_integer(max_steps, "max_steps", owner)
+
+    if isinstance(deq, MonotoneEquilibrium):
+        return partial(_draw_monotone, deq, m, convention, entries, tolerance, max_steps)
+    if not deq.is_vanilla:
+        return partial(_draw_cell, deq, m, convention, entries, tolerance, max_steps)
 
     def draw(generator: np.random.Generator, X: FloatArray) -> dict[str, FloatArray]:
         drive = math.sqrt(deq.sigma_b2) * (X @ entries(generator, (X.shape[1], m)))
@@ -256,7 +270,7 @@ def explicit_draw(network: ExplicitNetwork, width: int, *, law: Law = "normal") 
     return draw
 
 
-def _entries(law: str, owner: str) -> Callable[[np.random.Generator, tuple[int, int]], FloatArray]:
+def _entries(law: str, owner: str) -> Entries:
     """Return what makes matrices with entries of mean 0 and variance 1."""
     if checks.known_name(law, get_args(Law), f"law of {owner}") == "normal":
         return lambda generator, shape: generator.standard_normal(shape)
@@ -265,6 +279,119 @@ def _entries(law: str, owner: str) -> Callable[[np.random.Generator, tuple[int, 
 
 def _layer(activation: Activation, preactivation: FloatArray) -> FloatArray:
     return np.asarray(activation(preactivation) / math.sqrt(preactivation.shape[1]))
+
+
+def _draw_cell(
+    deq: DeepEquilibrium,
+    m: int,
+    convention: Convention,
+    entries: Entries,
+    tolerance: float,
+    max_steps: int,
+    generator: np.random.Generator,
+    X: FloatArray,
+) -> dict[str, FloatArray]:
+    """Draw one network with the cell of the model, and let it settle."""
+    weights, drives = [], []
+    for layer in deq.cell:
+        drive = math.sqrt(layer.inject) * (X @ entries(generator, (X.shape[1], m)))
+        drives.append(drive + math.sqrt(layer.bias) * entries(generator, (1, m)))
+        weights.append(math.sqrt(layer.weight) * entries(generator, (m, m)))
+
+    def turn(state: FloatArray) -> FloatArray:
+        for layer, weight, drive in zip(deq.cell, weights, drives, strict=True):
+            field = state @ weight + drive
+            if layer.normalise == "preactivation":
+                field = _normalised(field)
+            units = layer.activation(field)
+            if layer.normalise == "feature":
+                units = _normalised(units)
+            state = units / math.sqrt(m)
+        return state
+
+    state = _settle(turn, np.zeros((len(X), m)), tolerance, max_steps, str(deq))
+    if convention == "feature":
+        return {"conjugate": state @ state.T}
+    # What the last layer reads is what the layers before make of the state.
+    reads = state
+    for layer, weight, drive in list(zip(deq.cell, weights, drives, strict=True))[:-1]:
+        field = reads @ weight + drive
+        field = _normalised(field) if layer.normalise == "preactivation" else field
+        units = layer.activation(field)
+        reads = (_normalised(units) if layer.normalise == "feature" else units) / math.sqrt(m)
+    last = deq.cell[-1]
+    gram = last.weight * (reads @ reads.T) + last.inject * (X @ X.T) + last.bias
+    if last.normalise == "preactivation":
+        spread = np.sqrt(np.diag(gram))
+        gram = gram / np.outer(spread, spread)
+    return {"conjugate": gram}
+
+
+def _normalised(units: FloatArray) -> FloatArray:
+    """Layer normalisation over the units."""
+    centred = units - units.mean(axis=1, keepdims=True)
+    return np.asarray(centred / np.sqrt((centred**2).mean(axis=1, keepdims=True)))
+
+
+def _draw_monotone(
+    model: MonotoneEquilibrium,
+    m: int,
+    convention: Convention,
+    entries: Entries,
+    tolerance: float,
+    max_steps: int,
+    generator: np.random.Generator,
+    X: FloatArray,
+) -> dict[str, FloatArray]:
+    """Draw one monotone network; a damped iteration finds its only fixed point."""
+    if convention == "preactivation":
+        requirement = "be 'feature' for draws of a monotone network"
+        raise checks.refusal("convention", "equilibrium_draw", requirement, convention)
+    A, B = (math.sqrt(v / m) * entries(generator, (m, m)) for v in (model.symmetric, model.skew))
+    W = (1.0 - model.monotonicity) * np.eye(m) - A.T @ A + B - B.T
+    drive = math.sqrt(model.inject) * (X @ entries(generator, (X.shape[1], m)))
+    drive = drive + math.sqrt(model.bias) * entries(generator, (1, m))
+    # Forward–backward splitting converges for steps below 2μ/‖I − W‖².
+    step = min(1.0, model.monotonicity / float(np.linalg.norm(np.eye(m) - W, 2)) ** 2)
+
+    def turn(units: FloatArray) -> FloatArray:
+        field = units + step * (units @ W.T + drive - units)
+        return _proximal(model.activation, field, step)
+
+    units = _settle(turn, np.zeros((len(X), m)), tolerance * step, max_steps * 10, str(model))
+    return {"conjugate": units @ units.T / m}
+
+
+def _proximal(activation: Activation, field: FloatArray, step: float) -> FloatArray:
+    """Return the resolvent of a step: y with y = φ((field − (1 − step)·y)/step)."""
+    return np.asarray(with_skip(scaled(activation, 1.0, 1.0 / step), step - 1.0)(field))
+
+
+def _settle(
+    turn: Callable[[FloatArray], FloatArray],
+    state: FloatArray,
+    tolerance: float,
+    max_steps: int,
+    name: str,
+) -> FloatArray:
+    """Iterate to a fixed point, or say how far from one the iteration still is."""
+    residual, steps = math.inf, 0
+    while steps < max_steps:
+        steps += 1
+        with np.errstate(over="ignore", invalid="ignore"):
+            image = turn(state)
+            change = np.linalg.norm(image - state, axis=1)
+            residual = float((change / np.maximum(np.linalg.norm(image, axis=1), 1e-300)).max())
+        if not np.isfinite(residual):
+            break
+        state = image
+        if residual <= tolerance:
+            return state
+    raise NotConverged(
+        f"The features of a {name} of width {state.shape[1]} were not found in {steps} steps "
+        f"(relative residual {residual:.3g}). Use smaller weights, a larger width or more steps.",
+        FixedPoint(state, False, residual, steps, f"no convergence in {steps} steps"),
+    )
 
 
 def _fixed_point(

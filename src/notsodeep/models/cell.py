@@ -168,25 +168,10 @@ def solve_variances(
         The second is the record of the solve for v.
     """
 
-    def turn(state: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-        incoming, scales = np.empty((2, len(cell), *state.shape))
-        for index, layer in enumerate(cell):
-            incoming[index] = layer.weight * state + layer.inject * squared_norms + layer.bias
-            variance = np.ones_like(state) if normalised(layer) else incoming[index]
-            scales[index] = np.maximum(np.sqrt(variance), LEAST_SCALE)
-            if layer.normalise == "feature":
-                state = np.ones_like(state)
-            else:
-                try:
-                    state = np.asarray(getattr(layer.activation.moments(scales[index]), moment))
-                except NotIntegrable:  # the iterates have run away
-                    state = np.full_like(state, np.inf)
-        return incoming, scales, state
-
     def image(state: FloatArray) -> FloatArray:
         if not (np.isfinite(state).all() and state.max(initial=0.0) < 1e200):
             return np.full_like(state, np.inf)
-        return turn(np.maximum(state, 0.0))[2]
+        return _turn(cell, np.maximum(state, 0.0), squared_norms, moment)[2]
 
     remedy = "Smaller weights make it contract."
     start = np.zeros_like(squared_norms)
@@ -194,8 +179,63 @@ def solve_variances(
     if not solution.converged:
         nothing = np.full((len(cell), *squared_norms.shape), np.nan)
         return Variances(nothing, nothing), solution
-    incoming, scales, _ = turn(solution.value)
+    incoming, scales, _ = _turn(cell, solution.value, squared_norms, moment)
     return Variances(incoming, scales), solution
+
+
+def _turn(
+    cell: Sequence[Dense],
+    state: FloatArray,
+    squared_norms: FloatArray,
+    moment: Literal["square", "variance"] = "square",
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Go through the cell once: C and √q of every layer, and the second moment that comes out."""
+    incoming, scales = np.empty((2, len(cell), *state.shape))
+    for index, layer in enumerate(cell):
+        incoming[index] = layer.weight * state + layer.inject * squared_norms + layer.bias
+        variance = np.ones_like(state) if normalised(layer) else incoming[index]
+        scales[index] = np.maximum(np.sqrt(variance), LEAST_SCALE)
+        if layer.normalise == "feature":
+            state = np.ones_like(state)
+        else:
+            try:
+                state = np.asarray(getattr(layer.activation.moments(scales[index]), moment))
+            except NotIntegrable:  # the iterates have run away
+                state = np.full_like(state, np.inf)
+    return incoming, scales, state
+
+
+def stability(cell: Sequence[Dense], variances: Variances) -> FloatArray:
+    """Π_l w_l E φ_l′²: the squared spectral radius of a turn's Jacobian at large width, (n,).
+
+    Normalisation divides by the variance of what it normalises.
+    """
+    product = np.ones(variances.scales.shape[1:])
+    for layer, incoming, scales in zip(cell, variances.incoming, variances.scales, strict=True):
+        moments = layer.activation.moments(scales)
+        factor = layer.weight * np.asarray(moments.slope_square)
+        if normalised(layer):
+            factor = factor / incoming
+        if layer.normalise == "feature":
+            factor = factor / moments.variance
+        product = product * factor
+    return product
+
+
+def another_variance(cell: Sequence[Dense], squared_norm: float) -> float | None:
+    """Return a second solution of the equation for the variance, if one is seen.
+
+    `solve_variances` finds the smallest second moment v of the state.  Beyond it one turn must stay
+    below v; where it comes back above, on a grid over eight decades, there is another solution.
+    """
+    squares = np.array([squared_norm])
+    state = solve_variances(cell, squares)[1].value
+    largest = max(float(state[0]), 1e-3 * (squared_norm + sum(layer.bias for layer in cell)), 1e-30)
+    grid = state[0] + largest * np.logspace(-2.0, 6.0, 81)
+    with np.errstate(over="ignore"):
+        image = _turn(cell, grid, np.full_like(grid, squared_norm))[2]
+    above = np.flatnonzero(image > grid * (1.0 + 1e-9))
+    return float(grid[above[0]]) if above.size else None
 
 
 def normalised(layer: Dense) -> bool:

@@ -7,15 +7,23 @@ not that the computation is.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
+from notsodeep import checks
 from notsodeep.activations import Activation
 from notsodeep.checks import refusal
 from notsodeep.errors import NotIntegrable, QuadratureError
+from notsodeep.models.cell import (
+    Dense,
+    Variances,
+    another_variance,
+    solve_variances,
+    stability,
+)
 from notsodeep.models.equilibrium import DeepEquilibrium
 from notsodeep.records import Plotted, Record
 
@@ -123,6 +131,8 @@ def conditions(deq: DeepEquilibrium, tau0: float = 1.0) -> Conditions:
     >>> print(conditions(DeepEquilibrium("tanh", sigma_a2=0.3), tau0=1.0)["contraction"])
     contraction: fails (σa² < 1/(4L²): 0.3 against 0.25)
     """
+    if not deq.is_vanilla:
+        return Conditions(tuple(_cell_verdicts(deq, checks.data_scale(tau0, "tau0", "conditions"))))
     solution = deq.solve_tau_star(tau0, raises=False)
     verdicts = [_contraction(deq), _existence(solution.converged, float(solution.value))]
     if solution.converged:
@@ -149,6 +159,66 @@ def conditions(deq: DeepEquilibrium, tau0: float = 1.0) -> Conditions:
             ),
         ]
     return Conditions(tuple(verdicts))
+
+
+def _cell_verdicts(deq: DeepEquilibrium, tau0: float) -> Iterator[Verdict]:
+    """Judge a general cell, for inputs with ‖x‖² = τ0²."""
+    weights = math.prod(layer.weight for layer in deq.cell)
+    bounded = all(layer.normalise == "none" for layer in deq.cell)
+    yield Verdict(
+        "contraction",
+        weights < deq.contraction_bound if bounded else None,
+        "Π w < Π 1/(4L²)",
+        weights,
+        deq.contraction_bound,
+        "at large width a turn through the cell contracts, so that z* exists and is unique",
+    )
+    square = np.array([tau0**2])
+    variances, solution = solve_variances(deq.cell, square, raises=False)
+    q = float(variances.scales[-1, 0] ** 2)
+    yield Verdict(
+        "existence of q",
+        solution.converged,
+        "q_l = w_l E φ²(√q_{l−1} ξ) + u_l τ0² + b_l",
+        q,
+        q,
+        "the features have a finite variance",
+    )
+    if not solution.converged:
+        return
+    other = another_variance(deq.cell, tau0**2)
+    yield Verdict(
+        "uniqueness of q",
+        other is None,
+        "no second solution up to a million times the first",
+        math.nan if other is None else other,
+        float(solution.value[0]),
+        "the kernels do not depend on the start of the iteration",
+    )
+    radius = stability(deq.cell, variances)[0]
+    yield Verdict(
+        "stable equilibrium",
+        bool(radius < 1.0),
+        "Π w E φ′(√q ξ)² < 1",
+        float(radius),
+        1.0,
+        "wide networks settle, and both kernels are those of what they settle at",
+    )
+    yield Verdict(
+        "centring",
+        deq.is_centred_for(tau0),
+        "no bias, no normalisation, E φ_l(τ_l ξ) = 0",
+        max(
+            abs(float(layer.activation.moments(t).mean))
+            for layer, t in _with_scales(deq, variances)
+        ),
+        0.0,
+        "a centred cell has an equivalent with four coefficients, any other one with seven",
+    )
+
+
+def _with_scales(deq: DeepEquilibrium, variances: Variances) -> Iterator[tuple[Dense, float]]:
+    return zip(deq.cell, map(float, variances.scales[:, 0]), strict=True)
 
 
 def _contraction(deq: DeepEquilibrium) -> Verdict:

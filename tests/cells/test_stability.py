@@ -1,0 +1,160 @@
+"""Verdicts on cells, bad cells, and finite networks that settle where the kernels say."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import notsodeep as nsd
+from notsodeep.activations import with_skip
+from notsodeep.errors import InvalidInput, NotConverged
+from notsodeep.kernels import equilibrium_draw, monte_carlo
+from notsodeep.models import DeepEquilibrium, Dense, MonotoneEquilibrium, conditions
+
+X = np.array([[1.0, 0.0, 0.0], [0.6, 0.8, 0.0], [-0.3, 0.5, 0.9]])
+RING = DeepEquilibrium(cell=[Dense("tanh", 0.5, 0.6, 0.1), Dense("relu", 0.8, 0.3, 0.05)])
+
+
+def test_verdicts_on_a_ring() -> None:
+    verdicts = conditions(RING, 1.0)
+    assert {v.name: v.holds for v in verdicts} == {
+        "contraction": False,
+        "existence of q": True,
+        "uniqueness of q": True,
+        "stable equilibrium": True,
+        "centring": False,
+    }
+    assert verdicts["contraction"].value == pytest.approx(0.4)
+    assert verdicts["contraction"].bound == pytest.approx(1 / 16)
+    assert verdicts["existence of q"].value == pytest.approx(0.643777734026, abs=1e-11)
+    centred = DeepEquilibrium(cell=[Dense("erf", 0.5, 0.6), Dense("relu", 0.8, 0.3)]).centred(1.0)
+    assert conditions(centred, 1.0)["centring"].holds
+
+
+@pytest.mark.parametrize(("weight", "radius"), [(2.2, 0.933), (2.6, 1.0195)])
+def test_the_threshold_has_its_numbers(weight: float, radius: float) -> None:
+    verdict = conditions(DeepEquilibrium(cell=[Dense("tanh", weight, 0.3)]), 1.0)
+    assert verdict["stable equilibrium"].holds is (radius < 1.0)
+    assert verdict["stable equilibrium"].value == pytest.approx(radius, abs=1e-3)
+
+
+@pytest.mark.parametrize(("weight", "settles"), [(1.6, True), (3.5, False)])
+def test_the_threshold_is_that_of_finite_networks(weight: float, settles: bool) -> None:
+    model = DeepEquilibrium(cell=[Dense("tanh", weight, 0.3)])
+    draw = equilibrium_draw(model, 600, convention="feature", tolerance=1e-3, max_steps=150)
+    rows = np.eye(2)
+    if settles:
+        draw(np.random.default_rng(0), rows)
+        nsd.conjugate_kernel(model, rows)
+        return
+    with pytest.raises(NotConverged, match="relative residual"):
+        draw(np.random.default_rng(0), rows)
+    with pytest.raises(NotConverged, match="must stay below 1"):
+        nsd.conjugate_kernel(model, rows)
+
+
+MODELS = {
+    "ring": RING,
+    "three": DeepEquilibrium(
+        cell=[Dense("erf", 0.7, 0.5), Dense("relu", 0.9, 0.0, 0.2), Dense("tanh", 0.8, 0.4)]
+    ),
+    "bias": DeepEquilibrium(cell=[Dense("relu", 0.6, 0.9, 0.15)]),
+    "above one": DeepEquilibrium(cell=[Dense("tanh", 1.3, 0.9, 0.15)]),
+    "skip": DeepEquilibrium(cell=[Dense(with_skip("tanh", 0.5), 0.3, 0.9, 0.1)]),
+    "normalised pre-activation": DeepEquilibrium(
+        cell=[Dense("tanh", 0.6, 0.9, 0.1, "preactivation")]
+    ),
+    "normalised feature": DeepEquilibrium(cell=[Dense("relu", 0.3, 0.9, 0.1, "feature")]),
+    "both": DeepEquilibrium(
+        cell=[
+            Dense("tanh", 0.5, 0.6, 0.1, "preactivation"),
+            Dense("relu", 0.3, 0.3, 0.0, "feature"),
+        ]
+    ),
+    "monotone relu": MonotoneEquilibrium("relu", 0.5, 0.5, 0.3, 1.0),
+    "monotone tanh": MonotoneEquilibrium("tanh", 0.5, 0.5, 0.3, 1.0),
+}
+FEW = ("ring", "both", "monotone relu")
+
+
+def agrees(model: DeepEquilibrium | MonotoneEquilibrium, width: int, draws: int) -> None:
+    for convention in ("feature", "preactivation"):
+        if convention == "preactivation" and isinstance(model, MonotoneEquilibrium):
+            continue
+        draw = equilibrium_draw(model, width, convention=convention, tolerance=1e-8)
+        estimate = monte_carlo(draw, X, draws, rng=3)["conjugate"]
+        exact = nsd.conjugate_kernel(model, X, convention=convention)
+        error = np.abs(estimate.mean - exact)
+        # A normalised diagonal does not fluctuate.
+        assert (error <= 5 * estimate.standard_error + 1e-10).all(), error
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_finite_networks_have_these_kernels(name: str) -> None:
+    agrees(MODELS[name], 150, 24)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_wide_networks_have_these_kernels(name: str) -> None:
+    agrees(MODELS[name], 1024, 40)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DeepEquilibrium(cell=[]), "at least one layer"),
+        (lambda: DeepEquilibrium(cell=Dense("relu", 0.2, 0.8)), "be a list of layers"),
+        (lambda: DeepEquilibrium(cell=["relu"]), "hold Dense layers"),
+        (lambda: DeepEquilibrium(), "an activation and sigma_a2, or a cell"),
+        (lambda: DeepEquilibrium("relu", cell=[Dense("relu", 0.2, 0.8)]), "or a cell"),
+        (lambda: Dense("relu", -0.1), r"weight .* at least 0. Got -0.1"),
+        (lambda: Dense("relu", 0.1, bias=-1.0), r"bias .* at least 0"),
+        (lambda: Dense("relu", float("nan")), "weight .* finite"),
+        (lambda: Dense("relu", 0.1, normalise="affine"), "trained gains"),
+        (lambda: DeepEquilibrium(cell=[Dense("relu", 0.5)]), "driven by the input"),
+        (lambda: DeepEquilibrium(cell=[Dense("relu", 0.5, bias=0.1)]), "driven by the input"),
+        (lambda: RING.centred(1.0), "bias = 0.1"),
+        (lambda: with_skip("relu", 1.0), "alpha = 1"),
+        (lambda: MonotoneEquilibrium("relu", 0.0), "monotonicity"),
+        (lambda: MonotoneEquilibrium("cos"), "slopes of at most 1"),
+        (lambda: MonotoneEquilibrium("relu", skew=-0.2), "skew"),
+    ],
+)
+def test_bad_cells_are_named(make: object, message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        make()  # type: ignore[operator]
+
+
+def test_no_variance_and_several_variances_are_named() -> None:
+    with pytest.raises(NotConverged, match=r"variance of the DEQ.*was not found"):
+        nsd.conjugate_kernel(DeepEquilibrium(cell=[Dense("relu", 1.5, 1.0), Dense("relu", 3.0)]), X)
+    square = nsd.activations.polynomial((0.0, 0.0, 0.5))
+    with pytest.raises(NotConverged, match="several solutions"):
+        nsd.conjugate_kernel(DeepEquilibrium(cell=[Dense(square, 0.1, 0.3, 0.1)]), X)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.1, 0.2, 0.3, 0.6, 0.7, 0.9, 0.95])
+def test_the_vanilla_model_is_one_value_whatever_describes_it(weight: float) -> None:
+    deq = DeepEquilibrium("tanh", weight)
+    same = DeepEquilibrium(cell=[Dense("tanh", weight, inject=round(1 - weight, 10))])
+    assert same == deq
+    assert hash(same) == hash(deq)
+    assert json.dumps(same.to_dict()) == json.dumps(
+        {
+            "kind": "deep_equilibrium",
+            "activation": {"name": "tanh", "parameters": {}},
+            "sigma_a2": weight,
+        }
+    )
+    assert DeepEquilibrium.from_dict(deq.to_dict()) == deq
+    assert deq.sigma_b2 == 1.0 - weight
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_descriptions_come_back(name: str) -> None:
+    model = MODELS[name]
+    assert type(model).from_dict(json.loads(json.dumps(model.to_dict()))) == model
+    assert str(model)
