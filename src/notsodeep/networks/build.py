@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 import torch
 
 from notsodeep import checks
-from notsodeep.models import DeepEquilibrium, ExplicitNetwork
+from notsodeep.models import ConvolutionalModel, DeepEquilibrium, ExplicitNetwork
+from notsodeep.networks.convolutional import ConvolutionalModule
 from notsodeep.networks.equilibrium_solvers import Solver
 from notsodeep.networks.implicit_gradient import Gradient
 from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule, FeatureNetwork, Trainable
@@ -19,8 +20,30 @@ Initialisation = Literal["gaussian", "uniform", "rademacher"]
 ReadoutStart = Literal["gaussian", "zeros"]
 
 
+@overload
 def build(
     model: DeepEquilibrium | ExplicitNetwork,
+    in_features: int,
+    width: int,
+    out_features: int,
+    rng: int | np.random.Generator,
+    **options: Any,
+) -> EquilibriumNetwork | ExplicitModule: ...
+
+
+@overload
+def build(
+    model: ConvolutionalModel,
+    in_features: int,
+    width: int,
+    out_features: int,
+    rng: int | np.random.Generator,
+    **options: Any,
+) -> ConvolutionalModule: ...
+
+
+def build(
+    model: DeepEquilibrium | ExplicitNetwork | ConvolutionalModel,
     in_features: int,
     width: int,
     out_features: int,
@@ -35,7 +58,7 @@ def build(
     solver: str | Mapping[str, Any] | Solver | None = None,
     gradient: str | Mapping[str, Any] | Gradient | None = None,
     on_failure: OnFailure | None = None,
-) -> EquilibriumNetwork | ExplicitModule:
+) -> EquilibriumNetwork | ExplicitModule | ConvolutionalModule:
     """Build a torch module with random weights, in the scaling of the theory.
 
     A DEQ becomes f = a z*, z* = φ(√σa² A z* + √σb² B x)/√m; an explicit network f = a x_L,
@@ -46,6 +69,8 @@ def build(
     Parameters
     ----------
     model : DeepEquilibrium or ExplicitNetwork
+        Or a convolutional model: the width is its number of channels, and `trainable`,
+        `initialisation`, `readout_start` and `bias` are left at their defaults.
     in_features, width, out_features : int
         p, m and K; every hidden layer has the same width.
     rng : int or numpy.random.Generator
@@ -82,6 +107,25 @@ def build(
     True
     """
     owner = "build"
+    if isinstance(model, ConvolutionalModel):
+        if in_features != model.features:
+            requirement = f"be {model.features}, the numbers in an image of {model}"
+            raise checks.refusal("in_features", owner, requirement, in_features)
+        unchanged = (trainable, initialisation, readout_start, bias)
+        if unchanged != ("all", "gaussian", "gaussian", False):
+            requirement = "be a dense one for trainable, initialisation, readout_start or bias"
+            raise checks.refusal("model", owner, requirement, str(model))
+        return ConvolutionalModule(
+            model,
+            width,
+            out_features,
+            rng,
+            solver=solver or "fixed_point",
+            gradient=gradient or "implicit",
+            on_failure=on_failure or "raise",
+            dtype=dtype,
+            device=device,
+        )
     if not isinstance(model, DeepEquilibrium | ExplicitNetwork):
         requirement = "be a DeepEquilibrium or an ExplicitNetwork"
         raise checks.refusal("model", owner, requirement, repr(model))

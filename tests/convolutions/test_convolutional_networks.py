@@ -1,0 +1,103 @@
+"""Finite convolutional networks: the equation they solve, gradients, kernels of wide ones."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from brute_force import equilibrium, waves
+
+import notsodeep as nsd
+from notsodeep.errors import InvalidInput
+
+torch = pytest.importorskip("torch")
+
+
+def test_state_solves_its_equation_written_with_torch_layers() -> None:
+    """Windows of a strided injection begin where those of torch.nn.Conv2d do."""
+    model = equilibrium("tanh", weight=0.2, image_shape=(8, 8, 2), stride=2, padding="zero")
+    module = nsd.build(model, 128, 6, 1, rng=0, dtype=torch.float64)
+    X = torch.from_numpy(waves(2, 8, 8, 2))
+    z = module.states(X)
+    recurrent = torch.nn.Conv2d(6, 6, 3, padding=1, bias=False, dtype=torch.float64)
+    injected = torch.nn.Conv2d(2, 6, 3, padding=1, stride=2, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        recurrent.weight.copy_(module.weight_1)
+        injected.weight.copy_(module.injection_1)
+        images = X.reshape(2, 8, 8, 2).permute(0, 3, 1, 2)
+        h = math.sqrt(0.2) / 3 * recurrent(z) + math.sqrt(0.9) / 3 * injected(images)
+        h = h + math.sqrt(0.15) * module.bias_1[:, None, None]
+        assert torch.allclose(z, torch.tanh(h) / math.sqrt(6), atol=1e-6)
+
+
+def test_implicit_gradient_is_that_of_the_unrolled_network() -> None:
+    model = equilibrium("tanh", weight=0.2, image_shape=(4, 4, 1))
+    module = nsd.build(
+        model, 16, 5, 1, rng=1, dtype=torch.float64,
+        solver={"name": "fixed_point", "tolerance": 1e-13},
+    )  # fmt: skip
+    X = torch.from_numpy(waves(2, 4, 4, 1))
+    module(X).sum().backward()
+    implicit = {name: p.grad.clone() for name, p in module.named_parameters()}
+    module.zero_grad()
+    weights = dict(module.named_parameters())
+    drives = module._drives(X, weights)
+    h = drives[0]
+    for _ in range(80):
+        h = module._turn(h, drives, weights)[1]
+    z = module._turn(h, drives, weights)[0].flatten(1) / 4.0
+    (z @ module.readout.mT).sum().backward()
+    for name, p in module.named_parameters():
+        assert torch.allclose(implicit[name], p.grad, atol=1e-9), name
+
+
+MODELS = [
+    equilibrium(weight=0.2, image_shape=(4, 4, 1)),
+    equilibrium("tanh", weight=0.2, image_shape=(4, 4, 1), padding="zero", pooling=2),
+    equilibrium(weight=0.2, image_shape=(4, 4, 1), pooling="average"),
+    nsd.ConvolutionalNetwork(["relu"], (4, 4, 1), pooling=3),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [24, 72])
+@pytest.mark.parametrize("model", MODELS, ids=str)
+def test_monte_carlo_over_finite_networks(model: object, width: int) -> None:
+    """Empirical kernels of many draws have the exact ones as their mean, to 5 standard errors."""
+    X = waves(2, 4, 4, 1)
+    exact = nsd.kernel_pair(model, X, convention="feature")
+    draws = []
+    for seed in range(60):
+        module = nsd.build(model, 16, width, 1, rng=seed, dtype=torch.float64)
+        kernels = nsd.empirical_kernels(module, X)
+        draws.append([kernels.conjugate, kernels.tangent])
+    draws = np.asarray(draws)
+    error = draws.std(axis=0, ddof=1) / math.sqrt(len(draws))
+    for mean, s, expected in zip(
+        draws.mean(axis=0), error, (exact.conjugate, exact.tangent), strict=True
+    ):
+        assert (np.abs(mean - expected) <= 5.0 * s).all()
+
+
+def test_wide_network_has_the_exact_kernel() -> None:
+    model = equilibrium(weight=0.2, image_shape=(4, 4, 1))
+    X = waves(2, 4, 4, 1)
+    exact = nsd.conjugate_kernel(model, X, convention="feature")
+    errors = {}
+    for width in (16, 256):
+        squares = []
+        for seed in range(6):
+            module = nsd.build(model, 16, width, 1, rng=seed, dtype=torch.float64)
+            with torch.no_grad():
+                z = module.features(torch.from_numpy(X))
+            squares.append(((z @ z.mT).numpy() - exact) ** 2)
+        errors[width] = math.sqrt(np.mean(squares))
+    # Four times less for sixteen times the channels, give or take the luck of six draws.
+    assert errors[256] < 0.5 * errors[16]
+    assert errors[256] < 0.05
+
+
+def test_wrong_number_of_features_is_an_error() -> None:
+    with pytest.raises(InvalidInput, match="in_features"):
+        nsd.build(MODELS[0], 17, 4, 1, rng=0)
