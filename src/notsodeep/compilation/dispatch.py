@@ -5,27 +5,32 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from notsodeep import checks, extras
 from notsodeep.compilation.labelled_rows import labelled_rows
+from notsodeep.compilation.pieces import TRAINED
 from notsodeep.compilation.random_deq import compile_random_deq
 from notsodeep.compilation.record import Compilation
 from notsodeep.compilation.settings import CompileSettings, Training
 from notsodeep.data import Dataset
 from notsodeep.data.preprocessing import PreprocessingKind
+from notsodeep.files.run_directory import RunRecord
 from notsodeep.models import Convention, DeepEquilibrium, KernelName
+from notsodeep.trained.cell import EquilibriumCell
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+    from notsodeep.compilation.trained_record import TrainedCompilation
     from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule
+    from notsodeep.trained.explicit_layers import Kinds
 
 Progress = bool | Callable[[str], None]
 
 
 def compile(
-    model: DeepEquilibrium,
+    model: DeepEquilibrium | EquilibriumCell,
     X: ArrayLike | Dataset,
     y: ArrayLike | None = None,
     X_test: ArrayLike | None = None,
@@ -34,36 +39,44 @@ def compile(
     family: str = "auto",
     kernel: KernelName = "conjugate",
     convention: Convention = "feature",
-    refine: bool = True,
-    width: int = 1024,
+    refine: bool | Literal["distil"] = True,
+    layers: int | None = None,
+    kinds: Kinds = "auto",
+    fit: Literal["least_squares", "moments"] = "least_squares",
+    width: int | None = None,
     train: Training = "readout",
     epochs: int = 10,
     seeds: int = 30,
     random_state: int = 0,
     ridge: float = 1e-2,
-    tolerance: float = 1e-5,
+    tolerance: float | None = None,
+    agreement_limit: float = 0.99,
     gap_limit: float = 0.05,
     accuracy_limit: float = 0.5,
     preprocessing: PreprocessingKind = "none",
     out: str | Path | None = None,
     force: bool = False,
     progress: Progress = False,
-) -> Compilation:
+) -> Compilation | TrainedCompilation:
     """Find the shallow network that behaves as a DEQ does, and gather the evidence.
 
-    The network is matched on the training rows (`match`), its exact kernel is compared with the
-    DEQ's on held-out rows, both are drawn at a finite width, trained and timed, and a printed rule
-    says whether one may replace the other.
+    A random DEQ is described by its activation and variances, a trained one by its weights
+    (`EquilibriumCell`).  For a trained one fixed points of the rows are solved, explicit layers are
+    fitted to them in closed form, without labels, and their fidelity is measured, and where it can
+    be proved, on held-out rows.  For a random one the network is matched on the training rows
+    (`match`), its exact kernel is compared with the DEQ's on held-out rows, and both are drawn at a
+    finite width, trained and timed.  A printed rule says whether one may replace the other.
 
     Parameters
     ----------
-    model : DeepEquilibrium
+    model : DeepEquilibrium or EquilibriumCell
     X : array_like of shape (n, p), or Dataset
         Training rows: an array, a table such as a DataFrame, or what `notsodeep.data.load` returns,
         which has labels and test rows of its own.  The order of the rows does not matter.
     y : array_like of shape (n,)
         Their labels: whole numbers, truth values or strings.  The read-out of a random DEQ is
-        trained on them.
+        trained on them; a trained one needs none, and labels (indices of its logits) add
+        accuracies.
     X_test, y_test : array_like of shape (m, p) and (m,), optional
         Held-out rows, 20 or more.  Without them a quarter of the rows, and 20 at the least, is
         set apart: the same share of each class, drawn by `random_state`.  ``records["data"]`` of
@@ -74,10 +87,19 @@ def compile(
     convention : {"feature", "preactivation"}
         Which kernel to match: the conjugate one is that of a trained read-out, the tangent one that
         of a wide network all of whose weights are trained.
-    refine : bool, default True
-        Refine the match on data.
-    width : int, default 1024
-        Of all finite networks.
+    refine : bool or "distil", default True
+        Refine the match on data.  "distil" refines the layers of a trained DEQ by gradient descent
+        on its outputs, and keeps that if it wins on rows set apart.
+    layers : int, optional
+        Explicit layers for a trained DEQ; as many as rows set apart call for, at most 4, if it is
+        left out.
+    kinds : {"auto", "least_squares", "solver_step"}
+        Of these layers: fitted, steps of a solver, or each the better of both.
+    fit : {"least_squares", "moments"}
+        "moments" makes them from mean and covariance of the inputs alone: nothing is solved.
+    width : int, optional
+        Of all finite networks, 1024 by default.  For a trained DEQ, of the layers before the last;
+        its own by default.
     train : {"readout", "all"}
         Ridge regression of the read-out on fixed random features, or gradient descent on every
         weight, for `epochs` epochs.
@@ -89,8 +111,10 @@ def compile(
         Of everything random.
     ridge : float, default 1e-2
         Relative to the mean squared norm of the features.
-    tolerance : float, default 1e-5
-        Relative, of the DEQ's solver.
+    tolerance : float, optional
+        Relative, of the DEQ's solver: 1e-5 by default for a random one, 1e-10 for a trained one.
+    agreement_limit : float, default 0.99
+        Least agreement, by its lower bound, of a network that may replace a trained DEQ.
     gap_limit : float, default 0.05
         Largest relative kernel gap of a network that may replace the DEQ.
     accuracy_limit : float, default 0.5
@@ -112,9 +136,10 @@ def compile(
 
     Returns
     -------
-    Compilation
+    Compilation or TrainedCompilation
         With ``match``, ``certificate``, ``accuracy``, ``timing``, ``verdict`` and ``network``;
-        ``plot()``, ``report(path)`` and ``save(directory)``.
+        ``plot()``, ``report(path)`` and ``save(directory)``.  For a trained DEQ with ``fidelity``,
+        ``fidelity_by_layers``, ``baselines``, ``front``, ``network``, ``verdict``, ``hybrid()``.
 
     Raises
     ------
@@ -139,23 +164,44 @@ def compile(
     >>> compiled.records["data"]["samples"], compiled.records["data"]["test_samples"]
     (1348, 449)
     """
+    if isinstance(model, EquilibriumCell):
+        extras.require("compile", "torch")
+        from notsodeep.compilation.trained_cell import compile_cell
+
+        return compile_cell(
+            model,
+            *_cell_rows(X, y, X_test, y_test),
+            layers=layers,
+            kinds=kinds,
+            fit=fit,
+            distil=refine == "distil",
+            width=width,
+            tolerance=1e-10 if tolerance is None else tolerance,
+            agreement_limit=agreement_limit,
+            random_state=random_state,
+            out=out,
+            force=force,
+            say=progress if callable(progress) else _reporter(progress),
+        )
     if not isinstance(model, DeepEquilibrium):
         remedy = "Describe it, as in DeepEquilibrium('relu', sigma_a2=0.2)."
-        raise checks.refusal("model", "compile", "be a DeepEquilibrium", repr(model), remedy)
+        raise checks.refusal(
+            "model", "compile", "be a DeepEquilibrium or an EquilibriumCell", repr(model), remedy
+        )
     extras.require("compile", "torch")
     settings = CompileSettings(
         model,
         family=family,
         kernel=kernel,
         convention=convention,
-        refine=refine,
-        width=width,
+        refine=bool(refine),
+        width=1024 if width is None else width,
         train=train,
         epochs=epochs,
         seeds=seeds,
         seed=random_state,
         ridge=ridge,
-        tolerance=tolerance,
+        tolerance=1e-5 if tolerance is None else tolerance,
         gap_limit=gap_limit,
         accuracy_limit=accuracy_limit,
     )
@@ -164,7 +210,14 @@ def compile(
     return compile_random_deq(settings, data, out, force=force, say=say)
 
 
-def load(path: str | Path) -> Compilation | EquilibriumNetwork | ExplicitModule:
+def _cell_rows(X: Any, y: Any, X_test: Any, y_test: Any) -> tuple[Any, Any, Any, Any]:
+    """Take rows, labels and test rows out of a data set, which has its own."""
+    return (X.X, X.y, X.X_test, X.y_test) if isinstance(X, Dataset) else (X, y, X_test, y_test)
+
+
+def load(
+    path: str | Path,
+) -> Compilation | TrainedCompilation | EquilibriumNetwork | ExplicitModule:
     """Read a compilation from its directory, or a network from its file.
 
     Parameters
@@ -192,6 +245,11 @@ def load(path: str | Path) -> Compilation | EquilibriumNetwork | ExplicitModule:
     ('cat', 'dog')
     """
     if Path(path).is_dir():
+        stored = RunRecord.read(Path(path))
+        if stored is not None and stored.kind == TRAINED:
+            from notsodeep.compilation.trained_record import TrainedCompilation
+
+            return TrainedCompilation.load(path)
         return Compilation.load(path)
     from notsodeep.networks.persistence import load as load_network
 

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 Arrays = dict[str, NDArray[Any]]
 
+TRAINED = "compile-trained"
+"""What the directory of a compiled network with given weights is marked with."""
+
 
 class Pieces(Protocol):
     """Records and arrays by name, each computed once; a `RunDirectory` is one."""

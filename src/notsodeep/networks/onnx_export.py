@@ -35,7 +35,7 @@ Output = tuple[str, int, Sequence[str | int]]
 
 
 def export_onnx(
-    module: EquilibriumNetwork | ExplicitModule,
+    module: EquilibriumNetwork | ExplicitModule | torch.nn.Module,
     path: str | Path,
     *,
     preprocessing: Preprocessing | None = None,
@@ -93,7 +93,8 @@ def export_onnx(
     owner = "export_onnx"
     drawn = hasattr(module, "append_to")  # a network that appends itself to a graph
     requirements.own_network(module, drawn or isinstance(module, FeatureNetwork), owner)
-    preprocessing, names = attached(module, preprocessing, classes, owner)
+    network: Any = module
+    preprocessing, names = attached(network, preprocessing, classes, owner)
     if steps is not None:
         checks.positive_integer(steps, "steps", owner)
     extras.require(owner, "onnx")
@@ -111,23 +112,23 @@ def export_onnx(
         }
     else:
         _steps_for_equilibrium(steps, owner)
-        features = "" if drawn else _explicit(graph, module, rows)
+        features = "" if drawn else _explicit(graph, network, rows)
     if drawn:
-        logits = module.append_to(graph, rows)  # type: ignore[operator]
+        logits = network.append_to(graph, rows)
     else:
-        logits = _linear(graph, features, _array(module.readout), "readout")
-        if module.readout_bias is not None:
-            bias = graph.constant(_array(module.readout_bias), "readout_bias")
+        logits = _linear(graph, features, _array(network.readout), "readout")
+        if network.readout_bias is not None:
+            bias = graph.constant(_array(network.readout_bias), "readout_bias")
             logits = graph.apply("Add", logits, bias)
     outputs: dict[str, Output] = {
-        "logits": (logits, onnx.TensorProto.FLOAT, ["batch", module.out_features]),
+        "logits": (logits, onnx.TensorProto.FLOAT, ["batch", network.out_features]),
         **diagnostics,
     }
     _one_message(sum(a.nbytes for a in graph.constants.values()), owner)
-    metadata = {"description": json.dumps(module.description.to_dict())}
+    metadata = {"description": json.dumps(network.description.to_dict())}
     if names is not None:
         metadata["classes"] = json.dumps(names)
-    model = _model(graph, module.in_features, outputs, version, metadata)
+    model = _model(graph, network.in_features, outputs, version, metadata)
     with atomic_write(Path(path)) as stream:
         stream.write(model.SerializeToString())
 

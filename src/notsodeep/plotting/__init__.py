@@ -26,6 +26,7 @@ from notsodeep.plotting.canvas import (
 )
 from notsodeep.plotting.class_geometry import collapse, layer_peeled, seli, simplex_figure
 from notsodeep.plotting.diagnoses import diagnosis, diagnosis_figure
+from notsodeep.plotting.fronts import front
 from notsodeep.plotting.kernel_entries import kernel_pair, monte_carlo
 from notsodeep.plotting.matches import certificate, conditions, match, match_figure
 from notsodeep.plotting.paths import early_stopping, ridge_path, solution
@@ -58,6 +59,7 @@ __all__ = [
     "diagnosis_figure",
     "early_stopping",
     "eigenpairs",
+    "front",
     "house_style",
     "kernel_pair",
     "layer_peeled",

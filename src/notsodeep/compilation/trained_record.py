@@ -1,0 +1,376 @@
+"""What `compile` returns for a network with given weights: explicit layers, and the evidence."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from notsodeep import checks
+from notsodeep.activations import from_dict as activation_from_dict
+from notsodeep.compilation.pieces import TRAINED
+from notsodeep.compilation.verdict import ReplacementVerdict, Word
+from notsodeep.errors import MissingPackage
+from notsodeep.files.run_directory import RunDirectory
+from notsodeep.models import Conditions
+from notsodeep.records import Record
+from notsodeep.trained.cell import AffineCell, EquilibriumCell, Readout
+from notsodeep.trained.explicit_layers import Layer
+from notsodeep.trained.fidelity import Fidelity
+from notsodeep.trained.front import Front
+from notsodeep.trained.hybrid import HybridEquilibrium, HybridRecord
+from notsodeep.trained.margin import Margin
+from notsodeep.trained.network import ExplicitLayers
+from notsodeep.trained.splittings import MethodChoice
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ONNX = "network.onnx"
+PAGES = ("report.html",)
+_ARRAYS = ("W", "U", "b", "shift", "scale", "C", "c")
+
+
+@dataclass(frozen=True, repr=False)
+class CellSettings(Record):
+    """What the compilation of a given network was asked for.
+
+    Attributes
+    ----------
+    layers : int or None
+        None leaves it to the rows set apart.
+    kinds : str
+        Of layers.
+    fit : {"least_squares", "moments"}
+    distil : bool
+        Whether refinement by gradient descent was asked for.
+    width : int or None
+        Of layers before the last; None is the network's own.
+    tolerance : float
+        To which fixed points are solved.
+    agreement_limit : float
+        Least agreement of a network that may replace the DEQ.
+    seed : int
+    rows, apart, test_rows : int
+        Rows that were fitted to, chosen by and judged on.
+    """
+
+    layers: int | None
+    kinds: str
+    fit: str
+    distil: bool
+    width: int | None
+    tolerance: float
+    agreement_limit: float
+    seed: int
+    rows: int
+    apart: int
+    test_rows: int
+
+
+@dataclass(frozen=True, repr=False)
+class CellEvidence(Record):
+    """What was found out about a given network and its explicit layers.
+
+    Attributes
+    ----------
+    margin : Margin
+    choice : MethodChoice
+        The solver, and why.
+    fidelities : tuple of Fidelity
+        With 1, 2, … layers.
+    refitted : tuple of bool
+        Whether the read-out after 1, 2, … layers was refitted to the DEQ's logits.
+    baselines : dict of str to Fidelity
+    front : Front
+    hybrid, cold : HybridRecord or None
+        Of the held-out rows; `cold` is the solver with the same early exit and no layers.
+    distilled : str
+        What refinement by gradient descent did.
+    """
+
+    margin: Margin
+    choice: MethodChoice
+    fidelities: tuple[Fidelity, ...]
+    refitted: tuple[bool, ...]
+    baselines: dict[str, Fidelity]
+    front: Front
+    hybrid: HybridRecord | None
+    cold: HybridRecord | None
+    distilled: str
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TrainedCompilation:
+    """Explicit layers for a DEQ with given weights, and the evidence that they will do.
+
+    It has the face of `Compilation`: ``network``, ``verdict``, ``front``, ``plot()``,
+    ``report(path)`` and ``save(directory)``; fidelity to the DEQ comes first.
+
+    Attributes
+    ----------
+    settings : CellSettings
+    cell : AffineCell
+    layers : tuple of Layer
+    readouts : tuple of (C, c)
+        After 1, 2, … layers.
+    evidence : CellEvidence
+    directory : Path or None
+    """
+
+    settings: CellSettings
+    cell: AffineCell
+    layers: tuple[Layer, ...]
+    readouts: tuple[Readout, ...]
+    evidence: CellEvidence
+    directory: Path | None = None
+
+    @property
+    def fidelity(self) -> Fidelity:
+        """Agreement with the DEQ on held-out rows, of the network with all layers."""
+        return self.evidence.fidelities[-1]
+
+    @property
+    def fidelity_by_layers(self) -> dict[int, Fidelity]:
+        """The same for the networks of the first 1, 2, … layers, by their number."""
+        return dict(enumerate(self.evidence.fidelities, 1))
+
+    @property
+    def baselines(self) -> Mapping[str, Fidelity]:
+        """Fidelity of what is simpler."""
+        return self.evidence.baselines
+
+    @property
+    def front(self) -> Front:
+        """Cost against fidelity."""
+        return self.evidence.front
+
+    @property
+    def margin(self) -> Margin:
+        """Why the DEQ has one fixed point, if it is proved."""
+        return self.evidence.margin
+
+    @property
+    def method(self) -> MethodChoice:
+        """The solver, and why it was chosen."""
+        return self.evidence.choice
+
+    @cached_property
+    def network(self) -> ExplicitLayers:
+        """The explicit network, a torch module in evaluation mode: (n, p) to logits."""
+        return self.network_of(len(self.layers))
+
+    def network_of(self, layers: int) -> ExplicitLayers:
+        """Return the network of the first so many layers."""
+        checks.positive_integer(layers, "layers", "network_of")
+        chain, readout = self.layers[:layers], self.readouts[min(layers, len(self.layers)) - 1]
+        module = ExplicitLayers(self.cell, chain, self.margin.beta, readout)
+        return module.eval().requires_grad_(False)
+
+    def hybrid(self, *, tolerance: float = 1e-10, max_steps: int = 3000) -> HybridEquilibrium:
+        """Return the module whose every answer is the DEQ's own class.
+
+        Raises
+        ------
+        InvalidInput
+            The DEQ has no margin, by which classes could be proved.
+        """
+        shares = [f.certified or 0.0 for f in self.evidence.fidelities]
+        # A check that proves next to nothing costs as much as one that proves everything.
+        first = next((k for k, share in enumerate(shares, 1) if share > 0.05), len(shares))
+        return HybridEquilibrium(
+            self.cell,
+            self.margin,
+            self.layers,
+            self.method,
+            tolerance=tolerance,
+            max_steps=max_steps,
+            first_check=first,
+        )
+
+    @property
+    def verdict(self) -> ReplacementVerdict:
+        """Whether the network may replace the DEQ, and by which rule."""
+        limit, own = self.settings.agreement_limit, self.fidelity
+        word: Word = "not replaceable"
+        if own.agreement >= limit:
+            word = "replaceable" if own.agreement_bound >= limit else "not shown"
+        network = f"{len(self.layers)} explicit layer{'s' * (len(self.layers) > 1)}"
+        headline = {
+            "replaceable": f"This DEQ can be replaced by {network}.",
+            "not shown": f"{network.capitalize()} agree with this DEQ, but the rows are too few "
+            "to show it.",
+            "not replaceable": f"{network.capitalize()} do not follow this DEQ closely enough.",
+        }[word]
+        return ReplacementVerdict(
+            word, headline, _rule(limit), tuple(self._reasons()), Conditions(())
+        )
+
+    def _reasons(self) -> list[str]:
+        own = self.fidelity
+        unmatched = self.baselines["recurrence dropped, read-out refitted"]
+        found = [
+            f"Same class as the DEQ on {own.agreement:.2%} of {own.rows} held-out rows, at least "
+            f"{own.agreement_bound:.2%} with 95 % confidence; without the recurrence "
+            f"{unmatched.agreement:.2%}."
+        ]
+        if own.certified is not None:
+            found.append(
+                f"On {own.certified:.1%} of the rows that is proved, row by row; the certified "
+                "hybrid gives the DEQ's class on all of them."
+            )
+        else:
+            found.append(f"No row can be proved: {self.margin.reason}")
+        found.append(self.front.headline)
+        if own.accuracy is not None and own.deq_accuracy is not None:
+            found.append(f"Accuracy {own.accuracy:.2%} against {own.deq_accuracy:.2%} of the DEQ.")
+        return found
+
+    def plot(self) -> Figure:
+        """Draw the front, and agreement and certified share by the number of layers."""
+        fronts = importlib.import_module("notsodeep.plotting.fronts")
+        figure: Figure = fronts.trained_figure(self.front, self.fidelity_by_layers, self.baselines)
+        return figure
+
+    def report(self, path: str | Path) -> Path:
+        """Write the report: one HTML file without any link to the outside."""
+        page = importlib.import_module("notsodeep.report.trained_page")
+        written: Path = page.write_trained_page(self, path)
+        return written
+
+    def save(self, directory: str | Path, *, force: bool = False) -> Path:
+        """Write everything; `notsodeep.load` reads it.
+
+        Parameters
+        ----------
+        directory : path
+            A new one, or one that holds this compilation already.
+        force : bool
+            Replace other results.
+
+        Raises
+        ------
+        NotSerialisable
+            The activation is a Python function, which is not data.
+        InvalidInput
+            The directory holds something else.
+        """
+        from notsodeep.networks.onnx_export import export_onnx
+
+        form = {**self.settings.to_dict(), "activation": self.cell.activation.to_dict()}
+        run = RunDirectory(directory, TRAINED, form, pages=PAGES)
+        with run.opened(force=force):
+            run.arrays("cell", lambda: _cell_arrays(self.cell))
+            run.arrays("layers", self._layer_arrays)
+            heads = [layer.to_dict(arrays=False) for layer in self.layers]
+            run.piece("layers", lambda: {"layers": heads})
+            run.piece("evidence", self.evidence.to_dict)
+            with contextlib.suppress(MissingPackage):
+                export_onnx(self.network, run.file(ONNX))
+            run.finish([ONNX] if (run.path / ONNX).exists() else [])
+        return run.path
+
+    def _layer_arrays(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for k, (layer, readout) in enumerate(zip(self.layers, self.readouts, strict=True), 1):
+            found |= {f"weight_{k}": layer.weight, f"bias_{k}": layer.bias}
+            found |= {f"readout_{k}": readout[0], f"readout_bias_{k}": readout[1]}
+        return found
+
+    @classmethod
+    def load(cls, directory: str | Path) -> TrainedCompilation:
+        """Read what `save` has written.
+
+        Raises
+        ------
+        InvalidInput, DataCorrupted
+            The directory holds something else, or not all of it.
+        """
+        run = RunDirectory.stored(directory, TRAINED)
+        form = dict(run.settings)
+        activation = activation_from_dict(form.pop("activation"))
+        cell = _read_cell(run.stored_arrays("cell"), activation)
+        arrays = run.stored_arrays("layers")
+        heads = run.read("layers")["layers"]
+        layers = tuple(
+            Layer.from_dict(
+                {**head, "weight": arrays[f"weight_{k}"].tolist(),
+                 "bias": arrays[f"bias_{k}"].tolist()}
+            )
+            for k, head in enumerate(heads, 1)
+        )  # fmt: skip
+        readouts = tuple(
+            (arrays[f"readout_{k}"], arrays[f"readout_bias_{k}"]) for k in range(1, len(layers) + 1)
+        )
+        evidence = CellEvidence.from_dict(run.read("evidence"))
+        return cls(CellSettings.from_dict(form), cell, layers, readouts, evidence, run.path)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON form: settings, verdict and what was measured, without arrays."""
+        return {
+            "settings": self.settings.to_dict(),
+            "verdict": self.verdict.to_dict(),
+            "layers": [layer.to_dict(arrays=False) for layer in self.layers],
+            **self.evidence.to_dict(arrays=False),
+        }
+
+    def __repr__(self) -> str:
+        own = self.fidelity
+        proved = "nothing proved" if own.certified is None else f"{own.certified:.1%} proved"
+        return (
+            f"TrainedCompilation({self.verdict.word}: {len(self.layers)} layers, agreement "
+            f"{own.agreement:.2%} (at least {own.agreement_bound:.2%}), {proved})"
+        )
+
+    def __str__(self) -> str:
+        first, *rest = str(self.verdict).splitlines()
+        lines = [f"  {count} layers: {_line(f)}" for count, f in self.fidelity_by_layers.items()]
+        lines += [f"  {name}: {_line(f)}" for name, f in self.baselines.items()]
+        return "\n".join([first, *rest, *lines])
+
+    def _repr_html_(self) -> str:
+        """Return the verdict and its evidence, for notebooks."""
+        verdict = self.verdict
+        rows = "".join(
+            f"<tr><td style='text-align:left'>{html.escape(reason)}</td></tr>"
+            for reason in (*verdict.reasons, verdict.rule)
+        )
+        title = html.escape(verdict.headline)
+        return f"<table><caption><b>{title}</b></caption><tbody>{rows}</tbody></table>"
+
+
+def _line(fidelity: Fidelity) -> str:
+    proved = "" if fidelity.certified is None else f", {fidelity.certified:.1%} proved"
+    return f"agreement {fidelity.agreement:.2%}, logit error {fidelity.logit_error:.3g}{proved}"
+
+
+def _rule(limit: float) -> str:
+    return (
+        f"Rule: replaceable if the lower 95 % bound of the agreement on held-out rows is at least "
+        f"{limit:.1%}. It is about rows drawn like these; a proof is about its row alone."
+    )
+
+
+def _cell_arrays(cell: AffineCell) -> dict[str, Any]:
+    values = [cell.recurrent, cell.injection, cell.bias, cell.shift, cell.scale]
+    values += list(cell.readout or ())
+    return {name: np.array(value) for name, value in zip(_ARRAYS, values, strict=False)}
+
+
+def _read_cell(arrays: Mapping[str, Any], activation: Any) -> AffineCell:
+    return EquilibriumCell.from_weights(
+        arrays["W"],
+        arrays["U"],
+        arrays["b"],
+        activation,
+        (arrays["C"], arrays["c"]) if "C" in arrays else None,
+        shift=arrays["shift"],
+        scale=arrays["scale"],
+    )
