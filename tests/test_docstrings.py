@@ -31,6 +31,9 @@ PACKAGES = (
 WITHOUT = {
     "BestRecurrence": "what `best_sigma_a2` returns",
     "LearningCurve": "what `learning_curve` returns",
+    "PilotCurve": "what `pilot_curve` returns",
+    "PointRisk": "what `predict_on_points` returns",
+    "RiskComparison": "what `compare_risks` returns",
     "Optimum": "what `best_ridge` returns",
     "WidthCurve": "what `width_curve` returns",
     "Acquired": "what `get` returns",

@@ -46,7 +46,7 @@ ALLOWED: dict[str, set[str]] = {
     "matching": {*DESCRIPTIONS, *WITNESSES},
     "kernel_solvers": {*DESCRIPTIONS, "cluster", "kernels", "equivalents"},
     "collapse": {*FOUNDATION, "numerics", "data"},
-    "prediction": {*DESCRIPTIONS, "kernels", "equivalents"},
+    "prediction": {*DESCRIPTIONS, "kernels", "equivalents", "kernel_solvers"},
     "trained": SCIENCE,
     "estimators": SCIENCE,
     "compilation": {*SCIENCE, "trained", "estimators"},

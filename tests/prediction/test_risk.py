@@ -187,7 +187,7 @@ def test_full_covariances_are_the_diagonal_ones_turned(
     monkeypatch.setattr(
         classes.Classes,
         "_grouped",
-        lambda known, owner: classes.Classes._without_basis(turned, owner),
+        lambda known, owner: classes.Classes.without_basis(turned, owner),
     )
     two = nsd.predict_risk(deq, turned, (30, 30), tables=tables, **fit)
     tolerance = 1e-8 if tables == "limit" else 0.02  # the dense route takes A for rank one

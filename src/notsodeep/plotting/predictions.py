@@ -12,7 +12,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from notsodeep.checks import FloatArray
-    from notsodeep.prediction import BestRecurrence, LearningCurve, Optimum, RiskCurve, WidthCurve
+    from notsodeep.prediction import (
+        BestRecurrence,
+        LearningCurve,
+        Optimum,
+        PilotCurve,
+        RiskComparison,
+        RiskCurve,
+        WidthCurve,
+    )
 
 _NAMES = {"test_mse": "mean squared error", "accuracy": "accuracy", "log_loss": "log loss"}
 
@@ -131,5 +139,41 @@ def predicted_scores(
         axes.plot(x, density, color=colour, label=f"class {a}")
     axes.set_xlabel("score")
     axes.set_ylabel("density")
+    axes.legend(frameon=False)
+    return axes
+
+
+def risk_comparison(
+    record: RiskComparison, ax: Axes | None = None, *, accuracy: bool = True
+) -> Axes:
+    """Draw the accuracies, or errors, of several networks over the ridge or the time."""
+    axes = axes_or_new(ax)
+    styles = [(DEEP, "-"), (SHALLOW, "--"), (MUTED, "-")]
+    for i, (name, curve) in enumerate(zip(record.names, record.curves, strict=True)):
+        colour, line = styles[i % len(styles)]
+        column = curve.accuracy if accuracy else curve.test_mse
+        axes.plot(curve.values, column, color=colour, ls=line, lw=1.8, label=name)
+    axes.set_xscale("log")
+    axes.set_xlabel("ridge λ" if record.curves[0].axis == "ridge" else "time t")
+    axes.set_ylabel("accuracy" if accuracy else "mean squared error")
+    axes.legend(frameon=False)
+    return axes
+
+
+def pilot_curve(
+    record: PilotCurve, ax: Axes | None = None, *, samples: float | None = None
+) -> Axes:
+    """Draw leave-one-out errors of a pilot over its size, extended to `samples`."""
+    axes = axes_or_new(ax)
+    end = 4.0 * record.samples[-1] if samples is None else samples
+    for i, level in enumerate(record.ridges):
+        (line,) = axes.plot(record.samples, record.mse[:, i], "o-", ms=4, label=f"λ = {level:.3g}")
+        sizes = np.geomspace(record.samples[-1], end, 10)
+        further = [record.extrapolated(float(n))[0][i] for n in sizes]
+        axes.plot(sizes, further, ls="--", color=line.get_color())
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("samples n")
+    axes.set_ylabel("leave-one-out mean squared error")
     axes.legend(frameon=False)
     return axes

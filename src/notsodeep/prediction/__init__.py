@@ -1,6 +1,13 @@
 """Learning curves and training curves before training, from the statistics of the data."""
 
+from notsodeep.prediction.comparison import RiskComparison, compare_risks, shape_ratios
 from notsodeep.prediction.curves import LearningCurve, WidthCurve, learning_curve, width_curve
+from notsodeep.prediction.features import (
+    PointRisk,
+    estimated_mixture,
+    predict_on_points,
+    predict_readout,
+)
 from notsodeep.prediction.filters import Filter, gradient_descent, gradient_flow, ridge
 from notsodeep.prediction.optima import (
     BestRecurrence,
@@ -9,6 +16,7 @@ from notsodeep.prediction.optima import (
     best_sigma_a2,
     best_time,
 )
+from notsodeep.prediction.pilot import PilotCurve, pilot_curve
 from notsodeep.prediction.risk import RiskCurve, predict_risk
 from notsodeep.prediction.width import effective_neurons
 
@@ -17,16 +25,25 @@ __all__ = [
     "Filter",
     "LearningCurve",
     "Optimum",
+    "PilotCurve",
+    "PointRisk",
+    "RiskComparison",
     "RiskCurve",
     "WidthCurve",
     "best_ridge",
     "best_sigma_a2",
     "best_time",
+    "compare_risks",
     "effective_neurons",
+    "estimated_mixture",
     "gradient_descent",
     "gradient_flow",
     "learning_curve",
+    "pilot_curve",
+    "predict_on_points",
+    "predict_readout",
     "predict_risk",
     "ridge",
+    "shape_ratios",
     "width_curve",
 ]

@@ -67,7 +67,7 @@ class Classes:
         if isinstance(source, GaussianMixture):
             known = source._class_covariances(source.weights)
             if not known.shared_basis:
-                return cls._without_basis(source, owner)
+                return cls.without_basis(source, owner)
         elif isinstance(source, MixtureStatistics):
             known = _known_covariances(source, owner)
         else:
@@ -84,7 +84,8 @@ class Classes:
         return cls(p, known.eigenvalues, known.weights, gram)._merged(GROUPS)
 
     @classmethod
-    def _without_basis(cls, mixture: GaussianMixture, owner: str) -> Classes:
+    def without_basis(cls, mixture: GaussianMixture, owner: str) -> Classes:
+        """Keep full covariances (K, p, p), as if they shared no basis."""
         K, p = mixture.means.shape
         _several(K, owner)
         basis = np.linalg.eigh(np.tensordot(mixture.weights, mixture.covariances, 1))[1]

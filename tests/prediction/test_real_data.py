@@ -1,0 +1,123 @@
+"""Pilots and features: what is said about data that are no mixture."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from risk_cases import mixture
+
+import notsodeep as nsd
+from notsodeep.errors import InvalidInput, TheoryDoubtful
+from notsodeep.prediction import (
+    PilotCurve,
+    estimated_mixture,
+    pilot_curve,
+    predict_on_points,
+    predict_readout,
+)
+
+
+def test_leave_one_out_is_what_it_says() -> None:
+    data = mixture("three", 60)
+    X, y = data.sample(48, rng=0)
+    K = nsd.conjugate_kernel(nsd.DeepEquilibrium("relu", 0.2), X)
+    curve = pilot_curve(K, y, [0.1], sizes=1)
+    targets, errors, wrong = np.eye(3) - 1.0 / 3.0, [], []
+    for i in range(48):
+        kept = np.arange(48) != i
+        alpha = np.linalg.solve(K[np.ix_(kept, kept)] + 0.1 * np.eye(47), targets[y[kept]])
+        score = K[i, kept] @ alpha
+        errors.append(np.square(score - targets[y[i]]).sum())
+        wrong.append(score.argmax() != y[i])
+    assert curve.mse[0, 0] == pytest.approx(np.mean(errors), rel=1e-9)
+    assert curve.error[0, 0] == pytest.approx(np.mean(wrong))
+    inverse = np.diag(np.linalg.inv(K + 0.1 * np.eye(48)))
+    assert curve.leverage_spread[0] == pytest.approx(inverse.std() / inverse.mean(), rel=1e-6)
+
+
+def test_a_pilot_of_a_mixture_agrees_with_its_prediction() -> None:
+    data = mixture("weak", 100)
+    X, y = data.sample(800, rng=1)
+    deq = nsd.DeepEquilibrium("relu", 0.2)
+    K = nsd.kernel(deq, X, convention="feature")
+    curve = pilot_curve(K, y, [1.0])
+    predicted = nsd.predict_risk(deq, data, (400, 400), ridge=1.0)
+    assert curve.mse[-1, 0] == pytest.approx(predicted.test_mse[0], rel=0.1)
+    assert "can be trusted" in curve.verdict
+    again = PilotCurve.from_dict(json.loads(json.dumps(curve.to_dict())))
+    assert again.to_dict() == curve.to_dict()
+    pytest.importorskip("matplotlib")
+    assert curve.plot(nsd.plotting.new_figure()[1][0]).get_xlabel() == "samples n"
+
+
+def test_digits_are_extrapolated_and_distrusted() -> None:
+    from sklearn.datasets import load_digits
+
+    X, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(X))
+    X, y = (X[order] - X.mean(axis=0)) / 30.0, y[order]
+    K = nsd.kernel(nsd.DeepEquilibrium("relu", 0.2), X, kind="tangent")
+    pilot = pilot_curve(K[:800, :800], y[:800], [1e-2])
+    mse, _ = pilot.extrapolated(1600)
+    higher, _ = pilot.extrapolated(1600, floor=True)
+    assert higher[0] >= mse[0]
+    whole = pilot_curve(K[:1600, :1600], y[:1600], [1e-2], sizes=1)
+    assert mse[0] == pytest.approx(whole.mse[-1, 0], rel=0.15)
+    assert "leave-one-out" in pilot.verdict
+    assert pilot.cross_validation[-1, 0] < pilot.mse[-1, 0]  # as on other images
+
+
+def test_a_readout_on_features_is_predicted(rng: np.random.Generator) -> None:
+    # Features of a random layer of points of a mixture: no mixture themselves.
+    data = mixture("weak", 80)
+    weights = rng.standard_normal((80, 60))
+
+    def features(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+        X, y = data.sample(n, rng=seed)
+        return np.maximum(X @ weights, 0.0) / math.sqrt(60.0) - 0.05, y
+
+    found = estimated_mixture(*features(8000, 0))
+    counts, ridge = (50, 50), [0.05, 0.5]
+    predicted = predict_readout(found, counts, ridge=ridge)
+    Z, truth = features(2000, 1)
+    points = predict_on_points(found, counts, Z, truth, ridge=ridge)
+    mse, right = [], []
+    for seed in range(2, 32):
+        F, y = features(100, seed)
+        alpha = [
+            F.T @ np.linalg.solve(F @ F.T + level * np.eye(100), 2.0 * y - 1.0) for level in ridge
+        ]
+        scores = Z @ np.array(alpha).T
+        mse.append(np.square(scores - (2.0 * truth - 1.0)[:, None]).mean(axis=0))
+        right.append(((scores > 0.0) == (truth == 1)[:, None]).mean(axis=0))
+    error = np.std(mse, axis=0, ddof=1) / math.sqrt(30)
+    assert (np.abs(np.mean(mse, axis=0) - points.test_mse) < 4.0 * error + 0.03).all()
+    assert (np.abs(np.mean(mse, axis=0) - predicted.test_mse) < 4.0 * error + 0.05).all()
+    np.testing.assert_allclose(np.mean(right, axis=0), points.accuracy, atol=0.02)
+
+
+def test_gaussian_points_are_the_mixture() -> None:
+    data = mixture("three", 300)
+    Z, truth = data.sample(6000, rng=0)
+    points = predict_on_points(data, (90, 90, 90), Z, truth, ridge=[0.1])
+    whole = predict_readout(data, (90, 90, 90), ridge=[0.1])
+    assert points.test_mse[0] == pytest.approx(whole.test_mse[0], rel=0.03)
+    assert points.accuracy[0] == pytest.approx(whole.accuracy[0], abs=0.01)
+
+
+def test_too_few_rows() -> None:
+    X, y = mixture("weak", 40).sample(60, rng=0)
+    with pytest.raises(InvalidInput, match="at least 41 samples in every class"):
+        estimated_mixture(X, y)
+    X, y = mixture("weak", 40).sample(100, rng=0)
+    with pytest.warns(TheoryDoubtful, match="three times as many"):
+        estimated_mixture(X, y)
+    with pytest.raises(InvalidInput, match="Ask for fewer sizes"):
+        pilot_curve(np.eye(20), np.arange(20) % 2, [0.1])
+    with pytest.raises(InvalidInput, match="square"):
+        pilot_curve(np.ones((3, 2)), [0, 1, 0], [0.1])
+    with pytest.raises(InvalidInput, match="two classes"):
+        pilot_curve(np.eye(20), np.zeros(20, int), [0.1])
