@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from notsodeep import checks
 from notsodeep.checks import FloatArray, IntArray
 from notsodeep.data.gaussian_mixture import GaussianMixture
 from notsodeep.data.preprocessing import Preprocessing
@@ -98,6 +101,35 @@ class Dataset:
     test_indices: IntArray
     image_shape: tuple[int, ...] | None = None
     population: GaussianMixture | None = None
+
+    def images_last(self) -> Dataset:
+        """Return the same data with images in the order (height, width, channels).
+
+        Convolutional models read rows in this order.  Colour sets are stored as planes, (channels,
+        height, width); images that are in order already are returned as they are.
+
+        Raises
+        ------
+        InvalidInput
+            The rows are not images.
+        """
+        shape = self.image_shape
+        if shape is None or len(shape) not in (2, 3):
+            requirement = "be images, with an image_shape"
+            raise checks.refusal("the rows", repr(self), requirement, f"image_shape = {shape}")
+        if len(shape) == 2:
+            return replace(self, image_shape=(*shape, 1))
+        if shape[0] > min(shape[1:]):  # channels are fewer than pixels on a side
+            return self
+        order = np.arange(np.prod(shape)).reshape(shape).transpose(1, 2, 0).ravel()
+        mean = self.preprocessing.mean
+        return replace(
+            self,
+            X=np.ascontiguousarray(self.X[:, order]),
+            X_test=np.ascontiguousarray(self.X_test[:, order]),
+            preprocessing=replace(self.preprocessing, mean=None if mean is None else mean[order]),
+            image_shape=(shape[1], shape[2], shape[0]),
+        )
 
     def __repr__(self) -> str:
         n, p = self.X.shape

@@ -76,7 +76,7 @@ def load(
         Take equally many samples of every class, up to one; otherwise any samples alike.
     imbalance : StepImbalance or ExponentialImbalance, optional
         Thin out the training classes, after the choice of `samples`; the test part stays as it is.
-    preprocessing : {"auto", "theory", "unit_norm", "none"}
+    preprocessing : {"auto", "theory", "pixels", "unit_norm", "none"}
         See `Preprocessing`.  ``auto`` is ``theory``, but ``none`` for a drawn set, which has the
         theory's scaling already.
     features : VGG19Features, optional
@@ -145,7 +145,9 @@ def load(
         )
     kind = ("none" if drawn else "theory") if preprocessing == "auto" else preprocessing
     flat = math.prod(rows.shape[1:])
-    fitted = Preprocessing.fit(rows.reshape(-1, flat), kind)
+    # The sides of an image are the last two axes: colour sets are stored as planes.
+    pixels = math.prod(rows.shape[-2:]) if rows.ndim > 2 else None
+    fitted = Preprocessing.fit(rows.reshape(-1, flat), kind, pixels=pixels)
     return Dataset(
         X=fitted.apply(rows.reshape(-1, flat), dtype),
         y=train.labels,

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from notsodeep import checks
 from notsodeep.checks import FloatArray
 
-
 # A sample of the mixture paper is x ~ N(μ_a/√p, C_a/p): means and covariances are those of the raw
 # vector √p·x.  Every factor of √p between the two worlds goes through these two functions.
 
@@ -28,7 +27,7 @@ def from_theory_scale(X: FloatArray) -> FloatArray:
     return X * math.sqrt(X.shape[-1])
 
 
-PreprocessingKind = Literal["theory", "unit_norm", "none"]
+PreprocessingKind = Literal["theory", "pixels", "unit_norm", "none"]
 FloatName = Literal["float64", "float32"]
 
 # Numbers handled at a time: half a megabyte, which stays in a core's own cache.
@@ -41,16 +40,18 @@ class Preprocessing:
 
     Attributes
     ----------
-    kind : {"theory", "unit_norm", "none"}
+    kind : {"theory", "pixels", "unit_norm", "none"}
         ``theory``: x ↦ (x − mean)/scale with the training mean and the training root mean squared
         norm scale = √(mean_i ‖x_i − mean‖²), so that τ0 ≈ 1 (mixture theory, real data).
+        ``pixels``: the same, times √(number of pixels): a pixel of an image has norm one in the
+        mean square, as convolutional models want it.
         ``unit_norm``: x ↦ x/‖x‖ (sphere theory).  ``none``: x ↦ x.
     num_features : int
         Number of features p.
     mean : ndarray of shape (p,) or None
-        Training mean; only for ``theory``.
+        Training mean; only for ``theory`` and ``pixels``.
     scale : float
-        Training root mean squared norm; 1 unless ``theory``.
+        Training root mean squared norm, of rows or of pixels; 1 without a mean.
 
     Examples
     --------
@@ -80,15 +81,17 @@ class Preprocessing:
         return hash((self.kind, self.num_features, mean, self.scale))
 
     @classmethod
-    def fit(cls, X: object, kind: str = "theory") -> Preprocessing:
+    def fit(cls, X: object, kind: str = "theory", *, pixels: int | None = None) -> Preprocessing:
         """Fix the map on training data.
 
         Parameters
         ----------
         X : array-like of shape (n, p)
             Raw training rows, of any real dtype.
-        kind : {"theory", "unit_norm", "none"}
+        kind : {"theory", "pixels", "unit_norm", "none"}
             Which map.
+        pixels : int, optional
+            Number of pixels in a row, for ``pixels``; p, for images of one channel, if left out.
 
         Raises
         ------
@@ -97,7 +100,7 @@ class Preprocessing:
         """
         rows = _rows(X)
         kind = checks.known_name(kind, get_args(PreprocessingKind), "preprocessing")
-        if kind != "theory":
+        if kind not in ("theory", "pixels"):
             return cls("unit_norm" if kind == "unit_norm" else "none", rows.shape[1])
         checks.powers_nonzero(rows, "X", "Preprocessing")
         mean = np.asarray(rows.mean(axis=0, dtype=np.float64))
@@ -110,7 +113,10 @@ class Preprocessing:
             remedy = "All rows are equal, so there is no scale to divide by."
             raise checks.refusal("X", "Preprocessing", "have two different rows", "one", remedy)
         mean.flags.writeable = False
-        return cls("theory", rows.shape[1], mean, math.sqrt(total / len(rows)))
+        scale = math.sqrt(total / len(rows))
+        if kind == "theory":
+            return cls("theory", rows.shape[1], mean, scale)
+        return cls("pixels", rows.shape[1], mean, scale / math.sqrt(pixels or rows.shape[1]))
 
     def apply(self, X: object, dtype: FloatName = "float64") -> FloatArray:
         """Map raw rows (n, p) to the convention; n may be zero.

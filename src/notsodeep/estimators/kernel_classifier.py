@@ -19,7 +19,7 @@ from notsodeep.data.preprocessing import PreprocessingKind
 from notsodeep.errors import InvalidInput
 from notsodeep.estimators.kernel_model import EquilibriumKernelModel, SolverName
 from notsodeep.estimators.theory_scaler import validated_training_data
-from notsodeep.models import Convention, KernelName
+from notsodeep.models import Convention, KernelModel, KernelName
 
 _LOGARITHMS = (-7.0, 7.0)  # of the slope; scores are of order one
 
@@ -66,7 +66,7 @@ class EquilibriumKernelClassifier(ClassifierMixin, EquilibriumKernelModel):  # t
     calibrated : bool, default False
         Offer `predict_proba`: softmax(β·scores), β fitted to the scores that every training sample
         gets when it is left out (in closed form).
-    solver, tolerance, rank, memory
+    solver, tolerance, rank, memory, model
         As for `EquilibriumKernelRidge`; cg is for uncalibrated classifiers with a given ridge.
 
     Attributes
@@ -103,6 +103,7 @@ class EquilibriumKernelClassifier(ClassifierMixin, EquilibriumKernelModel):  # t
         tolerance: float = 1e-8,
         rank: int | None = None,
         memory: int = 4 << 30,
+        model: KernelModel | None = None,
     ) -> None:
         super().__init__(
             activation=activation,
@@ -116,6 +117,7 @@ class EquilibriumKernelClassifier(ClassifierMixin, EquilibriumKernelModel):  # t
             tolerance=tolerance,
             rank=rank,
             memory=memory,
+            model=model,
         )
         self.calibrated = calibrated
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast, get_args
 
 import numpy as np
 from numpy.polynomial import chebyshev
@@ -11,7 +11,14 @@ from notsodeep import checks
 from notsodeep.activations import Activation
 from notsodeep.checks import FloatArray
 from notsodeep.kernels import KernelOperator, conjugate_kernel, tangent_kernel
-from notsodeep.models import Convention, DeepEquilibrium, KernelName, Model, checked_choice
+from notsodeep.models import (
+    Convention,
+    ConvolutionalModel,
+    DeepEquilibrium,
+    KernelModel,
+    KernelName,
+    checked_choice,
+)
 
 
 def checked_model(
@@ -23,13 +30,28 @@ def checked_model(
     return model
 
 
+def given_model(
+    model: object, kernel: str, convention: str, centred: bool, owner: str
+) -> KernelModel:
+    """Check a model that was given instead of an activation and a variance."""
+    if not isinstance(model, ConvolutionalModel):
+        checked_choice(model, kernel, convention, owner)
+        return cast(KernelModel, model)
+    checks.known_name(kernel, get_args(KernelName), f"kernel of {owner}")
+    checks.known_name(convention, get_args(Convention), f"convention of {owner}")
+    if centred:
+        requirement = "be False for a convolutional model, whose pixels have many scales"
+        raise checks.refusal("centred", owner, requirement, True)
+    return model
+
+
 def root_mean_square_norm(X: FloatArray) -> float:
     """Return √(mean ‖x_i‖²), the scale τ0 of centred data."""
     return float(np.sqrt(np.einsum("ij,ij->", X, X) / len(X)))
 
 
 def kernel_matrix(
-    model: Model,
+    model: KernelModel,
     X: FloatArray,
     Y: FloatArray | None = None,
     *,
@@ -42,7 +64,7 @@ def kernel_matrix(
 
 
 def kernel_diagonal(
-    model: Model, X: FloatArray, *, kernel: KernelName, convention: Convention
+    model: KernelModel, X: FloatArray, *, kernel: KernelName, convention: Convention
 ) -> FloatArray:
     """Compute the kernel of every row with itself, (n,), without the rest of the matrix."""
     return np.asarray(KernelOperator(model, X, kernel=kernel, convention=convention).diagonal())

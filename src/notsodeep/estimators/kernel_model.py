@@ -20,6 +20,7 @@ from notsodeep.data.preprocessing import Preprocessing, PreprocessingKind
 from notsodeep.errors import InvalidInput, NotConverged, NotEnoughMemory
 from notsodeep.estimators.kernel_matrices import (
     checked_model,
+    given_model,
     kernel_matrix,
     root_mean_square_norm,
 )
@@ -29,7 +30,14 @@ from notsodeep.kernel_solvers.preconditioners import nystrom_preconditioner
 from notsodeep.kernel_solvers.ridge_paths import Score, ridge_path
 from notsodeep.kernel_solvers.solving import solve
 from notsodeep.kernels import KernelOperator
-from notsodeep.models import Convention, KernelName, Model
+from notsodeep.models import (
+    Convention,
+    ConvolutionalModel,
+    DeepEquilibrium,
+    ExplicitNetwork,
+    KernelModel,
+    KernelName,
+)
 
 RULES: dict[str, Score] = {"gcv": "generalised_cross_validation", "loo": "leave_one_out"}
 """What a ridge is chosen by, in the words of `notsodeep.kernel_solvers.ridge_path`."""
@@ -97,7 +105,7 @@ def dense_weights(
 
 
 def iterated_weights(
-    model: Model,
+    model: KernelModel,
     X: FloatArray,
     Y: FloatArray,
     ridge: float,
@@ -154,7 +162,7 @@ def _cholesky_solution(K: FloatArray, Y: FloatArray, ridge: float, owner: str) -
 
 
 def _kept_kernel(
-    model: Model, X: FloatArray, memory: int, choice: dict[str, Any]
+    model: KernelModel, X: FloatArray, memory: int, choice: dict[str, Any]
 ) -> tuple[KernelOperator, bool]:
     """Return an operator that keeps its tiles in the best precision that fits, and if it rounds."""
     for cache in _CACHES:
@@ -201,6 +209,7 @@ class EquilibriumKernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-lea
         tolerance: float = 1e-8,
         rank: int | None = None,
         memory: int = 4 << 30,
+        model: KernelModel | None = None,
     ) -> None:
         self.activation = activation
         self.sigma_a2 = sigma_a2
@@ -213,14 +222,26 @@ class EquilibriumKernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-lea
         self.tolerance = tolerance
         self.rank = rank
         self.memory = memory
+        self.model = model
 
     def _fit_dual(
         self, rows: FloatArray, targets: FloatArray, *, leave_out: bool = False
     ) -> DualWeights:
         """Fit to validated rows (n, p) and targets (n, k), and set the fitted attributes."""
         owner = type(self).__name__
-        model = checked_model(self.activation, self.sigma_a2, self.kernel, self.convention, owner)
         centred = checks.flag(self.centred, "centred", owner)
+        kind: str = self.preprocessing
+        pixels = None
+        model: KernelModel
+        if self.model is None:
+            model = checked_model(
+                self.activation, self.sigma_a2, self.kernel, self.convention, owner
+            )
+        else:
+            model = given_model(self.model, self.kernel, self.convention, centred, owner)
+        if isinstance(model, ConvolutionalModel):
+            pixels = model.image_shape[0] * model.image_shape[1]
+            kind = "pixels" if kind == "theory" else kind
         ridge = _ridge_or_rule(self.ridge, RULES, owner)
         tolerance = checks.positive_number(self.tolerance, "tolerance", owner)
         if self.rank is not None:
@@ -229,9 +250,11 @@ class EquilibriumKernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-lea
         self.solver_ = self._chosen_solver(len(rows), spectral=spectral)
         if self.solver_ == "cg":
             ridge = _given_ridge(ridge, leave_out, len(rows), owner)
-        self.preprocessing_ = Preprocessing.fit(rows, self.preprocessing)
+        self.preprocessing_ = Preprocessing.fit(rows, kind, pixels=pixels)
         self.X_fit_ = self.preprocessing_.apply(rows)
-        self.model_ = model.centred(root_mean_square_norm(self.X_fit_)) if centred else model
+        self.model_ = model
+        if centred and isinstance(model, DeepEquilibrium | ExplicitNetwork):
+            self.model_ = model.centred(root_mean_square_norm(self.X_fit_))
         if self.solver_ == "dense":
             K = kernel_matrix(self.model_, self.X_fit_, **self._choice())
             weights = dense_weights(K, targets, ridge, leave_out=leave_out, owner=owner)

@@ -54,6 +54,9 @@ class EquilibriumKernelRidge(MultiOutputMixin, RegressorMixin, EquilibriumKernel
         cg: bytes that the upper triangle of the kernel may take.  It is kept in float64 if that
         fits, else in float32 if that fits (the solution is then corrected to that of the exact
         kernel), and else computed again in every iteration.
+    model : DeepEquilibrium, ExplicitNetwork or convolutional model, optional
+        Instead of activation and sigma_a2.  Rows of a convolutional model are images, flattened in
+        the order (height, width, channels), and preprocessing="theory" means "pixels".
 
     Attributes
     ----------

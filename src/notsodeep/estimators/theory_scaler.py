@@ -22,7 +22,7 @@ class TheoryScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
 
     Parameters
     ----------
-    preprocessing : {"theory", "unit_norm", "none"}
+    preprocessing : {"theory", "pixels", "unit_norm", "none"}
         See `notsodeep.data.Preprocessing`.
 
     Attributes
@@ -67,7 +67,7 @@ def validated_training_data(
     owner = type(estimator).__name__
     checks.unmasked(X, "X", owner)
     checks.unmasked(y, "y", owner)
-    least = 2 if preprocessing == "theory" else 1  # one row has no scale
+    least = 2 if preprocessing in ("theory", "pixels") else 1  # one row has no scale
     return validate_data(estimator, X, y, dtype=np.float64, ensure_min_samples=least, **options)
 
 

@@ -17,7 +17,7 @@ from notsodeep import checks
 from notsodeep.checks import FloatArray, IntArray
 from notsodeep.equivalents import Equivalent
 from notsodeep.kernels import KernelOperator, conjugate_kernel, tangent_kernel
-from notsodeep.models import Convention, KernelName, Model
+from notsodeep.models import Convention, KernelModel, KernelName
 from notsodeep.threads import map_threads, single_blas_thread
 
 Columns = Callable[[NDArray[np.int64]], FloatArray]
@@ -169,7 +169,7 @@ def equivalent_preconditioner(eq: Equivalent, ridge: float) -> LinearOperator:
 
 
 def nystrom_preconditioner(
-    model: Model,
+    model: KernelModel,
     X: ArrayLike,
     rank: int,
     ridge: float,
@@ -271,7 +271,7 @@ class _Columns:
     """Columns of an exact kernel, and its diagonal."""
 
     def __init__(
-        self, model: Model, X: FloatArray, kernel: KernelName, convention: Convention
+        self, model: KernelModel, X: FloatArray, kernel: KernelName, convention: Convention
     ) -> None:
         self._whole = KernelOperator(model, X, kernel=kernel, convention=convention)
         self._X = X

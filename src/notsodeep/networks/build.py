@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args, overload
+from typing import Any, Literal, cast, get_args
 
 import numpy as np
 import torch
@@ -18,28 +18,6 @@ from notsodeep.networks.solve_records import OnFailure
 
 Initialisation = Literal["gaussian", "uniform", "rademacher"]
 ReadoutStart = Literal["gaussian", "zeros"]
-
-
-@overload
-def build(
-    model: DeepEquilibrium | ExplicitNetwork,
-    in_features: int,
-    width: int,
-    out_features: int,
-    rng: int | np.random.Generator,
-    **options: Any,
-) -> EquilibriumNetwork | ExplicitModule: ...
-
-
-@overload
-def build(
-    model: ConvolutionalModel,
-    in_features: int,
-    width: int,
-    out_features: int,
-    rng: int | np.random.Generator,
-    **options: Any,
-) -> ConvolutionalModule: ...
 
 
 def build(
@@ -58,7 +36,7 @@ def build(
     solver: str | Mapping[str, Any] | Solver | None = None,
     gradient: str | Mapping[str, Any] | Gradient | None = None,
     on_failure: OnFailure | None = None,
-) -> EquilibriumNetwork | ExplicitModule | ConvolutionalModule:
+) -> EquilibriumNetwork | ExplicitModule:
     """Build a torch module with random weights, in the scaling of the theory.
 
     A DEQ becomes f = a z*, z* = φ(√σa² A z* + √σb² B x)/√m; an explicit network f = a x_L,
@@ -96,6 +74,7 @@ def build(
     Returns
     -------
     EquilibriumNetwork or ExplicitModule
+        Or, for a convolutional model, `notsodeep.networks.convolutional.ConvolutionalModule`.
 
     Examples
     --------
@@ -115,7 +94,8 @@ def build(
         if unchanged != ("all", "gaussian", "gaussian", False):
             requirement = "be a dense one for trainable, initialisation, readout_start or bias"
             raise checks.refusal("model", owner, requirement, str(model))
-        return ConvolutionalModule(
+        # No FeatureNetwork, whose layers are dense; callers who ask for one know what they get.
+        module_of_images: Any = ConvolutionalModule(
             model,
             width,
             out_features,
@@ -126,6 +106,7 @@ def build(
             dtype=dtype,
             device=device,
         )
+        return cast(EquilibriumNetwork, module_of_images)
     if not isinstance(model, DeepEquilibrium | ExplicitNetwork):
         requirement = "be a DeepEquilibrium or an ExplicitNetwork"
         raise checks.refusal("model", owner, requirement, repr(model))

@@ -59,6 +59,8 @@ class ConvolutionalModule(nn.Module):
     (torch.Size([3, 2]), True)
     """
 
+    readout: nn.Parameter
+
     def __init__(
         self,
         description: ConvolutionalModel,

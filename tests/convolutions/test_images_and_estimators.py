@@ -1,0 +1,121 @@
+"""Images as rows: order of channels, scale of pixels, estimators, stores, bad input."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from brute_force import equilibrium, waves
+
+import notsodeep as nsd
+from notsodeep.data import Preprocessing, load
+from notsodeep.errors import InvalidInput, UnknownName
+from notsodeep.estimators import EquilibriumKernelClassifier
+from notsodeep.kernels import KernelStore, store_kernel
+
+
+def test_planes_become_pixels() -> None:
+    data = load("digits", samples=40, rng=0)
+    planes = replace(
+        data,
+        X=np.hstack([data.X, 2.0 * data.X, 3.0 * data.X]),
+        X_test=np.hstack([data.X_test] * 3),
+        preprocessing=Preprocessing("none", 192),
+        image_shape=(3, 8, 8),
+    )
+    last = planes.images_last()
+    assert last.image_shape == (8, 8, 3)
+    np.testing.assert_array_equal(last.X.reshape(-1, 64, 3)[:, :, 2], 3.0 * data.X)
+    assert last.images_last() is last
+    assert data.images_last().image_shape == (8, 8, 1)
+    model = equilibrium(image_shape=(8, 8, 3))
+    right = nsd.conjugate_kernel(model, last.X[:5])
+    wrong = nsd.conjugate_kernel(model, planes.X[:5])
+    assert np.abs(right - wrong).max() > 1e-3 * np.abs(right).max()
+
+
+def test_images_last_of_what_is_no_image() -> None:
+    with pytest.raises(InvalidInput, match="images"):
+        load("gaussian_mixture", samples=20, dimension=10, rng=0).images_last()
+
+
+def test_pixels_have_norm_one() -> None:
+    data = load("digits", samples=200, preprocessing="pixels", rng=0)
+    assert (data.X**2).mean() == pytest.approx(1.0, rel=1e-12)
+    again = Preprocessing.from_dict(data.preprocessing.to_dict())
+    assert again == data.preprocessing
+    colour = Preprocessing.fit(np.random.default_rng(0).normal(size=(50, 48)), "pixels", pixels=16)
+    pixels = colour.apply(np.random.default_rng(0).normal(size=(50, 48))).reshape(-1, 16, 3)
+    assert (pixels**2).sum(axis=2).mean() == pytest.approx(1.0, rel=1e-12)
+
+
+def test_classifier_of_a_convolutional_model() -> None:
+    data = load("digits", samples=300, test_samples=200, preprocessing="none", rng=0)
+    model = equilibrium(weight=0.2, inject=0.8, bias=0.0, image_shape=(8, 8))
+    classifier = EquilibriumKernelClassifier(model=model).fit(data.X, data.y)
+    assert classifier.preprocessing_.kind == "pixels"
+    assert classifier.score(data.X_test, data.y_test) > 0.9
+    with pytest.raises(InvalidInput, match="centred"):
+        EquilibriumKernelClassifier(model=model, centred=True).fit(data.X, data.y)
+
+
+def test_store(tmp_path: Path) -> None:
+    model = equilibrium(image_shape=(4, 4, 1), pooling=2)
+    X = waves(20, 4, 4, 1)
+    store_kernel(tmp_path / "kernel", model, X, kernel="tangent")
+    stored = KernelStore(tmp_path / "kernel")
+    assert stored.model == model
+    np.testing.assert_allclose(stored.to_dense(), nsd.tangent_kernel(model, X), rtol=1e-12)
+
+
+LAYER = nsd.Convolution("relu", weight=0.2, inject=0.8)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: nsd.Convolution("relu", weight=0.2, size=4), "odd"),
+        (lambda: nsd.Convolution("relu", weight=0.2, padding="same"), "padding"),
+        (lambda: nsd.Convolution("relu", weight=0.2, normalise="feature"), "normalise"),
+        (lambda: nsd.ConvolutionalEquilibrium([LAYER], (8,)), "image_shape"),
+        (lambda: nsd.ConvolutionalEquilibrium([LAYER], (8, 0)), "image_shape"),
+        (lambda: nsd.ConvolutionalEquilibrium([LAYER], (8, 8), pooling=9), "pooling"),
+        (lambda: nsd.ConvolutionalEquilibrium([LAYER], (8, 8), pooling="max"), "pooling"),
+        (lambda: nsd.ConvolutionalEquilibrium([LAYER], (8, 8), input_pooling=9), "input_pooling"),
+        (lambda: equilibrium(image_shape=(4, 4), size=5, padding="zero"), "at most 4"),
+        (lambda: equilibrium(weight=0.0), "ConvolutionalNetwork"),
+        (lambda: nsd.ConvolutionalEquilibrium([nsd.Dense("relu", 0.2, 0.8)], (8, 8)), "cell"),
+        (lambda: nsd.ConvolutionalNetwork("relu", (8, 8)), "list"),
+        (lambda: nsd.conjugate_kernel(equilibrium(), np.ones((2, 31))), "32 numbers"),
+        (
+            lambda: nsd.conjugate_kernel(equilibrium(), np.ones((2, 32)), convention="x"),
+            "convention",
+        ),
+    ],
+)
+def test_bad_input(make: object, message: str) -> None:
+    with pytest.raises((InvalidInput, UnknownName), match=message):
+        make()
+
+
+def test_input_pooling_is_that_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    X = waves(2, 5, 7, 2)
+    model = equilibrium(image_shape=(5, 7, 2), input_pooling=2, size=1)
+    images = torch.from_numpy(X.reshape(2, 5, 7, 2)).permute(0, 3, 1, 2)
+    pooled = torch.nn.AvgPool2d(2)(images).permute(0, 2, 3, 1).numpy()
+    np.testing.assert_allclose(model.images(X), pooled, atol=1e-15)
+    small = equilibrium(image_shape=(2, 3, 2), size=1)
+    np.testing.assert_allclose(
+        nsd.tangent_kernel(model, X), nsd.tangent_kernel(small, pooled), rtol=1e-13
+    )
+
+
+def test_stored_forms() -> None:
+    for model in (
+        equilibrium(pooling=2, padding="zero"),
+        nsd.ConvolutionalNetwork(["relu", "tanh"], (8, 8, 3), size=5, stride=2),
+    ):
+        assert type(model).from_dict(model.to_dict()) == model
