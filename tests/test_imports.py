@@ -48,6 +48,7 @@ ALLOWED: dict[str, set[str]] = {
     "collapse": {*FOUNDATION, "numerics", "data"},
     "prediction": {*DESCRIPTIONS, "kernels", "equivalents", "kernel_solvers"},
     "trained": SCIENCE,
+    "zoo": {*SCIENCE, "trained"},
     "estimators": SCIENCE,
     "compilation": {*SCIENCE, "trained", "estimators"},
     "plotting": PRODUCT,

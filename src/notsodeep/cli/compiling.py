@@ -8,8 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from notsodeep import extras
+from notsodeep.cli.given_networks import (
+    FetchOption,
+    ModelOption,
+    ScaleOption,
+    ShiftOption,
+    ZooOption,
+    compile_given,
+    reject_options,
+)
 from notsodeep.cli.options import (
-    ActivationOption,
     ConfigOption,
     ConventionOption,
     DataOption,
@@ -26,13 +34,44 @@ from notsodeep.cli.options import (
     say,
 )
 
+OF_GIVEN_NETWORKS = ("input_shift", "input_scale", "fetch", "layers")
+OF_RANDOM_DEQS = (
+    "sigma_a2",
+    "kink",
+    "family",
+    "kernel",
+    "convention",
+    "refine",
+    "train",
+    "epochs",
+    "seeds",
+    "ridge",
+    "gap_limit",
+    "accuracy_limit",
+)
+
 
 def compile_command(
-    activation: ActivationOption = "relu",
+    context: typer.Context,
+    activation: Annotated[
+        str | None,
+        typer.Option(help="A name or a formula in x; relu, or what the file of --model says."),
+    ] = None,
     sigma_a2: SigmaOption = 0.2,
     kink: KinkOption = None,
+    model: ModelOption = None,
+    zoo: ZooOption = None,
+    input_shift: ShiftOption = None,
+    input_scale: ScaleOption = None,
+    fetch: FetchOption = False,
+    layers: Annotated[
+        int | None, typer.Option(help="Explicit layers for a trained network; found by default.")
+    ] = None,
     data: DataOption = "digits",
-    samples: Annotated[int | None, typer.Option(help="Training samples; all by default.")] = None,
+    samples: Annotated[
+        int | None,
+        typer.Option(help="Training samples; all by default, 10,000 for a trained network."),
+    ] = None,
     test_samples: Annotated[
         int | None, typer.Option(help="Test samples; all by default, if the data have a test part.")
     ] = None,
@@ -40,7 +79,10 @@ def compile_command(
     kernel: KernelOption = "conjugate",
     convention: ConventionOption = "feature",
     refine: Annotated[bool, typer.Option(help="Refine the match on data.")] = True,
-    width: Annotated[int, typer.Option(help="Width of the finite networks.")] = 1024,
+    width: Annotated[
+        int | None,
+        typer.Option(help="Of the finite networks: 1024, or that of a trained one, by default."),
+    ] = None,
     train: Annotated[
         str, typer.Option(help="readout (random features) or all weights.")
     ] = "readout",
@@ -48,7 +90,10 @@ def compile_command(
     seeds: Annotated[int, typer.Option(help="Random draws of each network, at least 2.")] = 30,
     seed: SeedOption = 0,
     ridge: Annotated[float, typer.Option(help="Ridge, relative to the features' size.")] = 1e-2,
-    tolerance: Annotated[float, typer.Option(help="Relative, of the DEQ's solver.")] = 1e-5,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(help="Relative, of the DEQ's solver: 1e-5, or 1e-10 for a trained one."),
+    ] = None,
     gap_limit: Annotated[float, typer.Option(help="Largest kernel gap to pass.")] = 0.05,
     accuracy_limit: Annotated[float, typer.Option(help="Largest accuracy loss, in points.")] = 0.5,
     out: Annotated[Path, typer.Option(help="Directory of the results.")] = Path("runs/compile"),
@@ -59,16 +104,35 @@ def compile_command(
     """Find the shallow network for a deep equilibrium model, with the evidence that it will do.
 
     Matches the kernels, certifies them on held-out rows, trains and times both networks, exports
-    the shallow one and writes a report.  Stopped runs go on where they were.
+    the shallow one and writes a report.  Stopped runs go on where they were.  For a network that
+    was trained, --model or --zoo, explicit layers are fitted to its own states instead.
 
     Example: notsodeep compile --activation relu --sigma-a2 0.2 --data digits --out runs/relu
     """
     extras.require("notsodeep compile", "jinja2", "matplotlib", "torch")
     from notsodeep.compilation.dispatch import compile as compile_model
+    from notsodeep.compilation.record import Compilation
     from notsodeep.compilation.verdict import certified_rows
     from notsodeep.data import load
 
-    deq = equilibrium(activation, sigma_a2, kink)
+    if model is not None or zoo is not None:
+        reject_options(context, OF_RANDOM_DEQS, "describe a random DEQ, and not a trained network")
+        compile_given(
+            (model, zoo, activation, input_shift, input_scale, fetch),
+            data,
+            samples,
+            test_samples,
+            seed,
+            out,
+            as_json,
+            layers=layers,
+            width=width,
+            tolerance=tolerance,
+            force=force,
+        )
+        return
+    reject_options(context, OF_GIVEN_NETWORKS, "go with --model or --zoo")
+    deq = equilibrium(activation or "relu", sigma_a2, kink)
     say(f"loading {data}")
     compiled = compile_model(
         deq,
@@ -90,6 +154,7 @@ def compile_command(
         force=force,
         progress=say,
     )
+    assert isinstance(compiled, Compilation)  # of a random DEQ
     page = compiled.report(out / "report.html")
     summary, verdict = compiled.records["summary"], compiled.verdict
     if as_json:

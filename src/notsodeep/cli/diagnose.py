@@ -56,13 +56,15 @@ def diagnose_command(
     """
     extras.require("notsodeep diagnose", "torch", *(["matplotlib"] if figure else []))
     from notsodeep.trained.diagnosis import diagnose
+    from notsodeep.trained.inputs import is_image_set
 
     with new_file(figure, force):
         network = given_network(model, zoo, activation, input_shift, input_scale, fetch)
         say(f"loading {data}")
-        rows_of = rows_for(network, data, None, None, seed)
-        # Rows that it was not trained on, where there are some.
-        X = rows_of.X_test if len(rows_of.X_test) else rows_of.X
+        # Rows that it was not trained on, where there are some; image sets have them.
+        training_rows = 100 if is_image_set(data) else None
+        sets = rows_for(network, data, training_rows, None, seed)
+        X = sets.X_test if len(sets.X_test) else sets.X
         found = diagnose(
             network.cell, X, rows=rows, max_steps=max_steps, tolerance=tolerance, rng=seed
         )

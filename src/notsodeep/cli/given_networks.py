@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from notsodeep import checks
+from notsodeep.cli.options import print_json, say
 from notsodeep.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ ShiftOption = Annotated[
     float | None, typer.Option(help="Inputs are (pixel/255 − shift)/scale; if the file is silent.")
 ]
 ScaleOption = Annotated[float | None, typer.Option(help="The scale of the inputs, likewise.")]
+
+_ENOUGH_ROWS = 10_000  # unlabelled, for explicit layers of a few hundred units
 
 
 def given_network(
@@ -63,6 +67,50 @@ def given_network(
 
     known = None if activation is None else chosen_activation(activation)
     return load_cell(model or Path(), activation=known, shift=shift, scale=scale)
+
+
+def reject_options(context: typer.Context, names: Iterable[str], why: str) -> None:
+    """Reject options that were given, on the command line or in a file, and would be ignored."""
+    given = [name for name in names if _is_given(context, name)]
+    if given:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise InvalidInput(f"{options} must be left out here: such options {why}.")
+
+
+def _is_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def compile_given(
+    network_options: tuple[Path | None, str | None, str | None, float | None, float | None, bool],
+    data: str,
+    samples: int | None,
+    test_samples: int | None,
+    seed: int,
+    out: Path,
+    as_json: bool,
+    **options: Any,
+) -> None:
+    """Compile a trained network, write the results to `out`, and print what was found."""
+    from notsodeep.compilation.dispatch import compile as compile_model
+    from notsodeep.data.catalogue import IMAGE_SETS
+
+    network = given_network(*network_options)
+    if samples is None and data in IMAGE_SETS:
+        samples = _ENOUGH_ROWS
+    say(f"loading {data}")
+    rows = rows_for(network, data, samples, test_samples, seed)
+    held = (rows.X_test, rows.y_test) if len(rows.X_test) else (None, None)
+    compiled = compile_model(
+        network.cell, rows.X, rows.y, *held, out=out, random_state=seed, progress=say, **options
+    )
+    page = compiled.report(out / "report.html")
+    if as_json:
+        print_json({**compiled.to_dict(), "report": str(page)})
+        return
+    typer.echo(str(compiled))
+    typer.echo(f"report:  {page}")
 
 
 def chosen_activation(text: str) -> str | Activation:

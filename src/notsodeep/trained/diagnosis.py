@@ -109,6 +109,16 @@ class Diagnosis(Plotted):
         Spectral radius of ∂f/∂z at the limits of some rows.
     notes : tuple of str
         What else a reader should know.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> cell = nsd.EquilibriumCell.from_weights([[0.5]], [[1.0]], activation="tanh")
+    >>> found = nsd.diagnose(cell, [[0.1], [0.7]])
+    >>> print(str(found).splitlines()[0])
+    iterative: 3 steps agree with the limit on 50.0% of the rows. It has one limit and needs its...
+    >>> found.steps
+    {'1e-2': 7, '1e-3': 10, '1e-6': 20}
     """
 
     _drawing: ClassVar[str] = "diagnosis"
