@@ -71,3 +71,30 @@ def test_requests_that_cannot_be_met(tmp_path: Path, options: list[str], words: 
     arguments = ["diagnose", *(option.replace("{bare}", path) for option in options)]
     with pytest.raises(NotSoDeepError, match=words):
         CliRunner().invoke(app, arguments, catch_exceptions=False, standalone_mode=False)
+
+
+def test_compile_takes_a_network_of_the_zoo(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    options = ["compile", "--zoo", "tanh-digits-64", "--layers", "2", "--out", str(out), "--json"]
+    result = CliRunner().invoke(app, options, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    record = json.loads(result.stdout)
+    assert len(record["layers"]) == 2
+    assert Path(record["report"]).is_file()
+    compiled = nsd.load(out)
+    assert compiled.fidelity.agreement > 0.97
+    assert compiled.fidelity.certified is not None
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--zoo", "tanh-digits-64", "--family", "cubic", "--seeds", "3"], "--family, --seeds"),
+        (["--layers", "2"], "--layers must be left out"),
+    ],
+)
+def test_compile_rejects_options_that_it_would_ignore(options: list[str], words: str) -> None:
+    with pytest.raises(NotSoDeepError, match=words):
+        CliRunner().invoke(
+            app, ["compile", *options], catch_exceptions=False, standalone_mode=False
+        )
