@@ -3,6 +3,7 @@
 from notsodeep.equivalents.comparison import Comparison, SpikePair, compare
 from notsodeep.equivalents.data_conditions import conditions
 from notsodeep.equivalents.equivalent_matrix import Equivalent, SphereCoefficients
+from notsodeep.equivalents.expansion import Expansion, expansion
 from notsodeep.equivalents.limiting_law import LimitingSpectrum, limiting_spectrum
 from notsodeep.equivalents.mixture_coefficients import Coefficients, coefficients
 from notsodeep.equivalents.mixture_equivalent import equivalent
@@ -13,6 +14,7 @@ __all__ = [
     "Coefficients",
     "Comparison",
     "Equivalent",
+    "Expansion",
     "LimitingSpectrum",
     "SphereCoefficients",
     "Spike",
@@ -21,6 +23,7 @@ __all__ = [
     "compare",
     "conditions",
     "equivalent",
+    "expansion",
     "limiting_spectrum",
     "sphere_coefficients",
     "sphere_equivalent",

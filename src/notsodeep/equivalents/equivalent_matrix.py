@@ -8,6 +8,7 @@ import numpy as np
 
 from notsodeep.checks import FloatArray, IntArray
 from notsodeep.data import MixtureStatistics
+from notsodeep.equivalents.expansion import Expansion
 from notsodeep.equivalents.mixture_coefficients import Coefficients
 from notsodeep.models import Convention, KernelName, Model
 from notsodeep.numerics.structured_matrix import StructuredMatrix
@@ -55,7 +56,9 @@ class Equivalent(StructuredMatrix):
 
     Attributes
     ----------
-    coefficients : Coefficients or SphereCoefficients
+    coefficients : Coefficients, Expansion or SphereCoefficients
+    limit_core : ndarray
+        C for the factors [J/√p, ψ], in which limiting spectra are worked out.
     statistics : MixtureStatistics or None
         None on the sphere.
     model, kernel, convention
@@ -67,14 +70,16 @@ class Equivalent(StructuredMatrix):
         X: FloatArray,
         factors: FloatArray,
         core: FloatArray,
-        coefficients: Coefficients | SphereCoefficients,
+        coefficients: Coefficients | Expansion | SphereCoefficients,
         statistics: MixtureStatistics | None,
         model: Model,
         kernel: KernelName,
         convention: Convention,
+        limit_core: FloatArray | None = None,
     ) -> None:
         super().__init__(X, coefficients.linear, factors, core, coefficients.diagonal)
         self.coefficients = coefficients
+        self.limit_core = self.core if limit_core is None else limit_core
         self.statistics = statistics
         self.model = model
         self.kernel = kernel

@@ -11,6 +11,7 @@ import numpy as np
 from notsodeep import checks
 from notsodeep.activations import Activation
 from notsodeep.activations.moments import Moments
+from notsodeep.equivalents.expansion import expansion
 from notsodeep.errors import InvalidInput, NotConverged
 from notsodeep.models import (
     Convention,
@@ -113,6 +114,19 @@ def coefficients(
     scale = checks.data_scale(tau0, "tau0", "an equivalent")
     if isinstance(model, ExplicitNetwork):
         return coefficients_of_layers(_layers(model, scale), scale, kernel)
+    if not isinstance(model, DeepEquilibrium):
+        raise checks.refusal("model", "an equivalent", "be a DEQ or a network", str(model))
+    if not model.is_vanilla:
+        if not model.is_centred_for(scale):
+            raise InvalidInput(
+                f"model of four coefficients must be centred. Got the {model}. Use "
+                f"deq.centred({scale:.6g}) if it has no bias and no normalisation; "
+                "notsodeep.equivalents.expansion has the seven coefficients of any other cell."
+            )
+        found = expansion(model, scale, kernel=kernel, convention=convention)
+        return Coefficients(
+            found.linear, found.norm_fluctuation, found.covariance_overlap, found.scale2, scale
+        )
     feature = _equilibrium_features(model, scale, kernel)
     if convention == "feature":
         return feature

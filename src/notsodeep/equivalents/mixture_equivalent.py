@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -10,9 +12,13 @@ from notsodeep.checks import FloatArray
 from notsodeep.data import MixtureStatistics
 from notsodeep.data.preprocessing import to_theory_scale
 from notsodeep.equivalents.equivalent_matrix import Equivalent
+from notsodeep.equivalents.expansion import expansion
 from notsodeep.equivalents.mixture_coefficients import Coefficients, coefficients
 from notsodeep.errors import InvalidInput
-from notsodeep.models import Convention, KernelName, Model, checked_choice
+from notsodeep.models import Convention, DeepEquilibrium, KernelName, Model, checked_choice
+from notsodeep.models.cell import solve_variances
+
+_CENTRED = 1e-8  # largest |E φ|, relative to the root mean square, of a centred activation
 
 
 def equivalent(
@@ -22,29 +28,43 @@ def equivalent(
     *,
     kernel: KernelName = "conjugate",
     convention: Convention = "preactivation",
+    order: Literal[1, 2] = 1,
 ) -> Equivalent:
-    """Compute the random-matrix equivalent of a centred model's kernel on a Gaussian mixture.
+    """Compute the random-matrix equivalent of a model's kernel on a Gaussian mixture.
+
+    Of a centred model:
 
     Ḡ = a·XXᵀ + V C Vᵀ + γI with V = [J/√p, ψ],
     C = [[α2 ttᵀ + α3 T, α2 t], [α2 tᵀ, α2]] and γ = scale2 − τ0² a; its distance from the exact
     kernel in operator norm is O(n^{-1/2}) (mixture paper, arXiv 2402.02697, theorems 1 and 2, the
     identity term corrected).
 
+    Of any other DEQ without normalised layers, with biases or with activations as they are, it has
+    seven coefficients (see `Expansion`) and χ_i = ‖x_i‖² − τ0² from the data:
+    K̄ = κ0 11ᵀ + κ_s XXᵀ + κ_q(χ1ᵀ + 1χᵀ) + κ_qq(χ²1ᵀ + 1χ²ᵀ) + κ_qr χχᵀ + κ_ss JTJᵀ/p + γI.
+
+    The largest term left out, κ_sq x_i·x_j(χ_i + χ_j), is a rescaling of rows: with ``order=2``
+    XXᵀ is made of (1 + (κ_sq/κ_s)χ_i)x_i.  That lowers the distance several times where the
+    curvature of the kernel along the norms counts; it costs nothing.
+
     Parameters
     ----------
     model : DeepEquilibrium or ExplicitNetwork
-        Centred at the scale of the data: ``deq.centred(stats.tau0)``.
+        A network must be centred at the scale of the data: ``network.centred(stats.tau0)``.
     X : array_like of shape (n, p)
     stats : MixtureStatistics
         Of this X: ``mixture.statistics(X, y)`` or ``MixtureStatistics.estimate(X, y)``.
     kernel : {"conjugate", "tangent"}
     convention : {"preactivation", "feature"}
         Concerns DEQs only.
+    order : {1, 2}
+        2 for the sharper form, of DEQs only.
 
     Raises
     ------
     InvalidInput
-        The model is not centred at this scale, or the statistics are not those of X.
+        A network is not centred at this scale, a cell has normalised layers, or the statistics
+        are not those of X.
 
     Examples
     --------
@@ -65,11 +85,66 @@ def equivalent(
         requirement = "have at least two rows and two columns (the theory lets both grow)"
         raise checks.refusal("X", owner, requirement, f"shape {rows.shape}")
     _require_own_statistics(rows, stats)
-    numbers = coefficients(model, stats.tau0, kernel=kernel, convention=convention)
+    if order not in (1, 2):
+        raise checks.refusal("order", owner, "be 1 or 2", repr(order))
+    choice: dict[str, Any] = {"kernel": kernel, "convention": convention}
+    if isinstance(model, DeepEquilibrium) and (order == 2 or not _is_centred(model, stats.tau0)):
+        return _expanded(model, rows, stats, order, choice)
+    if order == 2:
+        raise checks.refusal("order", owner, "be 1 for an explicit network", order)
+    numbers = coefficients(model, stats.tau0, **choice)
     factors = np.column_stack([stats.J / np.sqrt(p), stats.psi])
     return Equivalent(
         rows, factors, low_rank_core(numbers, stats), numbers, stats, model, kernel, convention
     )
+
+
+def _is_centred(deq: DeepEquilibrium, tau0: float) -> bool:
+    """Whether four coefficients describe the kernel: every mean vanishes, and there is no bias."""
+    if any(layer.bias > 0.0 or layer.normalise != "none" for layer in deq.cell):
+        return False
+    if deq.is_centred_for(tau0):
+        return True
+    variances, solution = solve_variances(deq.cell, np.array([tau0**2]), raises=False)
+    return solution.converged and all(
+        abs(moments.mean) <= _CENTRED * np.sqrt(moments.square)
+        for moments in (
+            layer.activation.moments(float(tau))
+            for layer, tau in zip(deq.cell, variances.scales[:, 0], strict=True)
+        )
+    )
+
+
+def _expanded(
+    deq: DeepEquilibrium,
+    rows: FloatArray,
+    stats: MixtureStatistics,
+    order: int,
+    choice: dict[str, Any],
+) -> Equivalent:
+    """Build the equivalent from the Taylor coefficients and the norms of the rows."""
+    numbers = expansion(deq, stats.tau0, **choice)
+    p = rows.shape[1]
+    chi = np.einsum("ij,ij->i", rows, rows) - stats.tau0**2
+    if order == 2 and numbers.linear > 0.0:
+        rows = rows * (1.0 + numbers.rescaling / numbers.linear * chi)[:, None]
+    factors = np.column_stack([stats.J / np.sqrt(p), np.ones_like(chi), chi, chi**2])
+    K = stats.J.shape[1]
+    core = np.zeros((K + 3, K + 3))
+    core[:K, :K] = numbers.covariance_overlap * stats.T
+    core[K, K] = numbers.constant
+    core[K, K + 1] = core[K + 1, K] = numbers.norm_shift
+    core[K, K + 2] = core[K + 2, K] = numbers.norm_curvature
+    core[K + 1, K + 1] = numbers.norm_fluctuation
+    # For spectra: 1, χ and χ² in the directions J/√p and ψ, of which they consist to first order.
+    means = np.bincount(stats.J.argmax(axis=1), chi**2, minlength=K) / np.maximum(stats.counts, 1)
+    change = np.zeros((K + 1, K + 3))
+    change[:K, :K] = np.eye(K)
+    change[:K, K] = np.sqrt(p)
+    change[:, K + 1] = np.append(stats.t, 1.0)
+    change[:K, K + 2] = np.sqrt(p) * means
+    limit = change @ core @ change.T
+    return Equivalent(rows, factors, core, numbers, stats, deq, **choice, limit_core=limit)
 
 
 def low_rank_core(numbers: Coefficients, stats: MixtureStatistics) -> FloatArray:

@@ -130,7 +130,7 @@ class _Determinant:
 def _middle(eq: Equivalent, population: Population) -> tuple[FloatArray, FloatArray]:
     """Return M, with J's columns scaled to unit length, and the share of each class in ‖ψ‖²."""
     lengths = np.diag(np.sqrt(eq.class_counts.astype(np.float64)))
-    core = eq.core / eq.coefficients.linear
+    core = eq.limit_core / eq.coefficients.linear
     stats = eq.statistics
     if stats is None:  # no means and no ψ: the ones are the only direction
         return lengths @ core @ lengths, np.empty(0)

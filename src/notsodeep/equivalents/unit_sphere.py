@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from notsodeep import checks
+from notsodeep.activations import Activation
 from notsodeep.activations.dual_derivatives import DualDerivatives, dual_derivatives
 from notsodeep.checks import FloatArray
 from notsodeep.equivalents.equivalent_matrix import Equivalent, SphereCoefficients
@@ -18,8 +20,10 @@ from notsodeep.models import (
     ExplicitNetwork,
     KernelName,
     Model,
+    MonotoneEquilibrium,
     checked_choice,
 )
+from notsodeep.models.cell import solve_variances
 from notsodeep.numerics.fixed_point import solve_fixed_point
 
 
@@ -118,10 +122,12 @@ def sphere_coefficients(
     owner = "sphere_coefficients"
     checked_choice(model, kernel, convention, owner)
     checks.integer_at_least(dimension, 2, "dimension", owner)
-    if isinstance(model, DeepEquilibrium):
+    if isinstance(model, ExplicitNetwork):
+        g = _explicit(model, kernel)
+    elif isinstance(model, DeepEquilibrium) and model.is_vanilla:
         g = _equilibrium(model, kernel, convention)
     else:
-        g = _explicit(model, kernel)
+        g = _Ring(model).kernel(kernel, convention)
     return SphereCoefficients(
         constant=g.value + g.second / (2.0 * dimension),
         linear=g.first,
@@ -168,6 +174,119 @@ def _equilibrium(deq: DeepEquilibrium, kernel: KernelName, convention: Conventio
         return g.times(inverse)
     features = g.mapped(f.value, f.first, f.second, float(moments.square))
     return features.plus(g.times(slope).times(inverse))
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """A layer of a cell on the unit sphere: G = a²(w V + u t + b), V ← c²(E[φφ] − m²).
+
+    `again` is what the tangent kernel counts twice, in a monotone network.
+    """
+
+    activation: Activation
+    variance: float
+    weight: float
+    inject: float
+    bias: float
+    squash: float = 1.0
+    gain: float = 1.0
+    taken: float = 0.0
+    again: float = 0.0
+
+
+def _layers_of(model: DeepEquilibrium | MonotoneEquilibrium) -> list[_Layer]:
+    if isinstance(model, MonotoneEquilibrium):
+        scale = float(model.scales(np.ones(1))[0])
+        unit = model.response(scale)
+        weight = 2.0 * model.skew + unit.coupling**2
+        numbers = (weight, model.inject, model.bias)
+        return [_Layer(unit.activation, scale**2, *numbers, again=unit.coupling**2)]
+    variances, _ = solve_variances(model.cell, np.ones(1), name=f"the variance of the {model}")
+    layers = []
+    for layer, incoming, tau in zip(
+        model.cell, variances.incoming[:, 0], variances.scales[:, 0], strict=True
+    ):
+        squash = 1.0 / float(incoming) if layer.normalise == "preactivation" else 1.0
+        gain, taken = 1.0, 0.0
+        if layer.normalise == "feature":
+            moments = layer.activation.moments(float(tau))
+            gain, taken = 1.0 / float(moments.variance), float(moments.mean) ** 2
+        variances_of_weights = (layer.weight, layer.inject, layer.bias)
+        normalising = (squash, gain, taken)
+        layers.append(
+            _Layer(layer.activation, float(tau) ** 2, *variances_of_weights, *normalising)
+        )
+    return layers
+
+
+class _Ring:
+    """A general cell on the unit sphere: what the layers do, as functions of t = x·y."""
+
+    def __init__(self, model: DeepEquilibrium | MonotoneEquilibrium) -> None:
+        self._name = str(model)
+        self.layers = _layers_of(model)
+        last = self.layers[-1]
+        square = float(last.activation.moments(math.sqrt(last.variance)).square)
+        end = last.gain * (square - last.taken)
+
+        def angle_map(value: FloatArray) -> FloatArray:
+            return np.asarray(self._turn(_Jet(float(value), 0.0, 0.0, end))[1][-1].value)
+
+        start = solve_fixed_point(angle_map, 0.0, name=f"g(0) of the {model}").value
+        state = _Jet(float(start), 0.0, 0.0, end)
+        # What a turn leaves at an order is known + gain·(what it was given there).
+        _, features, slopes = self._turn(state)
+        gain = math.prod(
+            layer.weight * layer.squash * slope.value
+            for layer, slope in zip(self.layers, slopes, strict=True)
+        )
+        state = replace(state, first=features[-1].first / (1.0 - gain))
+        second = self._turn(state)[1][-1].second / (1.0 - gain)
+        self.fulls, self.features, self.slopes = self._turn(replace(state, second=second))
+        self.state = self.features[-1]
+
+    def _turn(self, state: _Jet) -> tuple[list[_Jet], list[_Jet], list[_Jet]]:
+        """G, V and ∂V/∂G of every layer, if the first reads the covariance `state`."""
+        fulls, features, slopes = [], [], []
+        for layer in self.layers:
+            constant = _Jet(layer.bias, 0.0, 0.0, layer.bias)
+            full = state.scaled(layer.weight).plus(_INNER_PRODUCT.scaled(layer.inject))
+            full = full.plus(constant).scaled(layer.squash)
+            f = dual_derivatives(layer.activation, layer.variance, full.value)
+            moments = layer.activation.moments(math.sqrt(layer.variance))
+            slope = full.mapped(f.first, f.second, f.third, float(moments.slope_square))
+            state = full.mapped(f.value, f.first, f.second, float(moments.square))
+            taken = _Jet(-layer.taken, 0.0, 0.0, -layer.taken)
+            state = state.plus(taken).scaled(layer.gain)
+            fulls.append(full)
+            features.append(state)
+            slopes.append(slope.scaled(layer.gain))
+        return fulls, features, slopes
+
+    def kernel(self, kernel: KernelName, convention: Convention) -> _Jet:
+        if kernel == "conjugate":
+            return self.features[-1] if convention == "feature" else self.fulls[-1]
+        theta, product = _Jet(0.0, 0.0, 0.0, 0.0), _Jet(1.0, 0.0, 0.0, 1.0)
+        before, state = self.slopes[-1], self.state
+        for layer, full, feature, slope in zip(
+            self.layers, self.fulls, self.features, self.slopes, strict=True
+        ):
+            carried = before.scaled(layer.weight * layer.squash)
+            source = full.plus(state.scaled(layer.again * layer.squash))
+            theta, product = source.plus(carried.times(theta)), carried.times(product)
+            before, state = slope, feature
+        if not product.end < 1.0:
+            raise NotConverged(
+                f"The {self._name} has no stable equilibrium on the unit sphere: the product of "
+                f"w E φ′² over its layers is {product.end:.4g} and must stay below 1. Use smaller "
+                "weights."
+            )
+        room = _Jet(1.0, 0.0, 0.0, 1.0).plus(product.scaled(-1.0))
+        x = room.value
+        theta = theta.times(room.mapped(1.0 / x, -1.0 / x**2, 2.0 / x**3, 1.0 / room.end))
+        if convention == "preactivation":
+            return theta
+        return self.features[-1].plus(self.slopes[-1].times(theta))
 
 
 def _explicit(network: ExplicitNetwork, kernel: KernelName) -> _Jet:

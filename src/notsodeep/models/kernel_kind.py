@@ -21,7 +21,7 @@ Convention = Literal["preactivation", "feature"]
 def checked_choice(model: object, kernel: str, convention: str, owner: str) -> None:
     """Refuse what is not a model, a kernel or a convention."""
     if not isinstance(model, Model):
-        requirement = "be a MonotoneEquilibrium, a DeepEquilibrium or an ExplicitNetwork"
+        requirement = "be a DeepEquilibrium or an ExplicitNetwork (or a MonotoneEquilibrium)"
         raise checks.refusal("model", owner, requirement, repr(model))
     checks.known_name(kernel, get_args(KernelName), f"kernel of {owner}")
     checks.known_name(convention, get_args(Convention), f"convention of {owner}")

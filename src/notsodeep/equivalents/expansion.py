@@ -1,0 +1,362 @@
+"""The kernel of any dense cell, expanded around inputs of one norm at right angles.
+
+Every dense kernel is a function κ(‖x‖², ‖y‖², x·y).  On a Gaussian mixture ‖x‖² − τ0² and x·y are
+small, and the Taylor coefficients at (τ0², τ0², 0) up to the second order are all that an
+equivalent needs.  They are found by carrying polynomials through the equations of the cell: what is
+unknown at an order appears there linearly, so that each order costs one division.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from scipy.special import gammaln
+
+from notsodeep import checks
+from notsodeep.activations import Activation
+from notsodeep.checks import FloatArray
+from notsodeep.errors import InvalidInput, NotConverged
+from notsodeep.models import Convention, DeepEquilibrium, KernelName, checked_choice
+from notsodeep.models.cell import solve_variances, stability
+from notsodeep.numerics.quadrature import resolved_samples
+from notsodeep.records import Record
+
+_TERMS = 400
+_TAIL = 1e-14
+
+
+@dataclass(frozen=True, repr=False)
+class Expansion(Record):
+    """Taylor coefficients of a kernel κ(‖x‖², ‖y‖², x·y) at (τ0², τ0², 0).
+
+    With χ = ‖x‖² − τ0², ω = ‖y‖² − τ0² and s = x·y, κ is about
+
+    constant + linear·s + norm_shift·(χ + ω) + norm_curvature·(χ² + ω²) + norm_fluctuation·χω
+    + covariance_overlap·s² + rescaling·s(χ + ω).
+
+    Attributes
+    ----------
+    constant, linear, norm_shift, norm_curvature : float
+        The first, third and fourth vanish for a centred cell without biases.
+    norm_fluctuation, covariance_overlap, rescaling : float
+    scale2 : float
+        The kernel of an input with ‖x‖² = τ0² with itself.
+    tau0 : float
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> deq = nsd.DeepEquilibrium("relu", sigma_a2=0.2)
+    >>> e = expansion(deq, 1.0)
+    >>> round(e.constant, 6), round(e.linear, 6), round(e.diagonal, 6)
+    (0.034567, 0.845432, 0.00889)
+    """
+
+    _derived = ("diagonal",)
+
+    constant: float
+    linear: float
+    norm_shift: float
+    norm_curvature: float
+    norm_fluctuation: float
+    covariance_overlap: float
+    rescaling: float
+    scale2: float
+    tau0: float
+
+    @property
+    def diagonal(self) -> float:
+        """γ = scale2 − constant − τ0²·linear, the factor of the identity; never negative."""
+        return max(0.0, self.scale2 - self.constant - self.tau0**2 * self.linear)
+
+    @property
+    def size(self) -> float:
+        """The unit in which residuals are judged: the kernel's diagonal."""
+        return self.scale2
+
+
+class _Jet(NamedTuple):
+    """A symmetric polynomial of degree two: coefficients of 1, s, χ+ω, χ²+ω², χω, s², s(χ+ω)."""
+
+    one: float
+    s: float
+    q: float
+    qq: float
+    qr: float
+    ss: float
+    sq: float
+
+    def plus(self, other: _Jet, factor: float = 1.0) -> _Jet:
+        return _Jet(*(a + factor * b for a, b in zip(self, other, strict=True)))
+
+    def times(self, other: _Jet) -> _Jet:
+        a, b = self, other
+        return _Jet(
+            a.one * b.one,
+            a.one * b.s + a.s * b.one,
+            a.one * b.q + a.q * b.one,
+            a.one * b.qq + a.qq * b.one + a.q * b.q,
+            a.one * b.qr + a.qr * b.one + 2.0 * a.q * b.q,
+            a.one * b.ss + a.ss * b.one + a.s * b.s,
+            a.one * b.sq + a.sq * b.one + a.s * b.q + a.q * b.s,
+        )
+
+    def inverse(self) -> _Jet:
+        """1/self: Newton's iteration ends after two steps, what is left has degree three."""
+        guess = _constant(1.0 / self.one)
+        for _ in range(2):
+            guess = guess.times(_constant(2.0).plus(self.times(guess), -1.0))
+        return guess
+
+
+def _constant(value: float) -> _Jet:
+    return _Jet(value, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+_INNER = _Jet(0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+class _Norm(NamedTuple):
+    """A quadratic in χ: q = value + first·χ + second·χ²."""
+
+    value: float
+    first: float
+    second: float
+
+
+def expansion(
+    deq: DeepEquilibrium,
+    tau0: float,
+    *,
+    kernel: KernelName = "conjugate",
+    convention: Convention = "preactivation",
+) -> Expansion:
+    """Expand the kernel of any dense cell, centred or not, around data of scale tau0.
+
+    Raises
+    ------
+    InvalidInput
+        The cell has normalised layers, whose expansion is not known here.
+    NotConverged
+        There is no variance, or no stable equilibrium.
+    """
+    owner = "an equivalent"
+    checked_choice(deq, kernel, convention, owner)
+    scale = checks.data_scale(tau0, "tau0", owner)
+    if not isinstance(deq, DeepEquilibrium):
+        raise checks.refusal("model", owner, "be a DEQ of dense layers", str(deq))
+    if any(layer.normalise != "none" for layer in deq.cell):
+        remedy = "Use exact kernels, or sphere_equivalent for rows of norm one."
+        raise checks.refusal("model", owner, "have no normalised layer", str(deq), remedy)
+    variances, _ = solve_variances(deq.cell, np.array([scale**2]), name=f"the variance of {deq}")
+    radius = float(stability(deq.cell, variances)[0])
+    if not radius < 1.0:
+        raise NotConverged(
+            f"The {deq} has no stable equilibrium at ‖x‖² = τ0² = {scale**2:.4g}: the product of "
+            f"w E φ′² over its layers is {radius:.4g} and must stay below 1. Use smaller weights."
+        )
+    ring = _Ring(deq, scale, variances.scales[:, 0])
+    jet = ring.kernel(kernel, convention)
+    return Expansion(
+        constant=jet.one,
+        linear=jet.s,
+        norm_shift=jet.q,
+        norm_curvature=jet.qq,
+        norm_fluctuation=jet.qr,
+        covariance_overlap=jet.ss,
+        rescaling=jet.sq,
+        scale2=ring.diagonal(kernel, convention),
+        tau0=scale,
+    )
+
+
+class _Ring:
+    """A cell at inputs of norm τ0, with its variances and covariances as polynomials."""
+
+    def __init__(self, deq: DeepEquilibrium, tau0: float, scales: FloatArray) -> None:
+        self.cell = deq.cell
+        self.tau2 = tau0**2
+        self.moments = [
+            layer.activation.moments(float(tau))
+            for layer, tau in zip(deq.cell, scales, strict=True)
+        ]
+        self.variances = self._variances(scales)
+        self.mixed: list[Callable[[int, int], float]] = []
+        self.state = self._state()
+        self.fulls, self.features, self.slopes = self._turn(self.state)
+
+    def _variances(self, scales: FloatArray) -> list[_Norm]:
+        """q_l = w_l v_{l−1} + u_l ‖x‖² + b_l as quadratics in χ, order by order."""
+        bends = [
+            _second_derivative(layer.activation, float(tau))
+            for layer, tau in zip(self.cell, scales, strict=True)
+        ]
+        gain = math.prod(
+            layer.weight * 0.5 * float(m.square_curvature)
+            for layer, m in zip(self.cell, self.moments, strict=True)
+        )
+
+        def turn(state: _Norm) -> tuple[list[_Norm], _Norm]:
+            inside = []
+            for layer, m, bend, tau in zip(self.cell, self.moments, bends, scales, strict=True):
+                q = _Norm(
+                    float(tau) ** 2,
+                    layer.weight * state.first + layer.inject,
+                    layer.weight * state.second,
+                )
+                inside.append(q)
+                slope = 0.5 * float(m.square_curvature)
+                state = _Norm(
+                    float(m.square),
+                    slope * q.first,
+                    slope * q.second + 0.5 * bend * q.first**2,
+                )
+            return inside, state
+
+        start = _Norm(float(self.moments[-1].square), 0.0, 0.0)
+        first = turn(start)[1].first / (1.0 - gain)
+        start = start._replace(first=first)
+        second = turn(start)[1].second / (1.0 - gain)
+        return turn(start._replace(second=second))[0]
+
+    def _state(self) -> _Jet:
+        """Solve for the covariance of what the last layer passes on, order by order."""
+        value = self._at_right_angles()
+        gain, covariance = 1.0, value
+        for layer, q in zip(self.cell, self.variances, strict=True):
+            covariance = layer.weight * covariance + layer.bias
+            mixed = _mixed_moments(layer.activation, math.sqrt(q.value), covariance / q.value)
+            self.mixed.append(mixed)
+            gain *= layer.weight * mixed(1, 1)
+            covariance = mixed(0, 0)
+        # What a turn leaves at an order is known + gain·(what it was given there).
+        image = self._turn(_constant(value))[1][-1]
+        first = image.s / (1.0 - gain), image.q / (1.0 - gain)
+        image = self._turn(_Jet(value, *first, 0.0, 0.0, 0.0, 0.0))[1][-1]
+        second = (new / (1.0 - gain) for new in (image.qq, image.qr, image.ss, image.sq))
+        return _Jet(value, *first, *second)
+
+    def _at_right_angles(self) -> float:
+        """V of two inputs of norm τ0 at right angles, by plain iteration: it contracts."""
+        value = 0.0
+        for _ in range(2000):
+            image = value
+            for layer, q in zip(self.cell, self.variances, strict=True):
+                rho = (layer.weight * image + layer.bias) / q.value
+                image = _mixed_moments(layer.activation, math.sqrt(q.value), rho)(0, 0)
+            if abs(image - value) <= 1e-16 * max(abs(image), 1e-30):
+                return image
+            value = image
+        raise NotConverged("The covariance at right angles was not found in 2000 turns.")
+
+    def _turn(self, state: _Jet) -> tuple[list[_Jet], list[_Jet], list[_Jet]]:
+        """G, E[φφ] and E[φ′φ′] of every layer, if the first reads the covariance `state`."""
+        fulls, features, slopes = [], [], []
+        for layer, q, mixed in zip(self.cell, self.variances, self.mixed, strict=True):
+            zero = _constant(layer.bias)
+            full = zero.plus(state, layer.weight).plus(_INNER, layer.inject)
+            fulls.append(full)
+            state = _composed(mixed, 0, full, q)
+            features.append(state)
+            slopes.append(_composed(mixed, 1, full, q))
+        return fulls, features, slopes
+
+    def kernel(self, kernel: KernelName, convention: Convention) -> _Jet:
+        if kernel == "conjugate":
+            return self.features[-1] if convention == "feature" else self.fulls[-1]
+        theta, product, before = _constant(0.0), _constant(1.0), self.slopes[-1]
+        for layer, full, slope in zip(self.cell, self.fulls, self.slopes, strict=True):
+            carried = before.times(_constant(layer.weight))
+            theta = full.plus(carried.times(theta))
+            product = carried.times(product)
+            before = slope
+        theta = theta.times(_constant(1.0).plus(product, -1.0).inverse())
+        if convention == "preactivation":
+            return theta
+        return self.features[-1].plus(self.slopes[-1].times(theta))
+
+    def diagonal(self, kernel: KernelName, convention: Convention) -> float:
+        """Return the kernel of an input of norm τ0 with itself."""
+        if kernel == "conjugate":
+            last = self.moments[-1].square if convention == "feature" else self.variances[-1].value
+            return float(last)
+        theta, product, before = 0.0, 1.0, float(self.moments[-1].slope_square)
+        for layer, q, m in zip(self.cell, self.variances, self.moments, strict=True):
+            theta = q.value + layer.weight * before * theta
+            product *= layer.weight * before
+            before = float(m.slope_square)
+        theta /= 1.0 - product
+        if convention == "preactivation":
+            return theta
+        return float(self.moments[-1].square) + before * theta
+
+
+def _composed(mixed: Callable[[int, int], float], shift: int, full: _Jet, q: _Norm) -> _Jet:
+    """E[φ^(k)(u)φ^(k)(v)], k = `shift`, for variances q(χ), q(ω) and covariance `full`.
+
+    By Price's theorem ∂/∂cov raises both derivatives by one, and ∂/∂q one of them by two, halved.
+    """
+
+    def e(a: int, b: int) -> float:
+        return mixed(a + shift, b + shift)
+
+    move = full._replace(one=0.0)
+    norms = _Jet(0.0, 0.0, q.first, q.second, 0.0, 0.0, 0.0)  # δ_i + δ_j
+    apart = _Jet(0.0, 0.0, 0.0, q.first**2, 0.0, 0.0, 0.0)  # δ_i² + δ_j²
+    across = _Jet(0.0, 0.0, 0.0, 0.0, q.first**2, 0.0, 0.0)  # δ_i δ_j
+    return (
+        _constant(e(0, 0))
+        .plus(move, e(1, 1))
+        .plus(norms, 0.5 * e(2, 0))
+        .plus(move.times(move), 0.5 * e(2, 2))
+        .plus(move.times(norms), 0.5 * e(3, 1))
+        .plus(apart, 0.125 * e(4, 0))
+        .plus(across, 0.25 * e(2, 2))
+    )
+
+
+def _mixed_moments(activation: Activation, scale: float, rho: float) -> Callable[[int, int], float]:
+    """E[φ^(a)(u)φ^(b)(v)] at standard deviations `scale` and correlation ρ, by Mehler's series.
+
+    Σ_k ρ^k a_{k+a} a_{k+b} √((k+a)!(k+b)!)/(k! τ^{a+b}): derivatives are weak, so that a kink has
+    all of them.
+    """
+    terms = 16 if abs(rho) < 1e-12 else _TERMS
+    coefficients = activation.hermite_coefficients(scale, terms + 6)[0]
+    k = np.arange(terms)
+    with np.errstate(divide="ignore"):
+        logarithm = np.log(abs(rho)) if rho != 0.0 else -np.inf
+    powers = np.where(k == 0, 0.0, k * (logarithm if rho != 0.0 else -1e9))
+    signs = np.where(k % 2 == 1, np.sign(rho), 1.0)
+
+    def moment(a: int, b: int) -> float:
+        weights = 0.5 * (gammaln(k + a + 1) + gammaln(k + b + 1)) - gammaln(k + 1) + powers
+        parts = signs * np.exp(weights) * coefficients[k + a] * coefficients[k + b]
+        if abs(parts[-8:]).max() > _TAIL * max(abs(parts).max(), 1e-300) and rho != 0.0:
+            raise InvalidInput(
+                f"The expansion of {activation} does not converge: inputs at right angles have "
+                f"pre-activations of correlation {rho:.4g}. Use smaller biases."
+            )
+        return float(parts.sum() / scale ** (a + b))
+
+    return moment
+
+
+def _second_derivative(activation: Activation, scale: float) -> float:
+    """Return the second derivative of q ↦ E φ²(√q ξ): ½ E[φφ′(ξ³ − 3ξ)]/q^{3/2}."""
+
+    def value_and_slope(x: FloatArray) -> FloatArray:
+        return np.stack([activation.value(x), activation.derivative(x)])
+
+    splits = activation.quadrature_splits(scale)
+    total = 0.0
+    scales = np.array([scale])
+    for part in resolved_samples(value_and_slope, scales, splits, name=str(activation)):
+        value, slope = part.values
+        xi = part.rule.nodes
+        total += float((part.rule.weights * value * slope * (xi**3 - 3.0 * xi)).sum())
+    return 0.5 * total / scale**3
