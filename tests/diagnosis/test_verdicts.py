@@ -280,3 +280,32 @@ def test_bad_rows() -> None:
         nsd.diagnose(cell, [[np.nan, 1.0]])
     with pytest.raises(InvalidInput, match="EquilibriumCell"):
         nsd.diagnose("relu", ROWS)
+
+
+class Convolutional(torch.nn.Module):
+    """Weights in float32 that want gradients, and a state with three axes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = torch.nn.Conv2d(4, 4, 3, padding=1, bias=False)
+        self.input = torch.nn.Conv2d(1, 4, 3, padding=1)
+        # A circular pattern of one tap in the middle: z ↦ 0.6 z.
+        with torch.no_grad():
+            self.state.weight.zero_()
+            self.state.weight[range(4), range(4), 1, 1] = 0.6
+
+    def forward(self, z, x):
+        return self.state(z) + self.input(x)
+
+
+def test_a_convolutional_cell_in_float32() -> None:
+    torch.manual_seed(0)
+    rows = rng.standard_normal((40, 1, 5, 5))
+    cell = nsd.EquilibriumCell.from_function(Convolutional(), (4, 5, 5))
+    found = nsd.diagnose(cell, rows, progress=False)
+    assert found.verdict == "iterative"
+    assert found.width == 100
+    assert found.local_radius == pytest.approx(0.6, rel=1e-4)
+    assert found.rate == pytest.approx(0.6, rel=0.02)
+    assert found.effective_depth == 10  # the first k with 0.6^k ≤ 0.01
+    assert found.gradient_error == pytest.approx(0.6, rel=1e-3)  # 1 − (1 − 0.6)

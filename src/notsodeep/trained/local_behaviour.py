@@ -18,6 +18,7 @@ _BURN_IN, _MEASURED = 30, 30  # products of a power iteration
 _SOLVE_STEPS = 300  # for an implicit gradient
 
 
+@torch.no_grad()  # of the weights; torch.func still differentiates in the state
 def local_radii(
     cell: EquilibriumCell, z: FloatArray, drive: NDArray[Any], rng: np.random.Generator
 ) -> FloatArray:
@@ -40,6 +41,7 @@ def local_radii(
     return np.asarray(torch.exp(total / _MEASURED).double().numpy())
 
 
+@torch.no_grad()
 def one_step_gradient(
     cell: EquilibriumCell, z: FloatArray, drive: NDArray[Any], rng: np.random.Generator
 ) -> tuple[float, float] | None:

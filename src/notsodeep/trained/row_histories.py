@@ -59,7 +59,10 @@ class RowHistories:
         """Asymptotic ratio of successive residuals of every row, by the last few; NaN if one."""
         found = np.full(self.residuals.shape[1], np.nan)
         for row, column in enumerate(self.residuals.T):
-            tail = column[np.isfinite(column) & (column > 0.0)][-_FIT_STEPS:]
+            known = column[np.isfinite(column) & (column > 0.0)]
+            # The last residuals of a row that has settled may be rounding errors.
+            above = known[known > 10.0 * known.min()] if self.settled[row] and len(known) else known
+            tail = (above if len(above) > 1 else known)[-_FIT_STEPS:]
             if len(tail) > 1:
                 found[row] = (tail[-1] / tail[0]) ** (1.0 / (len(tail) - 1))
         return found
