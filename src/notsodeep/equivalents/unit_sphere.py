@@ -127,7 +127,7 @@ def sphere_coefficients(
     elif isinstance(model, DeepEquilibrium) and model.is_vanilla:
         g = _equilibrium(model, kernel, convention)
     else:
-        g = _Ring(model).kernel(kernel, convention)
+        g = SphereRing(model).kernel(kernel, convention)
     return SphereCoefficients(
         constant=g.value + g.second / (2.0 * dimension),
         linear=g.first,
@@ -177,7 +177,7 @@ def _equilibrium(deq: DeepEquilibrium, kernel: KernelName, convention: Conventio
 
 
 @dataclass(frozen=True)
-class _Layer:
+class SphereLayer:
     """A layer of a cell on the unit sphere: G = a²(w V + u t + b), V ← c²(E[φφ] − m²).
 
     `again` is what the tangent kernel counts twice, in a monotone network.
@@ -194,13 +194,14 @@ class _Layer:
     again: float = 0.0
 
 
-def _layers_of(model: DeepEquilibrium | MonotoneEquilibrium) -> list[_Layer]:
+def sphere_layers(model: DeepEquilibrium | MonotoneEquilibrium) -> list[SphereLayer]:
+    """Return the layers of a cell for inputs of norm one."""
     if isinstance(model, MonotoneEquilibrium):
         scale = float(model.scales(np.ones(1))[0])
         unit = model.response(scale)
         weight = 2.0 * model.skew + unit.coupling**2
         numbers = (weight, model.inject, model.bias)
-        return [_Layer(unit.activation, scale**2, *numbers, again=unit.coupling**2)]
+        return [SphereLayer(unit.activation, scale**2, *numbers, again=unit.coupling**2)]
     variances, _ = solve_variances(model.cell, np.ones(1), name=f"the variance of the {model}")
     layers = []
     for layer, incoming, tau in zip(
@@ -214,17 +215,17 @@ def _layers_of(model: DeepEquilibrium | MonotoneEquilibrium) -> list[_Layer]:
         variances_of_weights = (layer.weight, layer.inject, layer.bias)
         normalising = (squash, gain, taken)
         layers.append(
-            _Layer(layer.activation, float(tau) ** 2, *variances_of_weights, *normalising)
+            SphereLayer(layer.activation, float(tau) ** 2, *variances_of_weights, *normalising)
         )
     return layers
 
 
-class _Ring:
+class SphereRing:
     """A general cell on the unit sphere: what the layers do, as functions of t = x·y."""
 
     def __init__(self, model: DeepEquilibrium | MonotoneEquilibrium) -> None:
         self._name = str(model)
-        self.layers = _layers_of(model)
+        self.layers = sphere_layers(model)
         last = self.layers[-1]
         square = float(last.activation.moments(math.sqrt(last.variance)).square)
         end = last.gain * (square - last.taken)
@@ -264,6 +265,7 @@ class _Ring:
         return fulls, features, slopes
 
     def kernel(self, kernel: KernelName, convention: Convention) -> _Jet:
+        """Return a kernel of the last layer as a function of t."""
         if kernel == "conjugate":
             return self.features[-1] if convention == "feature" else self.fulls[-1]
         theta, product = _Jet(0.0, 0.0, 0.0, 0.0), _Jet(1.0, 0.0, 0.0, 1.0)

@@ -61,7 +61,7 @@ class Dual(Family):
         whole = kernel_series(problem.deq, degree=most, **problem.which)
         series = _short_enough(whole) if self.degree is None else whole
         size = len(series.coefficients)
-        natural = problem.deq.activation.hermite_coefficients(np.ones(1), size)[0]
+        natural = problem.deq.cell[-1].activation.hermite_coefficients(np.ones(1), size)[0]
         activation = dual_activation(series, problem.kernel, natural)
         worst = f"an entry is off by at most {series.error_bound(1.0):.2g}"
         if problem.rows is not None:

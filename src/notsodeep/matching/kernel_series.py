@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
+from numpy.polynomial.polynomial import polyval
 
 from notsodeep.checks import FloatArray
+from notsodeep.equivalents.unit_sphere import SphereRing
 from notsodeep.errors import NotConverged
 from notsodeep.models import Convention, DeepEquilibrium, KernelName
 from notsodeep.records import Record
@@ -85,13 +87,16 @@ def kernel_series(
 
     g solves g = σa² f(g) + σb² t with f(G) = Σ a_k² (G/q)ᵏ; the NTK is g/(1 − σa² f′(g)).  The
     fixed point is found for complex t on a circle of radius 0.9 by Newton's method, and one FFT
-    gives the coefficients.
+    gives the coefficients.  In a cell of several layers the same is done for the covariance of the
+    state, through the composition of its layers.
 
     Raises
     ------
     NotConverged
         There is no fixed point on the circle, or the tangent kernel is infinite.
     """
+    if not deq.is_vanilla:
+        return _series_of_cell(deq, kernel, convention, degree)
     back, forth = deq.sigma_a2, deq.sigma_b2
     variance = deq.preactivation_variance(1.0)
     moments = deq.activation.moments(math.sqrt(variance))
@@ -100,7 +105,6 @@ def kernel_series(
 
     def dual(G: Any) -> tuple[Any, Any]:
         rho = G / variance
-        polyval = np.polynomial.polynomial.polyval
         return polyval(rho, powers), polyval(rho, slopes) / variance
 
     t = _RADIUS * np.exp(2j * np.pi * np.arange(_NODES) / _NODES)
@@ -132,3 +136,62 @@ def kernel_series(
         taylor, end = back * taylor, back * end + forth
         taylor[1] += forth
     return KernelSeries(taylor, end)
+
+
+def _series_of_cell(
+    deq: DeepEquilibrium, kernel: KernelName, convention: Convention, degree: int
+) -> KernelSeries:
+    """Do the same for a general cell: Newton's method on the covariance V of the state."""
+    ring = SphereRing(deq)
+    end = ring.kernel(kernel, convention).end
+    t = _RADIUS * np.exp(2j * np.pi * np.arange(_NODES) / _NODES)
+    powers = [
+        layer.activation.hermite_coefficients(math.sqrt(layer.variance), _TERMS)[0] ** 2
+        for layer in ring.layers
+    ]
+
+    def turn(state: Any) -> tuple[list[Any], list[Any], list[Any]]:
+        fulls, features, slopes = [], [], []
+        for layer, squares in zip(ring.layers, powers, strict=True):
+            full = layer.squash * (layer.weight * state + layer.inject * t + layer.bias)
+            rho = full / layer.variance
+            state = layer.gain * (polyval(rho, squares) - layer.taken)
+            slope = polyval(rho, squares[1:] * np.arange(1, _TERMS)) / layer.variance
+            fulls.append(full)
+            features.append(state)
+            slopes.append(layer.gain * slope)
+        return fulls, features, slopes
+
+    def gain(slopes: list[Any]) -> Any:
+        product = np.ones_like(t)
+        for layer, slope in zip(ring.layers, slopes, strict=True):
+            product = product * layer.weight * layer.squash * slope
+        return product
+
+    state = np.full_like(t, ring.state.value)
+    for _ in range(60):
+        fulls, features, slopes = turn(state)
+        step = (features[-1] - state) / (1.0 - gain(slopes))
+        state = state + step
+        if np.abs(step).max() <= 1e-15 * abs(ring.state.end):
+            break
+    fulls, features, slopes = turn(state)
+    if not np.abs(features[-1] - state).max() <= 1e-12 * abs(ring.state.end):
+        raise NotConverged(
+            f"The kernel of the {deq} has no power series: no fixed point on |t| = {_RADIUS}."
+        )
+    result = features[-1] if convention == "feature" else fulls[-1]
+    if kernel == "tangent":
+        theta, before = np.zeros_like(t), slopes[-1]
+        for layer, full, slope in zip(ring.layers, fulls, slopes, strict=True):
+            theta = full + layer.weight * layer.squash * before * theta
+            before = slope
+        theta = theta / (1.0 - gain(slopes))
+        result = features[-1] + slopes[-1] * theta if convention == "feature" else theta
+    taylor = (np.fft.fft(result)[: degree + 1] / _NODES).real / _RADIUS ** np.arange(degree + 1)
+    if taylor.min() < -1e-9 * end:
+        raise NotConverged(
+            f"The kernel of the {deq} has a negative Taylor coefficient, {taylor.min():.3g}: no "
+            "network of one layer has it."
+        )
+    return KernelSeries(np.maximum(taylor, 0.0), end)

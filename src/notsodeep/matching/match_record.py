@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
@@ -107,8 +107,8 @@ class Match(Plotted):
 
     @property
     def unmatched(self) -> ExplicitNetwork:
-        """An unmatched network of the same depth, with the DEQ's own activation."""
-        inner = self.deq.activation
+        """An unmatched network of the same depth, with the activation of the DEQ's (last) layer."""
+        inner = self.deq.cell[-1].activation
         base = inner.base if isinstance(inner, Centred) else inner
         plain = ExplicitNetwork([base] * self.network.depth)
         return plain.centred(self.tau0) if isinstance(inner, Centred) else plain
@@ -161,6 +161,10 @@ class Match(Plotted):
             if name != "deq"
         }
         deq = wanted_kernel(self.deq, rows, self.kernel, self.convention, self.measured)
+        uncentred = None
+        plain = _without_centring(self.deq)
+        if plain != self.deq and self.measured is None:
+            uncentred = exact_kernel(plain, rows, kind=self.kernel, convention=self.convention)
         return certificate_of_kernels(
             deq,
             kernels["matched"],
@@ -173,6 +177,7 @@ class Match(Plotted):
             convention=self.convention,
             names={name: str(model) for name, model in models.items()},
             order=order_by_content(rows),
+            uncentred=uncentred,
         )
 
     def to_dict(self, *, arrays: bool = True) -> dict[str, Any]:
@@ -202,6 +207,17 @@ class Match(Plotted):
         if self.refinement is not None:
             lines.append(f"  refined: {self.refinement}")
         return "\n".join(lines)
+
+
+def _without_centring(deq: DeepEquilibrium) -> DeepEquilibrium:
+    """Return the model with its activations as they were; the same one if nothing was taken off."""
+    layers = [
+        replace(layer, activation=layer.activation.base)
+        if isinstance(layer.activation, Centred) and layer.activation.constant != 0.0
+        else layer
+        for layer in deq.cell
+    ]
+    return DeepEquilibrium(cell=layers)
 
 
 def _statistics(rows: FloatArray, y: ArrayLike | None) -> MixtureStatistics | None:

@@ -271,7 +271,7 @@ def _fitted_shape(problem: Problem) -> FloatArray:
         axis=1,
     )
     tau = problem.centred.tau_star
-    values = problem.centred.activation(tau * xi)
+    values = problem.centred.cell[-1].activation(tau * xi)
     slopes = np.linalg.lstsq(columns * weight[:, None], values * weight, rcond=None)[0][:4]
     layers = three_knots_moments(np.append(slopes / problem.scale, math.log(clip)), problem.scale)
     scale = math.sqrt(problem.target.scale2 / problem.achieved_by(layers).scale2)

@@ -114,5 +114,5 @@ def _root(ratio: Callable[[ArrayLike], FloatArray], wanted: float, homogeneous: 
 
 def _plain(problem: Problem) -> Activation:
     """Return the DEQ's activation without its centring."""
-    phi = problem.deq.activation
+    phi = problem.deq.cell[-1].activation
     return phi.base if isinstance(phi, Centred) else phi

@@ -10,6 +10,7 @@ import torch
 
 from notsodeep import checks
 from notsodeep.models import ConvolutionalModel, DeepEquilibrium, ExplicitNetwork
+from notsodeep.networks.cell_module import CellNetwork
 from notsodeep.networks.convolutional import ConvolutionalModule
 from notsodeep.networks.equilibrium_solvers import Solver
 from notsodeep.networks.implicit_gradient import Gradient
@@ -36,7 +37,7 @@ def build(
     solver: str | Mapping[str, Any] | Solver | None = None,
     gradient: str | Mapping[str, Any] | Gradient | None = None,
     on_failure: OnFailure | None = None,
-) -> EquilibriumNetwork | ExplicitModule:
+) -> EquilibriumNetwork | CellNetwork | ExplicitModule:
     """Build a torch module with random weights, in the scaling of the theory.
 
     A DEQ becomes f = a z*, z* = φ(√σa² A z* + √σb² B x)/√m; an explicit network f = a x_L,
@@ -73,7 +74,7 @@ def build(
 
     Returns
     -------
-    EquilibriumNetwork or ExplicitModule
+    EquilibriumNetwork, CellNetwork or ExplicitModule
         Or, for a convolutional model, `notsodeep.networks.convolutional.ConvolutionalModule`.
 
     Examples
@@ -114,7 +115,7 @@ def build(
     checks.known_name(initialisation, get_args(Initialisation), f"initialisation of {owner}")
     checks.known_name(readout_start, get_args(ReadoutStart), f"readout_start of {owner}")
     sizes = (in_features, width, out_features)
-    module: EquilibriumNetwork | ExplicitModule
+    module: EquilibriumNetwork | CellNetwork | ExplicitModule
     if isinstance(model, ExplicitNetwork):
         options = {"solver": solver, "gradient": gradient, "on_failure": on_failure}
         _no_options_for(options, owner, "for an ExplicitNetwork")
@@ -122,7 +123,8 @@ def build(
             model, *sizes, trainable=trainable, bias=bias, dtype=dtype, device=device
         )
     else:
-        module = EquilibriumNetwork(
+        kind = EquilibriumNetwork if model.is_vanilla else CellNetwork
+        module = kind(
             model,
             *sizes,
             trainable=trainable,
@@ -134,7 +136,8 @@ def build(
             device=device,
         )
     _draw_weights(module, generator, initialisation, readout_start)
-    return module
+    # A CellNetwork has the attributes of an EquilibriumNetwork but its weights.
+    return cast(EquilibriumNetwork | ExplicitModule, module)
 
 
 def _draw_weights(

@@ -1,0 +1,62 @@
+"""Torch modules of general cells: their gradients, and kernels that tend to the exact ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import notsodeep as nsd
+from notsodeep.models import DeepEquilibrium, Dense
+from notsodeep.networks.torch_draws import torch_draw
+
+X = np.array([[1.0, 0.0, 0.0], [0.6, 0.8, 0.0], [-0.3, 0.5, 0.9]])
+MODELS = {
+    "ring": DeepEquilibrium(cell=[Dense("tanh", 0.5, 0.6, 0.1), Dense("relu", 0.8, 0.3, 0.05)]),
+    "bias": DeepEquilibrium(cell=[Dense("tanh", 1.3, 0.9, 0.15)]),
+    "no injection": DeepEquilibrium(cell=[Dense("tanh", 0.5, 0.6), Dense("relu", 0.5)]),
+    "normalised": DeepEquilibrium(
+        cell=[
+            Dense("tanh", 0.5, 0.6, 0.1, "preactivation"),
+            Dense("relu", 0.3, 0.3, 0.0, "feature"),
+        ]
+    ),
+}
+
+
+def test_gradients_are_those_of_the_fixed_point() -> None:
+    net = nsd.build(
+        MODELS["normalised"], 3, 12, 1, rng=0, dtype=torch.float64,
+        solver={"name": "fixed_point", "tolerance": 1e-13, "max_steps": 2000},
+    )  # fmt: skip
+    rows = torch.tensor(X)
+    net(rows).sum().backward()
+    for name in net.hidden_names:
+        weight = getattr(net, name)
+        with torch.no_grad():
+            weight[2, 0] += 1e-6
+            up = net(rows).sum()
+            weight[2, 0] -= 2e-6
+            down = net(rows).sum()
+            weight[2, 0] += 1e-6
+        assert float(weight.grad[2, 0]) == pytest.approx(float(up - down) / 2e-6, abs=1e-6)
+
+
+def agree(model: DeepEquilibrium, width: int, draws: int) -> None:
+    draw = torch_draw(model, width, convention="feature", out_features=2)
+    estimates = nsd.monte_carlo(draw, X, draws, rng=1)
+    for name, estimate in estimates.items():
+        exact = nsd.kernel(model, X, kind=name, convention="feature")
+        error = np.abs(estimate.mean - exact)
+        # The bias at finite width is O(1/m).
+        assert (error <= 5 * estimate.standard_error + 3.0 / width * np.abs(exact).max()).all()
+
+
+def test_kernels_of_modules_are_near_the_exact_ones() -> None:
+    agree(MODELS["no injection"], 60, 6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_kernels_of_wide_modules_are_the_exact_ones(name: str) -> None:
+    agree(MODELS[name], 512, 40)
