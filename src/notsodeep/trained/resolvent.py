@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,6 +20,7 @@ from notsodeep.activations import Activation, PiecewiseLinear, piecewise_linear,
 from notsodeep.networks.fixed_point_problems import pullback
 from notsodeep.networks.torch_activations import TensorFunction, torch_twin
 
+_EPS = float(np.finfo(np.float64).eps)
 _MOST_STEPS = 200  # of a bracketed Newton iteration; a dozen is usual
 
 
@@ -105,12 +108,8 @@ class Resolvent:
             return s / self.step
         if isinstance(self.activation, PiecewiseLinear):
             return self._preimage_twin(s)
-        root = self._root(s.detach())
-        # Two Newton steps at the root change nothing but carry derivatives up to the third.
-        for _ in range(2):
-            value, slope = self._equation(root)
-            root = root - (value - s) / slope
-        return root
+        t: Tensor = _Preimage.apply(s, self)  # type: ignore[no-untyped-call]
+        return t
 
     def __call__(self, s: Tensor) -> Tensor:
         """Return R_α(s)."""
@@ -120,32 +119,55 @@ class Resolvent:
         """Return s = (1 − α/β)φ(t) + αt."""
         return self.share * self.phi(t) + self.step * t
 
-    def _equation(self, t: Tensor) -> tuple[Tensor, Tensor]:
+    def slope(self, t: Tensor) -> Tensor:
+        """Return ds/dt = (1 − α/β)φ′(t) + α, differentiable."""
         value, pull = pullback(self.phi, t)
-        slope = pull(torch.ones_like(value))[0]
-        return self.share * value + self.step * t, self.share * slope + self.step
+        return self.share * pull(torch.ones_like(value))[0] + self.step
 
-    def _root(self, s: Tensor) -> Tensor:
-        """Newton's iteration within a bracket that shrinks, halved where a step leaves it."""
-        t = torch.zeros_like(s)
+    def root(self, s: Tensor) -> Tensor:
+        """Newton's iteration within a bracket that shrinks, halved where a step leaves it.
+
+        In NumPy, whose activations know their own slopes.
+        """
+        target = s.detach().cpu().double().numpy()
+        phi, slope_of = self.activation.value, self.activation.derivative
         # The slope lies between α and β, so the root lies between these two.
-        gap = s - self._equation(t)[0]
-        first, second = gap / self.step, gap / self.beta
-        low, high = torch.minimum(first, second), torch.maximum(first, second)
-        t = torch.minimum(torch.maximum(torch.minimum(s, high), low), high)
-        least = 4.0 * torch.finfo(s.dtype).eps
+        gap = target - self.share * float(self.activation(0.0))
+        low, high = np.sort([gap / self.step, gap / self.beta], axis=0)
+        t = np.clip(target, low, high)
         for _ in range(_MOST_STEPS):
-            value, slope = self._equation(t)
-            excess = value - s
-            low, high = torch.where(excess <= 0, t, low), torch.where(excess >= 0, t, high)
-            proposed = t - excess / slope
+            value = self.share * phi(t) + self.step * t
+            excess = value - target
+            low, high = np.where(excess <= 0.0, t, low), np.where(excess >= 0.0, t, high)
+            proposed = t - excess / (self.share * slope_of(t) + self.step)
             inside = (proposed >= low) & (proposed <= high)
-            following = torch.where(inside, proposed, 0.5 * (low + high))
-            done = (following - t).abs() <= least * t.abs().clamp(min=1e-300)
-            t = following
-            if bool((done | (excess == 0)).all()):
+            following = np.where(inside, proposed, 0.5 * (low + high))
+            # As far as rounding lets the equation, or the bracket, tell.
+            size = np.abs(target) + np.abs(self.step * t)
+            met = np.abs(excess) <= 4.0 * _EPS * size
+            stays = np.abs(following - t) <= _EPS * np.abs(t)
+            t = np.where(met, t, following)
+            if (met | stays).all():
                 break
-        return t
+        return torch.as_tensor(t, dtype=s.dtype, device=s.device)
+
+
+class _Preimage(torch.autograd.Function):
+    """s ↦ t; the derivative is that of the equation, 1/s′(t), so there are all orders of it."""
+
+    @staticmethod
+    def forward(s: Tensor, resolvent: Resolvent) -> Tensor:
+        return resolvent.root(s)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.resolvent = inputs[1]
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        (t,) = ctx.saved_tensors
+        return gradients[0] / ctx.resolvent.slope(t), None
 
 
 def _joined(knots: tuple[float, ...], slopes: list[float], height: float) -> Activation:

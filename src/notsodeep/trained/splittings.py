@@ -120,8 +120,11 @@ class Splitting:
         self.step = step if method in ("peaceman_rachford", "forward_backward") else beta
         self.resolvent = Resolvent(cell.activation, self.step, beta)
         W = torch.tensor(cell.recurrent, dtype=torch.float64)
-        G = torch.eye(cell.width, dtype=torch.float64) / beta - W
-        inverse = torch.linalg.inv(torch.eye(cell.width, dtype=torch.float64) + self.step * G)
+        identity = torch.eye(cell.width, dtype=torch.float64)
+        G = identity / beta - W
+        # Without a margin I + αG may be singular; the method then finds nothing, and says so.
+        inverse, singular = torch.linalg.inv_ex(identity + self.step * G)
+        inverse = torch.full_like(inverse, torch.nan) if singular else inverse
         self.recurrent = W.mT.contiguous().to(device, dtype)  # as rows are multiplied
         self.operator = G.mT.contiguous().to(device, dtype)
         self.inverse = inverse.mT.contiguous().to(device, dtype)
