@@ -46,6 +46,7 @@ SERIES_BOUND = 1e-14
 """Bound on what a series leaves out, relative to √(E φ²(u) E φ²(v)), and likewise for φ′."""
 
 _LENGTHS = (24, 48, 96, 192, 384)  # of the series; the first that does at ρ = 1, or the last
+_TOLERATED = 1e-9  # remainder of the longest series that is better than single pairs, hours long
 _LEVELS = 8  # classes of scales that have tables of terms of their own
 _COEFFICIENTS = 1 << 26  # bytes of Hermite coefficients that a tile may hold
 _FLOOR = 1e-8  # scales below this share of an image's largest count as that: no entry sees it
@@ -222,6 +223,7 @@ class PixelLayer:
             self.kind = compiled.HINGE
             self.both, self.cross = right**2 + left**2, 2.0 * right * left
         self.degree = base.degree if isinstance(base, AbstractPolynomial) else None
+        self.bound = SERIES_BOUND
         self._range: tuple[float, float] | None = None
 
     def squares(self, variances: FloatArray) -> FloatArray:
@@ -314,6 +316,12 @@ class PixelLayer:
             bound = np.maximum(rho**powers * value, rho ** np.maximum(powers - 1, 0) * slope)
             enough = (bound <= SERIES_BOUND) & (powers > 0) & (powers % compiled.TERMS_STEP == 0)
             needed = np.where(enough.any(axis=1), enough.argmax(axis=1), -1)
+            if terms == _LENGTHS[-1]:
+                # All terms there are, at steep scales and near ρ = 1, if they do well enough.
+                rest = bound[:, terms]
+                tolerated = (needed < 0) & (rest <= _TOLERATED)
+                self.bound = max(self.bound, float(rest[tolerated].max(initial=0.0)))
+                needed[tolerated] = terms
             table[level, : compiled.BINS + 1] = needed
         return table
 
@@ -649,7 +657,7 @@ class ConvolutionPlan:
         if self.explanation.route == "series":
             lengths = {layer.terms for layer in self._layers if layer.kind == compiled.SERIES}
             self.explanation.terms = tuple(sorted(lengths))
-            self.explanation.bound = SERIES_BOUND
+            self.explanation.bound = max(layer.bound for layer in self._layers)
         logger.info("%s kernel, %d × %d: %s", self.model, *self.shape, self.explanation)
 
 

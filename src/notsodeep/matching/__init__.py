@@ -3,6 +3,7 @@
 from typing import Any
 
 from notsodeep.matching.certificate import Certificate, certificate_of_kernels
+from notsodeep.matching.convolutional import ConvolutionalMatch, match_convolution
 from notsodeep.matching.dual_family import Dual
 from notsodeep.matching.families import FAMILIES, named
 from notsodeep.matching.family import Family, Infeasible, MixtureFamily
@@ -19,6 +20,7 @@ from notsodeep.matching.scaled_family import Scaled
 __all__ = [
     "FAMILIES",
     "Certificate",
+    "ConvolutionalMatch",
     "Cubic",
     "Dual",
     "Family",
@@ -36,6 +38,7 @@ __all__ = [
     "Scaled",
     "certificate_of_kernels",
     "match",
+    "match_convolution",
     "named",
 ]
 

@@ -13,7 +13,13 @@ from notsodeep import checks
 from notsodeep.checks import FloatArray
 from notsodeep.errors import NotSoDeepError
 from notsodeep.kernels import kernel as exact_kernel
-from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork, KernelName
+from notsodeep.models import (
+    Convention,
+    ConvolutionalNetwork,
+    DeepEquilibrium,
+    ExplicitNetwork,
+    KernelName,
+)
 from notsodeep.numerics.distances import operator_norm
 from notsodeep.records import Record
 
@@ -71,7 +77,7 @@ def wanted_kernel(
 
 def refined(
     target: Callable[[FloatArray], FloatArray],
-    build: Callable[[FloatArray], ExplicitNetwork],
+    build: Callable[[FloatArray], ExplicitNetwork | ConvolutionalNetwork],
     start: FloatArray,
     rows: FloatArray,
     held_out: FloatArray,

@@ -37,7 +37,7 @@ def build(
     solver: str | Mapping[str, Any] | Solver | None = None,
     gradient: str | Mapping[str, Any] | Gradient | None = None,
     on_failure: OnFailure | None = None,
-) -> EquilibriumNetwork | CellNetwork | ExplicitModule:
+) -> EquilibriumNetwork | ExplicitModule:
     """Build a torch module with random weights, in the scaling of the theory.
 
     A DEQ becomes f = a z*, z* = φ(√σa² A z* + √σb² B x)/√m; an explicit network f = a x_L,
