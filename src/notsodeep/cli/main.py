@@ -21,6 +21,7 @@ from notsodeep.cli import (
     diagnose,
     exploring,
     moments,
+    predict,
     reproducing,
     studying,
 )
@@ -43,6 +44,7 @@ app.command("diagnose")(diagnose.diagnose_command)
 app.command("match")(studying.match_command)
 app.command("kernel")(studying.kernel_command)
 app.command("spectrum")(studying.spectrum_command)
+app.command("predict")(predict.predict_command)
 app.command("collapse")(collapsing.collapse_command)
 app.command("reproduce")(reproducing.reproduce_command)
 app.command("explore")(exploring.explore_command)

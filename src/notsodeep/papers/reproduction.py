@@ -77,6 +77,7 @@ _MODULES = {
     "mixture-matched": "mixture_matched",
     "gap-versus-dimension": "gap_versus_dimension",
     "accuracy-versus-width": "accuracy_versus_width",
+    "risk-predictions": "risk_predictions",
     "collapse-phase": "collapse_phase",
     "collapse-kernels": "collapse_kernels",
     "collapse-balanced": "collapse_balanced",

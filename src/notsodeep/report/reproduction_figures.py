@@ -114,12 +114,35 @@ def _dimension(records: list[Record]) -> Figure:
     return figure
 
 
+def _risks(records: list[Record]) -> Figure:
+    """Draw what was measured over what was predicted, for all ridges, times and networks."""
+    figure, axes = new_figure(2)
+    parts = [part for record in records for part in record.get("networks", {"": record}).values()]
+    for panel, (quantity, label) in zip(
+        axes, (("test_mse", "mean squared error"), ("accuracy", "accuracy")), strict=True
+    ):
+        for part in parts:
+            predicted = part["predicted"]["resolved"][quantity]
+            panel.errorbar(
+                predicted, part["measured"][quantity], yerr=part["errors"][quantity],
+                fmt="o", ms=2.5, lw=0.8, color=DEEP, alpha=0.5,
+            )  # fmt: skip
+        ends = panel.get_xlim()
+        panel.plot(ends, ends, color=MUTED, lw=0.8)
+        panel.set_xlabel(f"{label}, predicted")
+        panel.set_ylabel("measured")
+    axes[0].set_xscale("log")
+    axes[0].set_yscale("log")
+    return figure
+
+
 _FIGURES: dict[str, Callable[[list[Record]], Figure]] = {
     "sphere-spectra": _sphere,
     "mixture-equivalent": _equivalent,
     "mixture-matched": _matched,
     "gap-versus-dimension": _dimension,
     "accuracy-versus-width": accuracy_figure,
+    "risk-predictions": _risks,
     "collapse-phase": phase_figure,
     "collapse-kernels": kernel_figure,
     "collapse-balanced": balanced_figure,
