@@ -183,3 +183,21 @@ def test_controls_need_neither_matplotlib_nor_compiled_kernels() -> None:
     loaded = set(output.stdout.split())
     assert "streamlit" in loaded
     assert not loaded & {"matplotlib", "numba", "torch", "pandas", "scipy.optimize"}
+
+
+def trained() -> None:
+    from notsodeep.explorer.trained_page import trained_page
+
+    trained_page()
+
+
+@pytest.mark.slow
+def test_trained_networks_show_verdict_front_and_certified_share() -> None:
+    test = opened(trained, {})
+    headings = [heading.value for heading in test.subheader]
+    assert headings[0].startswith("iterative")
+    tables = [element.value for element in test.markdown if "proved" in element.value]
+    assert len(tables) == 1
+    assert tables[0].count("\n") == 4  # a line for each of three layers
+    test.selectbox("network").set_value("mondeq-quant-mnist-100").run()
+    assert "fetch" in test.error[0].value

@@ -24,6 +24,12 @@ def _collapse() -> None:
     collapse_page()
 
 
+def _trained() -> None:
+    from notsodeep.explorer.trained_page import trained_page
+
+    trained_page()
+
+
 def main(runs: Path) -> None:
     """Show the page that the link names."""
     st.set_page_config(page_title="notsodeep explorer", page_icon="🔭", layout="wide")
@@ -37,6 +43,7 @@ def main(runs: Path) -> None:
     pages = [
         st.Page(_equivalence, title="Equivalence", icon=":material/tune:", default=True),
         st.Page(_collapse, title="Collapse", icon=":material/scatter_plot:", url_path="collapse"),
+        st.Page(_trained, title="Trained", icon=":material/network_node:", url_path="trained"),
         st.Page(stored, title="Stored runs", icon=":material/folder_open:", url_path="runs"),
     ]
     st.navigation(pages, position="top").run()

@@ -22,7 +22,7 @@ from notsodeep.trained.cell import AffineCell
 from notsodeep.trained.files import StoredCell, load_cell
 from notsodeep.zoo.public_networks import PUBLIC, PublicNetwork, fetch, load_public
 
-__all__ = ["PUBLIC", "PublicNetwork", "fetch", "load", "load_stored", "names"]
+__all__ = ["PUBLIC", "PublicNetwork", "data_of", "fetch", "load", "load_stored", "names"]
 
 
 def names() -> tuple[str, ...]:
@@ -72,6 +72,17 @@ def load_stored(name: str, *, data_dir: str | os.PathLike[str] | None = None) ->
     if name in PUBLIC:
         return load_public(name, data_dir)
     return load_cell(_networks() / f"{name}.safetensors")
+
+
+def data_of(name: str) -> str:
+    """Return the name of the image set that a network was trained on.
+
+    Examples
+    --------
+    >>> data_of("tanh-mnist-100"), data_of("mondeq-quant-mnist-100")
+    ('mnist', 'mnist')
+    """
+    return PUBLIC[name].data if name in PUBLIC else load_stored(name).metadata["data"]
 
 
 def _networks() -> Path:

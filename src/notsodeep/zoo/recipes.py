@@ -230,7 +230,8 @@ def main(arguments: Iterable[str] | None = None) -> None:
     for name in options.names or RECIPES:
         cell, accuracy = trained(RECIPES[name])
         place = options.out / f"{name}.safetensors"
-        words = {"test_accuracy": f"{accuracy:.4f}", "seed": RECIPES[name].seed}
+        recipe = RECIPES[name]
+        words = {"test_accuracy": f"{accuracy:.4f}", "seed": recipe.seed, "data": recipe.data}
         save_cell(cell, place, words, dtype="float32")
         print(f"{place}: {accuracy:.2%}")  # noqa: T201
 
