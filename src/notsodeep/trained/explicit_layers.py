@@ -321,15 +321,16 @@ def moment_layers(problem: LayerProblem, layers: int, *, steps: int = 500) -> tu
         noise = (residue**2) @ weights
         solver = np.linalg.inv(np.eye(m) - W * slope)
         total = solver @ (covariance + (W * noise) @ W.T) @ solver.T
-        target, width = mean + W @ level, np.sqrt(np.maximum(np.diag(total), 1e-300))
-        if not max(np.abs(target).max(), width.max()) < 1e100:
+        width = np.sqrt(np.maximum(np.diag(total), 1e-300))
+        # Newton's step for the mean, E u = E h + W E z: the plain one diverges on stiff networks.
+        move = solver @ (mean + W @ level - centre)
+        if not max(np.abs(move).max(), width.max()) < 1e100:
             break
-        change = np.abs(target - centre).max() + np.abs(width - spread).max()
-        centre, spread = 0.5 * (centre + target), 0.5 * (spread + width)
-        if change <= 1e-9 * max(float(np.abs(width).max()), 1e-300):
-            first = Layer(
-                beta * solver, beta * (centre - solver @ mean), beta, "moments", None, 0.0
-            )
+        change = np.abs(move).max() + np.abs(width - spread).max()
+        centre, spread = centre + move, np.sqrt(spread * width)
+        if change <= 1e-9 * max(float(width.max()), 1e-300):
+            bias = centre - solver @ mean
+            first = Layer(beta * solver, beta * bias, beta, "moments", None, 0.0)
             return _steps_after(problem, first, layers)
     raise NotConverged(
         "The moments of the network found no self-consistent values, as happens on stiff networks. "

@@ -1,0 +1,158 @@
+"""The a-posteriori bound and certified classes: never wrong, and wrong once the margin is."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from given_networks import ACTIVATIONS, FloatArray, drawn_cell
+
+from notsodeep.activations import Activation, named
+from notsodeep.errors import InvalidInput
+from notsodeep.trained import AffineCell, EquilibriumCell
+from notsodeep.trained.certificate import Certifier
+from notsodeep.trained.margin import Margin, margin_of
+from notsodeep.trained.slopes import slope_range
+from notsodeep.trained.splittings import Splitting, solve_rows
+
+POINTS = 25  # pre-activations u that are tried on each network
+
+
+def exact_states(cell: AffineCell, margin: Margin, X: FloatArray) -> torch.Tensor:
+    splitting = Splitting(cell, "peaceman_rachford", 2.0 / margin.lipschitz, margin.beta)
+    solved = solve_rows(splitting, torch.as_tensor(cell.drive(X)), 1e-13, max_steps=20_000)
+    assert float(solved.residuals.max()) <= 1e-12
+    return solved.z
+
+
+def scaled_cell(rng: np.random.Generator, activation: Activation) -> tuple[AffineCell, Margin]:
+    """Return a network with a random Λ, and its margin in the norm of that Λ."""
+    width = int(rng.integers(1, 9))
+    beta = slope_range(activation).high
+    strength, size = 10.0 ** rng.uniform(-2, 1, 2)
+    A, B = (rng.standard_normal((width, width)) for _ in range(2))
+    scaling = np.exp(rng.standard_normal(width))
+    S = strength * np.eye(width) + size * A.T @ A
+    G = (S + size * (B - B.T)) / scaling[:, None]
+    cell = EquilibriumCell.from_weights(
+        np.eye(width) / beta - G,
+        rng.standard_normal((width, 3)),
+        rng.standard_normal(width),
+        activation,
+        (rng.standard_normal((4, width)), rng.standard_normal(4)),
+    )
+    root = np.sqrt(scaling)
+    balanced = root[:, None] * G / root
+    value = float(np.linalg.eigvalsh(0.5 * (balanced + balanced.T))[0])
+    length, norm = (float(np.linalg.norm(M, 2)) for M in (balanced, cell.recurrent))
+    return cell, Margin("scaled", value, length, norm, scaling, slope_range(activation), "given")
+
+
+def violations(networks: int, seed: int, factor: float = 1.0) -> tuple[int, int, int]:
+    """Return bounds exceeded, classes wrongly certified, and classes certified.
+
+    A `factor` other than one falsifies the margin: S⁻¹ is taken to be factor² times what it is.
+    """
+    rng = np.random.default_rng(seed)
+    exceeded = wrong = certified = 0
+    names = list(ACTIVATIONS)
+    for index in range(networks):
+        cell, margin = scaled_cell(rng, ACTIVATIONS[names[index % len(names)]])
+        X = np.repeat(rng.standard_normal((1, 3)), POINTS, axis=0)
+        exact = exact_states(cell, margin, X)
+        certifier = Certifier(cell, margin)
+        if factor != 1.0:
+            certifier._root = certifier._root * factor
+        near = 10.0 ** rng.uniform(-6, 1, (POINTS, 1))
+        target = exact.numpy() @ cell.recurrent.T + cell.drive(X)
+        u = torch.as_tensor(target + near * rng.standard_normal(target.shape))
+        rows = certifier.rows(X)
+        bounds = certifier.bounds(u, *rows).numpy()
+        S = margin.scaling[:, None] * (np.eye(cell.width) / margin.beta - cell.recurrent)
+        d = cell.activation(u.numpy()) - exact.numpy()
+        distance = np.sqrt(np.einsum("ni,ij,nj->n", d, 0.5 * (S + S.T), d))
+        # The reference itself is known to about 1e-11 only.
+        exceeded += int((distance > bounds + 1e-9 * (1.0 + distance)).sum())
+        found = certifier.classes(u, *rows)
+        scores = cell.logits(exact.numpy())
+        right = found.classes.numpy() == scores.argmax(axis=1)
+        wrong += int((found.proved.numpy() & ~right).sum())
+        certified += int(found.proved.sum())
+    return exceeded, wrong, certified
+
+
+def test_no_bound_is_exceeded() -> None:
+    exceeded, wrong, certified = violations(24, seed=0)  # 600 draws
+    assert (exceeded, wrong) == (0, 0)
+    assert certified > 100
+
+
+@pytest.mark.slow
+def test_no_bound_is_exceeded_in_ten_thousand() -> None:
+    exceeded, wrong, certified = violations(402, seed=1)  # 10,050 draws
+    assert (exceeded, wrong) == (0, 0)
+    assert certified > 2000
+
+
+def test_a_falsified_margin_is_found_out() -> None:
+    exceeded, wrong, _ = violations(24, seed=2, factor=0.02)
+    assert exceeded > 10
+    assert wrong > 0
+
+
+def test_near_ties_are_never_certified_wrongly() -> None:
+    """Read-outs whose two classes differ by rounding alone, in float32 and in float64 states."""
+    rng = np.random.default_rng(6)
+    cell = drawn_cell(rng, named("relu"), width=30, margin=1.0)
+    X = rng.standard_normal((200, 5))
+    margin = margin_of(cell)
+    exact = exact_states(cell, margin, X).numpy()
+    weights = rng.standard_normal(30)
+    for gap in (0.0, 1e-16, 1e-14, 1e-12, 1e-8):
+        # Two equal rows of C, and biases that make the first win by `gap` alone.
+        tied = dataclasses.replace(
+            cell, readout=(np.stack([weights, weights]), np.array([gap, 0.0]))
+        )
+        certifier = Certifier(tied, margin)
+        target = torch.as_tensor(exact @ cell.recurrent.T + cell.drive(X))
+        for u in (target, target.float().double(), target + 1e-3):
+            found = certifier.classes(u, *certifier.rows(X))
+            assert not found.proved[found.classes == 1].any()
+            if gap == 0.0:
+                assert not found.proved.any()
+    # With a lead that the exact states have, and no more, nothing is proved beyond it.
+    scores = cell.logits(exact)
+    order = np.sort(scores, axis=1)
+    lead = order[:, -1] - order[:, -2]
+    certifier = Certifier(cell, margin)
+    found = certifier.classes(torch.as_tensor(target.numpy() + 0.01), *certifier.rows(X))
+    assert found.proved.any()
+    assert lead[found.proved.numpy()].min() > 0.0
+
+
+def test_a_contraction_with_negative_slopes_is_certified() -> None:
+    rng = np.random.default_rng(7)
+    W = rng.standard_normal((6, 6))
+    W *= 0.5 / np.linalg.norm(W, 2)
+    readout = (rng.standard_normal((3, 6)), None)
+    cell = EquilibriumCell.from_weights(W, rng.standard_normal((6, 4)), 0.1, "gelu", readout)
+    X = rng.standard_normal((40, 4))
+    z = np.zeros((40, 6))
+    for _ in range(200):
+        z = cell.step(z, cell.drive(X))
+    certifier = Certifier(cell)
+    u = torch.as_tensor(z @ W.T + cell.drive(X) + 0.01 * rng.standard_normal(z.shape))
+    distance = np.linalg.norm(cell.activation(u.numpy()) - z, axis=1)
+    assert (distance <= certifier.bounds(u, *certifier.rows(X)).numpy()).all()
+    found = certifier.classes(u, *certifier.rows(X))
+    right = found.classes.numpy() == cell.logits(z).argmax(axis=1)
+    assert found.proved.float().mean() > 0.5
+    assert right[found.proved.numpy()].all()
+
+
+def test_without_a_margin_there_is_no_certifier() -> None:
+    cell = EquilibriumCell.from_weights([[1.5]], [[1.0]], readout=([[1.0]], None))
+    with pytest.raises(InvalidInput, match="must have a margin"):
+        Certifier(cell)

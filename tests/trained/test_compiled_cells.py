@@ -1,0 +1,257 @@
+"""Compiling networks with given weights."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from given_networks import drawn_cell
+
+import notsodeep as nsd
+from notsodeep.activations import named
+from notsodeep.compilation.trained_record import TrainedCompilation
+from notsodeep.data.directories import data_directory
+from notsodeep.errors import InvalidInput, NotConverged
+from notsodeep.trained import AffineCell, EquilibriumCell
+from notsodeep.trained.fidelity import conformal_quantile, lower_bound
+from notsodeep.trained.splittings import solve
+
+CHECKPOINT = "NOTSODEEP_MONOTONE_CHECKPOINT"
+
+
+def rows(count: int, seed: int, inputs: int = 12) -> np.ndarray:
+    """Return rows with the few strong directions that data have."""
+    rng = np.random.default_rng(seed)
+    mixing = np.random.default_rng(0).standard_normal((4, inputs))
+    return rng.standard_normal((count, 4)) @ mixing + 0.1 * rng.standard_normal((count, inputs))
+
+
+@pytest.fixture(scope="module")
+def cell() -> AffineCell:
+    rng = np.random.default_rng(8)
+    return drawn_cell(rng, named("relu"), width=16, inputs=12, classes=4, margin=1.0, size=2.0)
+
+
+@pytest.fixture(scope="module")
+def compiled(cell: AffineCell) -> TrainedCompilation:
+    X = rows(1200, 1)
+    exact = cell.logits(solve(cell, X)[0]).argmax(axis=1)
+    found = nsd.compile(cell, X, exact, rows(600, 2), layers=3, random_state=0)
+    assert isinstance(found, TrainedCompilation)
+    return found
+
+
+def test_layers_follow_the_network(cell: AffineCell, compiled: TrainedCompilation) -> None:
+    by_layers = compiled.fidelity_by_layers
+    assert list(by_layers) == [1, 2, 3]
+    errors = [fidelity.logit_error for fidelity in by_layers.values()]
+    assert errors[2] < errors[1] < errors[0]
+    assert compiled.fidelity.agreement > 0.97
+    assert compiled.fidelity.agreement_bound < compiled.fidelity.agreement
+    assert (
+        compiled.fidelity.agreement
+        > compiled.baselines["random features, read-out refitted"].agreement
+    )
+    # The module itself, against the DEQ solved by another route.
+    X = rows(600, 2)
+    z, _ = solve(cell, X, method="forward_backward", tolerance=1e-11)
+    classes = cell.logits(z).argmax(axis=1)
+    scores = compiled.network(torch.as_tensor(X, dtype=torch.float32))
+    assert np.mean(scores.argmax(dim=1).numpy() == classes) == pytest.approx(
+        compiled.fidelity.agreement, abs=2 / 600
+    )
+
+
+def test_the_hybrid_gives_the_networks_own_classes(
+    cell: AffineCell, compiled: TrainedCompilation
+) -> None:
+    X = rows(2000, 3)
+    classes = cell.logits(solve(cell, X, tolerance=1e-12)[0]).argmax(axis=1)
+    hybrid = compiled.hybrid()
+    scores = hybrid(torch.as_tensor(X))
+    np.testing.assert_array_equal(scores.argmax(dim=1).numpy(), classes)
+    record = hybrid.last_record
+    assert record is not None
+    assert record.rows == len(record.steps) == 2000
+    assert list(record.certified_after) == sorted(record.certified_after)
+    assert record.certified_after[-1] > 0.3
+    # Rows that layers have proved take no steps, and only these.
+    assert np.mean(record.steps == 0) == pytest.approx(record.certified_after[-1])
+    # One row at a time gives the same, and so do rows of single precision.
+    single = hybrid(torch.as_tensor(X[:3], dtype=torch.float32))
+    np.testing.assert_array_equal(single.argmax(dim=1).numpy(), classes[:3])
+
+
+def test_a_tie_is_solved_and_counted(cell: AffineCell, compiled: TrainedCompilation) -> None:
+    weights = np.stack([compiled.cell.readout[0][0]] * 2)  # type: ignore[index]
+    tied = EquilibriumCell.from_weights(
+        cell.recurrent, cell.injection, cell.bias, "relu", (weights, None), shift=0.1, scale=0.7
+    )
+    found = nsd.compile(tied, rows(200, 4), layers=1)
+    hybrid = found.hybrid()  # type: ignore[union-attr]
+    hybrid(torch.as_tensor(rows(20, 5)))
+    assert hybrid.last_record is not None
+    assert hybrid.last_record.uncertified == 20
+
+
+def test_the_front_and_its_headline(compiled: TrainedCompilation) -> None:
+    front = compiled.front
+    kinds = {point.kind for point in front.points}
+    assert kinds == {"tolerance", "truncated", "explicit", "hybrid"}
+    assert [p.parameter for p in front.points if p.kind == "tolerance"] == [
+        1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6,
+    ]  # fmt: skip
+    assert "0.01" in front.headline
+    assert "0.001" in front.headline
+    assert front.point("explicit", 3).ratio == 1.0
+    assert front.point("tolerance", 1e-6).agreement == 1.0
+    assert all(p.quartiles[0] <= p.ratio <= p.quartiles[1] for p in front.points)
+
+
+def test_saved_and_read_again(compiled: TrainedCompilation, tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    place = compiled.save(tmp_path / "run")
+    again = nsd.load(place)
+    assert isinstance(again, TrainedCompilation)
+    assert again.to_dict() == compiled.to_dict()
+    X = rows(7, 6).astype(np.float32)
+    expected = compiled.network(torch.as_tensor(X))
+    assert torch.equal(again.network(torch.as_tensor(X)), expected)
+    assert torch.equal(again.hybrid()(torch.as_tensor(X)), compiled.hybrid()(torch.as_tensor(X)))
+    session = onnxruntime.InferenceSession(str(place / "network.onnx"))
+    (scores,) = session.run(None, {"x": X})
+    np.testing.assert_allclose(scores, expected.numpy(), atol=1e-4)
+    with pytest.raises(InvalidInput, match="holds no compile run"):
+        nsd.Compilation.load(place)
+
+
+def test_what_is_shown(compiled: TrainedCompilation, tmp_path: Path) -> None:
+    page = compiled.report(tmp_path / "report.html").read_text()
+    assert "same class" in page
+    assert "recurrence dropped" in page
+    assert "src=" not in page
+    assert compiled.verdict.word in ("replaceable", "not shown", "not replaceable")
+    assert "Rule:" in str(compiled)
+    assert len(compiled.plot().axes) == 2
+    assert compiled.front.plot().get_xscale() == "log"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kinds": "solver_step", "layers": 2},
+        {"fit": "moments", "layers": 2},
+        {"width": 8, "layers": 2},
+        {"width": 24, "layers": 2},
+        {"refine": "distil", "layers": 1},
+        {},
+    ],
+    ids=str,
+)
+def test_other_ways_to_make_layers(cell: AffineCell, options: dict[str, object]) -> None:
+    found = nsd.compile(cell, rows(400, 7), **options)  # type: ignore[arg-type]
+    assert isinstance(found, TrainedCompilation)
+    assert found.fidelity.agreement > 0.8
+    if options.get("kinds") == "solver_step":
+        assert {layer.kind for layer in found.layers} <= {"Peaceman–Rachford", "forward–backward"}
+    if "width" in options:
+        assert len(found.layers[0].bias) == options["width"]
+        assert len(found.layers[-1].bias) == cell.width
+    if options.get("refine"):
+        assert "agreement on rows set apart" in found.evidence.distilled
+
+
+@pytest.mark.parametrize("name", ["tanh", "gelu", "normalized_relu"])
+def test_other_activations(name: str) -> None:
+    rng = np.random.default_rng(9)
+    W = rng.standard_normal((10, 10))
+    W *= 0.4 / np.linalg.norm(W, 2)
+    readout = (rng.standard_normal((3, 10)), None)
+    cell = EquilibriumCell.from_weights(W, rng.standard_normal((10, 12)) / 4, 0.0, name, readout)
+    found = nsd.compile(cell, rows(300, 10), layers=2)
+    assert found.fidelity.certified is not None  # type: ignore[union-attr]
+    X = torch.as_tensor(rows(100, 11))
+    classes = cell.logits(solve(cell, X)[0]).argmax(axis=1)
+    answers = found.hybrid()(X).argmax(dim=1).numpy()  # type: ignore[union-attr]
+    np.testing.assert_array_equal(answers, classes)
+
+
+def test_without_a_margin_nothing_is_proved() -> None:
+    """Two stable states: the solver finds one of them, and nobody can prove which."""
+    readout = (np.eye(2), None)
+    cell = EquilibriumCell.from_weights(1.2 * np.eye(2), np.eye(2) * 3, 0.0, "tanh", readout)
+    found = nsd.compile(cell, rows(200, 12, inputs=2), layers=1)
+    assert isinstance(found, TrainedCompilation)
+    assert found.fidelity.certified is None
+    assert "No row can be proved" in str(found.verdict)
+    with pytest.raises(InvalidInput, match="must have a margin"):
+        found.hybrid()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"X": np.ones((10, 12))}, "X of compile must have at least"),
+        ({"X": np.ones((100, 5))}, "must have 12 features"),
+        ({"layers": 0}, "layers of compile"),
+        ({"kinds": "best"}, "Unknown kinds"),
+        ({"fit": "magic"}, "Unknown fit"),
+        ({"y": np.ones(3)}, "y of compile must be a vector"),
+        ({"tolerance": -1.0}, "tolerance of compile must be positive"),
+    ],
+)
+def test_what_is_rejected(cell: AffineCell, change: dict[str, object], message: str) -> None:
+    arguments = {"X": rows(100, 13), **change}
+    with pytest.raises(InvalidInput, match=message):
+        nsd.compile(cell, **arguments)  # type: ignore[arg-type]
+
+
+def test_moments_fail_in_words_on_a_stiff_network() -> None:
+    rng = np.random.default_rng(14)
+    cell = drawn_cell(rng, named("relu"), width=16, inputs=12, margin=20.0, size=30.0)
+    with pytest.raises(NotConverged, match="no self-consistent values"):
+        nsd.compile(cell, rows(200, 15), fit="moments", layers=2)
+
+
+def test_bounds_of_shares_and_distances() -> None:
+    # Clopper and Pearson: P(Binomial(n, bound) ≥ successes) = 5 %.
+    from scipy import stats
+
+    bound = lower_bound(47, 50)
+    assert stats.binom.sf(46, 50, bound) == pytest.approx(0.05, rel=1e-6)
+    rng = np.random.default_rng(16)
+    covered = [
+        rng.standard_normal() <= conformal_quantile(rng.standard_normal(99)) for _ in range(2000)
+    ]
+    assert np.mean(covered) == pytest.approx(0.95, abs=5 * np.sqrt(0.05 * 0.95 / 2000))
+
+
+@pytest.mark.slow
+def test_a_public_network() -> None:
+    """A trained monotone network for MNIST, where the user has it and says where."""
+    path = os.environ.get(CHECKPOINT)
+    images = data_directory() / "mnist"
+    if not path or not (images / "test_images.npy").exists():
+        pytest.skip(f"needs {CHECKPOINT}, the path of a safetensors file, and MNIST")
+    from safetensors.numpy import load_file
+
+    w = load_file(path)
+    readout = (w["C"], w["c"])
+    cell = EquilibriumCell.from_weights(
+        w["W"], w["U"], w["b"], "relu", readout, shift=0.1307, scale=0.3081
+    )
+    X = np.load(images / "test_images.npy").reshape(-1, 784) / 255.0
+    y = np.load(images / "test_labels.npy").astype(np.int64)
+    order = np.random.default_rng(0).permutation(10_000)
+    exact = cell.logits(solve(cell, X)[0]).argmax(axis=1)
+    assert 0.982 <= np.mean(exact == y) <= 0.983
+    held = X[order[5000:]]
+    found = nsd.compile(cell, X[order[:5000]], X_test=held, layers=3)
+    assert isinstance(found, TrainedCompilation)
+    reached = [fidelity.agreement for fidelity in found.fidelity_by_layers.values()]
+    assert np.all(np.array(reached) >= [0.96, 0.987, 0.993])
+    answers = found.hybrid()(torch.as_tensor(held)).argmax(dim=1).numpy()
+    np.testing.assert_array_equal(answers, exact[order[5000:]])
