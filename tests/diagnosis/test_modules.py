@@ -10,6 +10,7 @@ from torch import nn
 import notsodeep as nsd
 from notsodeep.errors import InvalidInput
 from notsodeep.trained import EquilibriumCell
+from notsodeep.trained.equilibrium import GivenEquilibrium
 
 
 class Step(nn.Module):
@@ -91,6 +92,13 @@ def test_our_own_network_keeps_its_outputs() -> None:
     for _ in range(200):
         z = cell.step(z, drive)
     assert np.allclose(cell.logits(z), network(X).detach().numpy(), atol=1e-9)
+
+
+def test_a_given_equilibrium_is_its_cell() -> None:
+    cell = nsd.zoo.load("tanh-digits-64")
+    again = EquilibriumCell.from_module(GivenEquilibrium(cell))
+    assert np.array_equal(again.recurrent, cell.recurrent)
+    assert np.array_equal(again.scale, cell.scale)
 
 
 class Stateful(Step):

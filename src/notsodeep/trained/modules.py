@@ -24,6 +24,7 @@ from notsodeep.networks.build import build
 from notsodeep.networks.heads import EquilibriumHead
 from notsodeep.networks.modules import EquilibriumNetwork
 from notsodeep.trained.cell import AffineCell, EquilibriumCell
+from notsodeep.trained.equilibrium import GivenEquilibrium
 
 _OWNER = "EquilibriumCell.from_module"
 _BY_FUNCTION = (
@@ -110,6 +111,8 @@ def cell_of_module(
     options: dict[str, Any] = {"shift": shift, "scale": scale}
     if isinstance(module, EquilibriumNetwork):
         return _own_network(module, keep_readout, options)
+    if isinstance(module, GivenEquilibrium):
+        return module.cell()
     if isinstance(module, EquilibriumHead):
         matrix = module.matrix
         return EquilibriumCell.from_weights(
