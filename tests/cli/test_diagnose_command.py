@@ -84,6 +84,10 @@ def test_compile_takes_a_network_of_the_zoo(tmp_path: Path) -> None:
     compiled = nsd.load(out)
     assert compiled.fidelity.agreement > 0.97
     assert compiled.fidelity.certified is not None
+    again = tmp_path / "again.html"
+    report = CliRunner().invoke(app, ["report", str(out), "--out", str(again)])
+    assert report.exit_code == 0, report.output
+    assert "</html>" in again.read_text()
 
 
 @pytest.mark.parametrize(

@@ -205,12 +205,17 @@ def report_command(
 
     Example: notsodeep report runs/relu
     """
+    from notsodeep.compilation.dispatch import load
     from notsodeep.compilation.record import Compilation
+    from notsodeep.compilation.trained_record import TrainedCompilation
 
     with new_file(out, force):
-        compiled = Compilation.load(directory)
+        compiled = load(directory) if directory.is_dir() else Compilation.load(directory)
+        assert isinstance(compiled, Compilation | TrainedCompilation)  # it is a directory
         page = compiled.report(directory / "report.html" if out is None else out)
     if as_json:
-        print_json({**compiled.records["summary"], "report": str(page)})
+        trained = isinstance(compiled, TrainedCompilation)
+        summary = compiled.to_dict() if trained else compiled.records["summary"]
+        print_json({**summary, "report": str(page)})
     else:
         typer.echo(f"report:  {page}")
