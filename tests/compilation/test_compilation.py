@@ -67,14 +67,26 @@ def test_the_exported_network_is_the_one_that_was_measured(finished: Path) -> No
 
 
 def test_settings_are_stored_as_ever(finished: Path) -> None:
-    """Runs that an earlier version began can be resumed."""
+    """Or else the number of the format changes, and runs of other formats are rejected by name."""
     settings = json.loads((finished / "settings.json").read_text())["settings"]
     assert settings == {
         "deq": RELU.to_dict(), "data": "digits", "samples": 200, "test_samples": 60,
         "family": "leaky_relu", "kernel": "conjugate", "convention": "feature", "refine": False,
         "width": 48, "train": "readout", "epochs": 10, "seeds": 2, "seed": 0, "ridge": 0.01,
-        "tolerance": 1e-05, "gap_limit": 0.05, "accuracy_limit": 0.5,
+        "tolerance": 1e-05, "gap_limit": 0.05, "accuracy_limit": 0.5, "format": 2,
     }  # fmt: skip
+
+
+def test_runs_of_another_version_are_rejected_by_name(finished: Path, tmp_path: Path) -> None:
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(finished, copy)
+    stored = json.loads((copy / "settings.json").read_text())
+    del stored["settings"]["format"]
+    (copy / "settings.json").write_text(json.dumps(stored))
+    with pytest.raises(InvalidInput, match="another version of notsodeep"):
+        nsd.load(copy)
 
 
 def test_other_selections_of_the_same_data_are_other_runs(finished: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 import notsodeep as nsd
 from notsodeep.checks import FloatArray, IntArray
+from notsodeep.compilation.accuracy import Accuracy, row_error
 from notsodeep.compilation.labelled_rows import labelled_rows, set_apart
 from notsodeep.errors import DataCorrupted, InvalidInput, NotSerialisable
 
@@ -64,12 +65,47 @@ def test_the_verdict_is_the_printed_rule(compiled: nsd.Compilation) -> None:
     accurate = max(map(abs, compiled.accuracy.difference)) <= 0.5
     assert (verdict.word == "replaceable") == (close and accurate) == summary["replaceable"]
     assert verdict.rule.startswith("Rule: replaceable if the relative kernel gap")
-    assert len(verdict.reasons) == 3
+    assert "at its best scale" in verdict.reasons[0]
+    plain_is_as_good = summary["unmatched_scaled_gap"] <= summary["scaled_gap"]
+    assert any("plain network" in reason for reason in verdict.reasons) == plain_is_as_good
     assert verdict.conditions["scale of the data"].holds
     for text in (str(compiled), compiled._repr_html_()):
         assert verdict.headline in text
     assert len(repr(compiled)) < 300
     json.dumps(compiled.to_dict(), allow_nan=False)
+
+
+def test_the_headline_is_the_cheapest_tolerance_that_keeps_the_accuracy(
+    compiled: nsd.Compilation,
+) -> None:
+    front, summary = compiled.records["front"], compiled.records["summary"]
+    low, high = front["interval"]
+    accuracies = [point["accuracy"] for point in front["points"]]
+    kept = [low <= accuracy <= high for accuracy in accuracies]
+    assert kept[-1]  # the strict one itself
+    assert front["chosen"] == kept.index(True)
+    chosen = front["points"][front["chosen"]]
+    assert summary["tolerance"] == chosen["tolerance"]
+    assert summary["inference_ratio"] == chosen["inference"]["ratio"]
+    steps = [point["inference"]["steps"] for point in front["points"]]
+    assert steps == sorted(steps)
+    assert accuracies[-1] == pytest.approx(compiled.accuracy.draws["deq"][0], abs=0.051)
+    assert compiled.timing.training_step is None  # a ridge read-out has none
+
+
+def test_the_interval_knows_of_the_test_rows() -> None:
+    """Draws that agree with one another still share the luck of the rows."""
+    right = {
+        "matched": np.tile([True, True, False, True], (3, 1)),
+        "deq": np.tile([True, False, False, True], (3, 1)),
+    }
+    error = row_error(right)
+    assert error == pytest.approx(100.0 * np.std([0, 1, 0, 0], ddof=1) / 2.0)
+    draws = {"deq": (0.5, 0.5, 0.5), "matched": (0.75, 0.75, 0.75), "unmatched": (0.5, 0.5, 0.5)}
+    assert Accuracy(draws).difference == pytest.approx((25.0, 25.0))
+    low, high = Accuracy(draws, error).difference
+    assert (low + high) / 2.0 == pytest.approx(25.0)
+    assert high - low == pytest.approx(2.0 * 1.959964 * error, rel=1e-6)
 
 
 def test_pictures_and_pages(compiled: nsd.Compilation, tmp_path: Path) -> None:
@@ -185,7 +221,10 @@ def test_a_python_function_can_be_compiled_but_not_saved(tmp_path: Path) -> None
         ({"X_test": np.ones((30, 12)), "y_test": ["a"] * 30}, "labels that occur in y.*a"),
         ({"preprocessing": "thoery"}, "theory"),
         ({"random_state": -1}, "seed"),
-        ({"model": "relu"}, "model of compile must be a DeepEquilibrium. Got 'relu'"),
+        (
+            {"model": "relu"},
+            "model of compile must be a DeepEquilibrium or an EquilibriumCell. Got 'relu'",
+        ),
     ],
 )
 def test_wrong_arguments_are_named(arguments: dict[str, Any], message: str) -> None:

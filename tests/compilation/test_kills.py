@@ -25,7 +25,14 @@ COMPILE = [
     *("--samples", "200", "--test-samples", "60", "--family", "leaky_relu", "--no-refine"),
     *("--width", "48", "--seeds", "2"),
 ]
-CLOCK = {"seconds", "inference_ratio", "training_ratio"}
+CLOCK = {
+    "seconds",
+    "inference_ratio",
+    "training_ratio",
+    "strict_inference_ratio",
+    "tolerance",
+    "steps",
+}
 MANY = 50
 
 
@@ -66,7 +73,7 @@ def numbers(out: Path) -> dict[str, Any]:
         if path.suffix == ".npz":
             with np.load(path) as arrays:
                 found[path.name] = {name: arrays[name].tolist() for name in arrays.files}
-        elif path.stem != "timing":
+        elif path.stem not in ("timing", "front"):
             found[path.name] = without_clock(json.loads(path.read_text()))
     return found
 

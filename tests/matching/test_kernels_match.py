@@ -10,6 +10,7 @@ import pytest
 import notsodeep as nsd
 from notsodeep.matching import certificate_of_kernels
 from notsodeep.matching.certificate import ridge_accuracy
+from notsodeep.numerics.distances import kernel_distance
 
 RELU = nsd.DeepEquilibrium("relu", 0.2)
 TANH = nsd.DeepEquilibrium("tanh", 0.2)
@@ -206,3 +207,33 @@ def test_the_unmatched_network_was_called_baseline(
     restored = nsd.matching.Certificate.from_dict(form)
     assert restored.to_dict() == form
     assert str(restored) == str(certificate)
+
+
+def test_the_best_scale_is_the_best_in_operator_norm() -> None:
+    rng = np.random.default_rng(3)
+    A, B = (rng.normal(size=(30, 40)) for _ in range(2))
+    reference, other = A @ A.T, B @ B.T + np.diag(np.linspace(0.0, 60.0, 30))
+    found = kernel_distance(reference, other).scaled_gap
+    norm = np.linalg.norm(reference, 2)
+    gaps = [np.linalg.norm(reference - c * other, 2) / norm for c in np.linspace(0.0, 2.0, 2001)]
+    assert min(gaps) - 1e-3 < found <= min(gaps) + 1e-9  # the grid misses the kink by a little
+    frobenius = np.vdot(reference, other) / np.vdot(other, other)
+    assert found < np.linalg.norm(reference - frobenius * other, 2) / norm - 1e-3
+
+
+def test_the_certificate_says_what_centring_does() -> None:
+    X = np.random.default_rng(0).normal(size=(120, 40)) / np.sqrt(40)
+    relu = nsd.DeepEquilibrium("relu", sigma_a2=0.2)
+    found = nsd.match(relu, tau0=1.0, family="leaky_relu").certify(X)
+    deq = nsd.kernel(relu, X, convention="feature")
+    network = nsd.kernel(nsd.match(relu, tau0=1.0, family="leaky_relu").network, X)
+    H = np.eye(120) - 1.0 / 120
+    expected = {
+        "gap": np.linalg.norm(deq - network, 2) / np.linalg.norm(deq, 2),
+        "with_bias": np.linalg.norm(H @ (deq - network) @ H, 2) / np.linalg.norm(H @ deq @ H, 2),
+    }
+    assert found.uncentred == pytest.approx(expected, rel=1e-6)
+    assert found.uncentred["with_bias"] < 0.2 < found.uncentred["gap"]
+    assert "without centring" in str(found)
+    odd = nsd.match(nsd.DeepEquilibrium("tanh", 0.2), tau0=1.0, family="hard_tanh").certify(X)
+    assert odd.uncentred is None

@@ -39,7 +39,7 @@ def test_page_is_one_safe_file(run: Path) -> None:
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
     assert not re.findall(r'(?:src|href)="(?!#|data:)', page.replace("xlink:href", "href"))
-    assert page.count("<svg") == 4
+    assert page.count("<svg") == 5
     assert page.count('aria-label="') >= 4
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
@@ -88,6 +88,9 @@ def test_the_verdict_follows_the_evidence(
         "accuracy_difference": interval,
         "layers": 1,
         "family": "hard_tanh",
+        "uncentred": None,
     }
     assert verdict_word(summary) == word
     assert words in headline(summary)
+    centred = summary | {"uncentred": {"gap": 0.9, "with_bias": 0.02}}
+    assert ("This DEQ" in headline(summary)) == ("centred DEQ" in headline(centred))

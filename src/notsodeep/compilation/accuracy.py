@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 
@@ -20,6 +21,10 @@ class Accuracy:
     draws : Mapping of str to tuple of float
         For "deq", "matched" and "unmatched": one accuracy for each draw of the weights.  Draws with
         the same number go together.
+    row_error : float
+        Standard error of matched − deq, in percentage points, that comes from the choice of the
+        test rows: the deviation over the rows of how often a draw of one is right and of the other
+        is not, over √rows.
 
     Examples
     --------
@@ -31,6 +36,7 @@ class Accuracy:
     """
 
     draws: Mapping[str, tuple[float, ...]]
+    row_error: float = 0.0
 
     @property
     def mean(self) -> dict[str, float]:
@@ -44,8 +50,13 @@ class Accuracy:
 
     @property
     def difference(self) -> tuple[float, float]:
-        """The 95 % interval of the mean of matched − deq, in percentage points."""
-        return difference_interval(self.draws["matched"], self.draws["deq"])
+        """The 95 % interval of the mean of matched − deq, in percentage points.
+
+        For other draws of the weights and other test rows: the two errors add in squares.
+        """
+        return difference_interval(
+            self.draws["matched"], self.draws["deq"], row_error=self.row_error
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON form."""
@@ -54,6 +65,7 @@ class Accuracy:
             "mean": self.mean,
             "deviation": self.deviation,
             "difference": list(self.difference),
+            "row_error": self.row_error,
         }
 
     def __repr__(self) -> str:
@@ -66,11 +78,21 @@ class Accuracy:
 
 
 def difference_interval(
-    left: Sequence[float], right: Sequence[float], level: float = 0.95
+    left: Sequence[float], right: Sequence[float], level: float = 0.95, row_error: float = 0.0
 ) -> tuple[float, float]:
-    """Return a t-interval for the mean difference of paired accuracies, in percentage points."""
+    """Return a t-interval for the mean difference of paired accuracies, in percentage points.
+
+    `row_error` is a further standard error of that mean, normal and independent of the draws.
+    """
     differences = 100.0 * (np.array(left) - np.array(right))
     mean = float(differences.mean())
     error = float(differences.std(ddof=1)) / math.sqrt(len(differences))
     half = float(stats.t.ppf(0.5 + level / 2.0, len(differences) - 1)) * error
+    half = math.hypot(half, float(stats.norm.ppf(0.5 + level / 2.0)) * row_error)
     return mean - half, mean + half
+
+
+def row_error(right: Mapping[str, NDArray[np.bool_]]) -> float:
+    """Return `Accuracy.row_error` from who got which row right, arrays of shape (draws, rows)."""
+    differences = 100.0 * (right["matched"].mean(axis=0) - right["deq"].mean(axis=0))
+    return float(differences.std(ddof=1)) / math.sqrt(len(differences))

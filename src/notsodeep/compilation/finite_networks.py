@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from notsodeep.compilation.settings import DESCENT
 from notsodeep.data import Dataset, draw_rows
@@ -60,7 +61,9 @@ def train_network(
     """
     module = drawn_network(model, data, settings, index)
     record = fit_network(module, data, settings, index, checkpoint=checkpoint)
-    return module, {**record, "accuracy": accuracy_of(module, data.X_test, data.y_test)}
+    right = right_rows(module, data.X_test, data.y_test)
+    packed = np.packbits(right).tobytes().hex()
+    return module, {**record, "accuracy": float(right.mean()), "right": packed}
 
 
 def drawn_network(
@@ -136,13 +139,18 @@ def fit_network(
     return record
 
 
-def accuracy_of(module: torch.nn.Module, X: Any, y: Any) -> float:
-    """Return the share of rows whose largest output is their class."""
+def right_rows(module: torch.nn.Module, X: Any, y: Any) -> NDArray[np.bool_]:
+    """Return for each row whether the largest output is that of its class."""
     module.eval()
-    right = 0
     with torch.no_grad():
-        for start in range(0, len(X), 1024):
-            rows = torch.as_tensor(X[start : start + 1024], dtype=torch.float32)
-            guess = module(rows).argmax(dim=1).numpy()
-            right += int((guess == y[start : start + 1024]).sum())
-    return right / len(X)
+        guesses = [
+            module(torch.as_tensor(X[start : start + 1024], dtype=torch.float32)).argmax(dim=1)
+            for start in range(0, len(X), 1024)
+        ]
+    return np.asarray(torch.cat(guesses).numpy() == np.asarray(y))
+
+
+def unpacked_rows(packed: str, count: int) -> NDArray[np.bool_]:
+    """Return what `right_rows` has returned, from the record of a network."""
+    bits = np.unpackbits(np.frombuffer(bytes.fromhex(packed), np.uint8), count=count)
+    return bits.astype(bool)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.stats import binomtest
 
 from notsodeep.checks import FloatArray, IntArray
-from notsodeep.compilation.accuracy import Accuracy
+from notsodeep.compilation.accuracy import Accuracy, row_error
 from notsodeep.compilation.labelled_rows import input_digests, selection
 from notsodeep.compilation.pieces import MemoryPieces, Pieces
 from notsodeep.compilation.record import (
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 
 _CERTIFIED = 600  # held-out rows of the certificate, at most
+_TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4)  # at which people run DEQs, beside the one asked for
 _TIMED = 256  # rows in a batch that is timed
 _FIRST = "network-matched-0"  # the piece whose network is the product
 _BINS = 40  # of the eigenvalues, by their logarithm
@@ -117,12 +119,12 @@ def _gather(
     held_out = data.X_test[drawn], data.y_test[drawn]
     pieces.piece("certificate", lambda: _certificate(found, *held_out, pieces))
     pieces.piece("spectrum", lambda: _spectrum(settings, *held_out, pieces))
-    accuracy, module = _accuracies(settings, found, data, pieces, say)
+    accuracy, first = _accuracies(settings, found, data, pieces, say)
     say("timing")
-    times = pieces.piece("timing", lambda: _timing(settings, found, data))
-    say("exporting")
-    module = _first_network(settings, found, data, pieces, module)
-    pieces.piece("summary", lambda: _summary(settings, found, pieces, accuracy, times))
+    pieces.piece("timing", lambda: _timing(settings, found, data))
+    module = _first_network(settings, found, data, pieces, first.get("matched"))
+    pieces.piece("front", lambda: _front(settings, found, data, module, first.get("deq")))
+    pieces.piece("summary", lambda: _summary(settings, found, pieces, accuracy))
     return found, module
 
 
@@ -192,6 +194,12 @@ def _spectrum(
     edges = np.geomspace(0.9 * bottom, 1.1 * top, _BINS + 1)
     try:
         law = _limiting_law(settings, rows, labels)
+        mass = law.point_mass[1]
+        if mass > 0.0:  # it would dwarf the rest, or be missing from the picture
+            raise InvalidInput(
+                f"with more rows than features it puts {mass:.0%} of the eigenvalues at one point, "
+                "where the exact kernel has them spread out"
+            )
     except (InvalidInput, NotConverged) as error:
         pieces.arrays("spectrum", lambda: {"edges": edges, "shares": np.empty(0)})
         return {"law": None, "reason": str(error)}
@@ -221,13 +229,14 @@ def _models(found: Match) -> dict[str, DeepEquilibrium | ExplicitNetwork]:
 
 def _accuracies(
     settings: CompileSettings, found: Match, data: Dataset, pieces: Pieces, say: Say
-) -> tuple[Accuracy, ExplicitModule | None]:
-    """Train all networks, once for each seed; return the first matched one if it is new."""
-    from notsodeep.compilation.finite_networks import train_network
+) -> tuple[Accuracy, dict[str, Any]]:
+    """Train all networks, once for each seed; return also those of the first draw that are new."""
+    from notsodeep.compilation.finite_networks import train_network, unpacked_rows
 
     accuracies: dict[str, list[float]] = {role: [] for role in ROLES}
+    right: dict[str, list[Any]] = {role: [] for role in ROLES}
     total = settings.seeds * len(ROLES)
-    first: list[ExplicitModule] = []
+    first: dict[str, Any] = {}
     for index in range(settings.seeds):
         for role, model in _models(found).items():
             name = f"network-{role}-{index}"
@@ -235,16 +244,18 @@ def _accuracies(
             if not pieces.has(name):
                 say(f"training network {done} of {total}: {role}, draw {index + 1}")
 
-            def work(model: Any = model, index: int = index, name: str = name) -> dict[str, Any]:
-                place = pieces.work_directory(name)
+            def work(model: Any = model, role: str = role, index: int = index) -> dict[str, Any]:
+                place = pieces.work_directory(f"network-{role}-{index}")
                 module, record = train_network(model, data, settings, index, place)
-                if name == _FIRST:
-                    first.append(module)  # type: ignore[arg-type]
+                if index == 0:
+                    first[role] = module
                 return record
 
-            accuracies[role].append(pieces.piece(name, work)["accuracy"])
+            record = pieces.piece(name, work)
+            accuracies[role].append(record["accuracy"])
+            right[role].append(unpacked_rows(record["right"], len(data.y_test)))
     draws = {role: tuple(values) for role, values in accuracies.items()}
-    return Accuracy(draws), first[0] if first else None
+    return Accuracy(draws, row_error({role: np.array(rows) for role, rows in right.items()})), first
 
 
 def _timing(settings: CompileSettings, found: Match, data: Dataset) -> dict[str, Any]:
@@ -256,8 +267,48 @@ def _timing(settings: CompileSettings, found: Match, data: Dataset) -> dict[str,
     deq = build(found.deq, *sizes, **options)
     explicit = build(found.network, *sizes, **options)
     rows = data.X[draw_rows(data.X, _TIMED, settings.seed)]
-    table = time_against(deq, explicit, rows, tolerance=settings.tolerance)  # type: ignore[arg-type]
+    # A read-out is fitted once, by ridge regression: there is no training step to measure.
+    table = time_against(
+        deq,  # type: ignore[arg-type]
+        explicit,  # type: ignore[arg-type]
+        rows,
+        tolerance=settings.tolerance,
+        training=settings.train == "all",
+    )
     return table.to_dict()
+
+
+def _front(
+    settings: CompileSettings,
+    found: Match,
+    data: Dataset,
+    module: ExplicitModule,
+    deq: Any,
+) -> dict[str, Any]:
+    """Accuracy and cost of the first DEQ at several tolerances, beside the first network.
+
+    "chosen" is the loosest, and so the cheapest, whose accuracy lies in the 95 % interval (Clopper
+    and Pearson) of the one at the tolerance asked for.
+    """
+    from notsodeep.compilation.finite_networks import train_network
+    from notsodeep.networks.timing import tolerance_front
+
+    if deq is None:  # its record is there from an earlier call, the network is not
+        deq, _ = train_network(found.deq, data, settings, 0, None)
+    tolerances = [t for t in _TOLERANCES if t > settings.tolerance] + [settings.tolerance]
+    order = draw_rows(data.X_test, len(data.X_test), settings.seed)  # the first are timed
+    points = tolerance_front(
+        deq, module, data.X_test[order], data.y_test[order], tolerances, batch=_TIMED
+    )
+    rows = len(data.y_test)
+    low, high = binomtest(round(points[-1].accuracy * rows), rows).proportion_ci()
+    good = [k for k, point in enumerate(points) if low <= point.accuracy <= high]
+    return {
+        "rows": rows,
+        "interval": [float(low), float(high)],
+        "points": [asdict(point) for point in points],
+        "chosen": min(good),
+    }
 
 
 def _first_network(
@@ -288,9 +339,10 @@ def _summary(
     found: Match,
     pieces: Pieces,
     accuracy: Accuracy,
-    times: Mapping[str, Any],
 ) -> dict[str, Any]:
-    certificate = pieces.read("certificate")
+    certificate, times, front = (pieces.read(name) for name in ("certificate", "timing", "front"))
+    chosen, strict = front["points"][front["chosen"]], front["points"][-1]
+    step = times["training_step"]
     gap = certificate["matched"]["relative_gap"]
     interval = accuracy.difference
     close = gap <= settings.gap_limit
@@ -301,13 +353,20 @@ def _summary(
         "accuracy_close": as_accurate,
         "relative_gap": gap,
         "unmatched_relative_gap": certificate["baseline"]["relative_gap"],
+        "scaled_gap": certificate["matched"]["scaled_gap"],
+        "unmatched_scaled_gap": certificate["baseline"]["scaled_gap"],
+        "uncentred": certificate["uncentred"],
         "certified_rows": len(pieces.stored_arrays("certificate")["deq"]),
         "accuracy": accuracy.mean,
         "accuracy_deviation": accuracy.deviation,
         "accuracies": {role: list(values) for role, values in accuracy.draws.items()},
         "accuracy_difference": list(interval),
-        "inference_ratio": times["inference"]["ratio"],
-        "training_ratio": times["training_step"]["ratio"],
+        "accuracy_row_error": accuracy.row_error,
+        "tolerance": chosen["tolerance"],
+        "steps": chosen["inference"]["steps"],
+        "inference_ratio": chosen["inference"]["ratio"],
+        "strict_inference_ratio": strict["inference"]["ratio"],
+        "training_ratio": None if step is None else step["ratio"],
         "family": found.family,
         "layers": found.network.depth,
         "network": str(found.network),

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 NETWORK, ONNX = "network.safetensors", "network.onnx"
 PAGES = ("report.html",)
 
-_RECORDS = ("data", "certificate", "spectrum", "timing", "summary")
+_RECORDS = ("data", "certificate", "spectrum", "timing", "front", "summary")
 _ARRAYS = ("certificate", "spectrum")
 
 
@@ -165,13 +165,15 @@ class Compilation:
             convention=record["convention"],
             names=record["names"],
             difference=arrays["difference"],
+            uncentred=record["uncentred"],
         )
 
     @property
     def accuracy(self) -> Accuracy:
         """Test accuracies of the finite networks."""
-        draws = self.records["summary"]["accuracies"]
-        return Accuracy({role: tuple(draws[role]) for role in ROLES})
+        summary = self.records["summary"]
+        draws = {role: tuple(summary["accuracies"][role]) for role in ROLES}
+        return Accuracy(draws, summary["accuracy_row_error"])
 
     @property
     def timing(self) -> TimingTable:
@@ -182,6 +184,7 @@ class Compilation:
         work = {
             name: Timing(**{**record[name], "quartiles": tuple(record[name]["quartiles"])})
             for name in ("inference", "training_step")
+            if record[name] is not None
         }
         return TimingTable(**{**record, **work})
 
@@ -228,7 +231,8 @@ class Compilation:
         return (
             f"Compilation({self.verdict.word}: {summary['deq']} → {summary['network']}; kernel gap "
             f"{summary['relative_gap']:.2%}, accuracy {accuracy['matched']:.1%} against "
-            f"{accuracy['deq']:.1%}, inference {summary['inference_ratio']:.1f} × faster)"
+            f"{accuracy['deq']:.1%}, inference {summary['inference_ratio']:.1f} × faster than at "
+            f"tolerance {summary['tolerance']:g})"
         )
 
     def __str__(self) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from notsodeep import checks
+from notsodeep.errors import InvalidInput
 from notsodeep.matching import FAMILIES
 from notsodeep.models import (
     Convention,
@@ -17,6 +18,9 @@ from notsodeep.models import (
 )
 
 Training = Literal["readout", "all"]
+
+FORMAT = 2
+"""Of the pieces of a run.  Since 2 there are a front of tolerances and the rows each draw gets."""
 
 ROLES = ("deq", "matched", "unmatched")
 DESCENT: dict[str, Any] = {
@@ -110,15 +114,27 @@ class CompileSettings:
     def options(self) -> dict[str, Any]:
         """All but the model, as plain JSON values; without `selection` if there is none."""
         content = {name: value for name, value in vars(self).items() if name != "deq"}
-        if not content["selection"]:  # as in runs of earlier versions, which can be resumed
+        if not content["selection"]:
             del content["selection"]
         return content
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON form."""
-        return {"deq": self.deq.to_dict(), **self.options}
+        return {"deq": self.deq.to_dict(), **self.options, "format": FORMAT}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> CompileSettings:
-        """Turn the form made by `to_dict` back."""
-        return cls(**{**content, "deq": DeepEquilibrium.from_dict(content["deq"])})
+        """Turn the form made by `to_dict` back.
+
+        Raises
+        ------
+        InvalidInput
+            The run is of an earlier version, which measured less.
+        """
+        options = dict(content)
+        if options.pop("format", None) != FORMAT:
+            raise InvalidInput(
+                "This compile run was made by another version of notsodeep, and lacks what is "
+                "measured now. Compile again into a new directory, or with force=True (--force)."
+            )
+        return cls(**{**options, "deq": DeepEquilibrium.from_dict(options["deq"])})

@@ -276,6 +276,8 @@ def _network(state: ExplorerState, found: Match, data: Dataset) -> None:
     if built.timing is not None:
         rows = {"inference": built.timing.inference, "training": built.timing.training_step}
         for cell, (name, row) in zip(cells[1:], rows.items(), strict=True):
+            if row is None:
+                continue
             cell.metric(
                 f"DEQ's time, {name}", f"{row.ratio:.1f} ×",
                 help=f"{1e3 * row.deq_seconds:.2f} ms against {1e3 * row.explicit_seconds:.2f} ms "

@@ -14,7 +14,7 @@ from scipy import linalg
 from notsodeep import checks
 from notsodeep.checks import FloatArray, IntArray
 from notsodeep.models import Conditions
-from notsodeep.numerics.distances import KernelDistance, kernel_distance
+from notsodeep.numerics.distances import KernelDistance, kernel_distance, operator_norm
 from notsodeep.records import Plotted
 
 _RIDGE = 1e-3  # of the mean of the kernel's diagonal
@@ -38,6 +38,10 @@ class Certificate(Plotted):
     kernel, convention : str
     names : dict
         What "deq", "matched" and "baseline" are.
+    uncentred : dict or None
+        Relative gap of the matched network from the DEQ *without* centring: "gap" of the kernels as
+        they are, and "with_bias" of both kernels doubly centred, HKH with H = I − 11ᵀ/n, which is
+        all that read-outs with a bias see.  None if centring takes nothing off this DEQ.
     difference : ndarray of shape (n, n)
         K_deq − K_matched, rows ordered by class if labels were given.
     """
@@ -53,6 +57,7 @@ class Certificate(Plotted):
     convention: str
     names: dict[str, str]
     difference: FloatArray = field(repr=False)
+    uncentred: dict[str, float] | None = None
 
     @property
     def baseline(self) -> KernelDistance:
@@ -80,8 +85,8 @@ class Certificate(Plotted):
         rows: list[tuple[str, ...]] = [(f"on {len(self.difference)} rows", "matched", "unmatched")]
         measures = {
             "operator-norm gap": ("gap", "{:.4g}"),
-            "relative to the DEQ": ("relative_gap", "{:.3%}"),
-            "after best rescaling": ("scaled_gap", "{:.3%}"),
+            "relative, at the best scale": ("scaled_gap", "{:.3%}"),
+            "relative, as they are": ("relative_gap", "{:.3%}"),
             "Frobenius, relative": ("frobenius", "{:.3%}"),
             "spectra (Wasserstein)": ("spectra", "{:.3g}"),
             "kernel alignment": ("alignment", "{:.6f}"),
@@ -96,7 +101,17 @@ class Certificate(Plotted):
         failing = [verdict.name for verdict in self.conditions if verdict.holds is not True]
         note = f"conditions that do not hold: {', '.join(failing)}\n" if failing else ""
         networks = f"matched: {self.names['matched']}\nunmatched: {self.names['baseline']}\n"
-        return _framed(title, rows) + networks + note
+        return _framed(title, rows) + networks + self._about_centring + note
+
+    @property
+    def _about_centring(self) -> str:
+        if self.uncentred is None:
+            return ""
+        return (
+            "compared: the centred DEQ; from the DEQ without centring the matched network is\n"
+            f"{self.uncentred['gap']:.2%} away, {self.uncentred['with_bias']:.2%} if both read-outs "
+            "have a bias\n"
+        )
 
 
 def certificate_of_kernels(
@@ -110,10 +125,12 @@ def certificate_of_kernels(
     convention: str,
     names: dict[str, str],
     order: IntArray | None = None,
+    uncentred: FloatArray | None = None,
 ) -> Certificate:
     """Compare three kernel matrices on the same data.
 
-    `y` are labels or None; `order` is that of `ridge_accuracy`.
+    `y` are labels or None; `order` is that of `ridge_accuracy`; `uncentred` is the kernel of the
+    DEQ before it was centred.
     """
     accuracy = class_means = None
     by_class = np.arange(len(deq))
@@ -133,7 +150,24 @@ def certificate_of_kernels(
         convention=convention,
         names=names,
         difference=(deq - matched)[np.ix_(by_class, by_class)],
+        uncentred=None if uncentred is None else _gaps_before_centring(uncentred, matched),
     )
+
+
+def _gaps_before_centring(deq: FloatArray, matched: FloatArray) -> dict[str, float]:
+    gaps = {}
+    for name, pair in (
+        ("gap", (deq, matched)),
+        ("with_bias", (_doubly_centred(deq), _doubly_centred(matched))),
+    ):
+        gaps[name] = operator_norm(pair[0] - pair[1]) / operator_norm(pair[0])
+    return gaps
+
+
+def _doubly_centred(K: FloatArray) -> FloatArray:
+    """HKH, H = I − 11ᵀ/n: inner products of features about their mean."""
+    rows = K.mean(axis=0)
+    return np.asarray(K - rows - rows[:, None] + rows.mean())
 
 
 def ridge_accuracy(K: FloatArray, labels: IntArray, order: IntArray | None = None) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -68,7 +68,8 @@ class TimingTable:
     dtype : str
     threads, repeats : int
     inference, training_step : Timing
-        Outputs without gradients; outputs, cross entropy, gradients and SGD update.
+        Outputs without gradients; outputs, cross entropy, gradients and SGD update, None if that
+        was not measured.
     """
 
     deq: str
@@ -82,7 +83,7 @@ class TimingTable:
     threads: int
     repeats: int
     inference: Timing
-    training_step: Timing
+    training_step: Timing | None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON form."""
@@ -95,6 +96,8 @@ class TimingTable:
             f"tolerance {self.tolerance:g}, trainable: {self.trainable}, median of {self.repeats}",
         ]
         for name, row in (("inference", self.inference), ("training step", self.training_step)):
+            if row is None:
+                continue
             low, high = row.quartiles
             steps = f"{row.steps} + {row.backward_steps}" if row.backward_steps else f"{row.steps}"
             lines.append(
@@ -110,6 +113,7 @@ def time_against(
     X: Any,
     *,
     tolerance: float | None = None,
+    training: bool = True,
     repeats: int = 9,
 ) -> TimingTable:
     """Measure a DEQ and an explicit network beside each other, on one batch.
@@ -126,6 +130,8 @@ def time_against(
     X : array_like or Tensor of shape (batch, p)
     tolerance : float, optional
         Of the DEQ; its solver's by default.
+    training : bool
+        Measure a training step too.
     repeats : int, default 9
 
     Returns
@@ -168,8 +174,73 @@ def time_against(
         torch.get_num_threads(),
         repeats,
         _compare(variants, rival, rows, _inference, repeats),
-        _compare(variants, rival, rows, _training_step, repeats),
+        _compare(variants, rival, rows, _training_step, repeats) if training else None,
     )
+
+
+@dataclass(frozen=True)
+class FrontPoint:
+    """A DEQ at one tolerance: what it costs, and how accurate it is.
+
+    Attributes
+    ----------
+    tolerance : float
+        Relative, of the fixed point.
+    accuracy : float
+        Share of the test rows that it gets right.
+    inference : Timing
+    """
+
+    tolerance: float
+    accuracy: float
+    inference: Timing
+
+
+def tolerance_front(
+    deq: EquilibriumNetwork,
+    explicit: ExplicitModule,
+    X: Any,
+    y: Any,
+    tolerances: Sequence[float],
+    *,
+    batch: int = 256,
+    repeats: int = 9,
+) -> list[FrontPoint]:
+    """Measure a trained DEQ at several tolerances, beside an explicit network.
+
+    Parameters
+    ----------
+    deq : EquilibriumNetwork
+    explicit : ExplicitModule
+        Of the same width, inputs, outputs, dtype and `trainable`.
+    X, y : array_like of shape (n, p) and (n,)
+        Test rows and their classes; the first `batch` rows are timed.
+    tolerances : sequence of float
+    batch, repeats : int
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> deq = nsd.build(nsd.DeepEquilibrium("tanh", 0.2), 8, 64, 2, rng=0)
+    >>> net = nsd.build(nsd.ExplicitNetwork(["hard_tanh"]), 8, 64, 2, rng=0)
+    >>> X, y = np.random.default_rng(0).normal(size=(16, 8)), np.arange(16) % 2
+    >>> loose, strict = tolerance_front(deq, net, X, y, (1e-1, 1e-5), repeats=3)
+    >>> loose.inference.steps < strict.inference.steps
+    True
+    """
+    rows = tensor_rows(X, deq, "tolerance_front")
+    labels = torch.as_tensor(np.asarray(y))
+    points = []
+    for tolerance in tolerances:
+        table = time_against(
+            deq, explicit, rows[:batch], tolerance=tolerance, training=False, repeats=repeats
+        )
+        variant = _variant(deq, table.inference.solver, tolerance).eval()
+        with torch.no_grad():
+            guesses = torch.cat([variant(part).argmax(dim=1) for part in torch.split(rows, 1024)])
+        accuracy = float((guesses == labels).double().mean())
+        points.append(FrontPoint(tolerance, accuracy, table.inference))
+    return points
 
 
 def _variant(deq: EquilibriumNetwork, solver: str, tolerance: float | None) -> EquilibriumNetwork:

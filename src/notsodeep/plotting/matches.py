@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -164,6 +164,27 @@ def draw_eigenvalue_scatter(
     axes.set_title("eigenvalues, one by one")
     axes.set_xlabel("DEQ")
     axes.set_ylabel("network")
+    axes.legend(frameon=False)
+
+
+def draw_front(axes: Axes, front: Mapping[str, Any]) -> None:
+    """Draw accuracy against cost of a DEQ at several tolerances; the network costs 1."""
+    points = front["points"]
+    costs = [point["inference"]["ratio"] for point in points]
+    accuracies = [100.0 * point["accuracy"] for point in points]
+    low, high = (100.0 * end for end in front["interval"])
+    axes.axhspan(low, high, color=MUTED, alpha=0.15, lw=0)
+    axes.plot(costs, accuracies, "o-", ms=4, color=DEEP, label="DEQ")
+    for cost, accuracy, point in zip(costs, accuracies, points, strict=True):
+        axes.annotate(
+            f"{point['tolerance']:g}", (cost, accuracy), (0, 6), textcoords="offset points",
+            ha="center", fontsize="small",
+        )  # fmt: skip
+    axes.axvline(1.0, color=SHALLOW, label="network")
+    axes.set_xscale("log")
+    axes.set_title("cost of the DEQ")
+    axes.set_xlabel("time of inference, in calls of the network")
+    axes.set_ylabel("test accuracy in %")
     axes.legend(frameon=False)
 
 

@@ -18,6 +18,7 @@ from notsodeep.plotting.matches import (
     draw_activations,
     draw_difference,
     draw_eigenvalue_scatter,
+    draw_front,
     draw_spectra,
 )
 from notsodeep.report.page import inline_figure, write_page
@@ -26,8 +27,8 @@ _COLOURS = {"replaceable": "yes", "not shown": "open", "not replaceable": "no"}
 _WORDS = {True: "holds", False: "fails", None: "undecided"}
 _DISTANCES = {
     "operator-norm gap": ("gap", "{:.4g}"),
-    "relative to the DEQ's kernel": ("relative_gap", "{:.3%}"),
-    "after best rescaling": ("scaled_gap", "{:.3%}"),
+    "relative to the DEQ's kernel, at the best scale": ("scaled_gap", "{:.3%}"),
+    "relative to the DEQ's kernel, as they are": ("relative_gap", "{:.3%}"),
     "Frobenius, relative": ("frobenius", "{:.3%}"),
     "spectra, Wasserstein distance": ("spectra", "{:.3g}"),
     "kernel alignment": ("alignment", "{:.6f}"),
@@ -53,11 +54,12 @@ def _content(compiled: Compilation) -> dict[str, Any]:
         "colour": _COLOURS[verdict.word],
         "sentences": verdict.reasons,
         "rule": verdict.rule,
-        "facts": _facts(summary, records["timing"]),
+        "facts": _facts(summary),
         "match": compiled.match,
         "refinement": _refinement(compiled.match),
         "coefficients": _coefficients(compiled.match),
-        "figures": _figures(arrays, compiled.arrays["spectrum"]),
+        "figures": _figures(arrays, compiled.arrays["spectrum"], records["front"]),
+        "front": _front(records["front"]),
         "certified": len(arrays["deq"]),
         "distances": _distances(certificate),
         "trained": _trained(settings),
@@ -70,14 +72,17 @@ def _content(compiled: Compilation) -> dict[str, Any]:
     }
 
 
-def _facts(summary: Mapping[str, Any], timing: Mapping[str, Any]) -> list[dict[str, str]]:
+def _facts(summary: Mapping[str, Any]) -> list[dict[str, str]]:
     accuracy = summary["accuracy"]
     return [
         {"value": f"{summary['relative_gap']:.2%}", "label": "kernel gap, held-out rows"},
         {"value": f"{100 * accuracy['matched']:.1f} %", "label": "accuracy of the network"},
         {"value": f"{100 * accuracy['deq']:.1f} %", "label": "accuracy of the DEQ"},
-        {"value": f"{summary['inference_ratio']:.1f} ×", "label": "faster in inference"},
-        {"value": str(timing["inference"]["steps"]), "label": "steps of the DEQ's solver"},
+        {
+            "value": f"{summary['inference_ratio']:.1f} ×",
+            "label": f"faster than the DEQ at tolerance {summary['tolerance']:g}",
+        },
+        {"value": str(summary["steps"]), "label": "steps of the DEQ's solver there"},
     ]
 
 
@@ -106,7 +111,9 @@ def _coefficients(match: Match) -> list[dict[str, str]]:
     ]
 
 
-def _figures(arrays: Mapping[str, Any], spectrum: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _figures(
+    arrays: Mapping[str, Any], spectrum: Mapping[str, Any], front: Mapping[str, Any]
+) -> list[dict[str, Any]]:
     layers = [arrays[name] for name in sorted(arrays) if name.startswith("layer_")]
     law = spectrum["shares"]
     drawings: list[tuple[Callable[[Axes], None], str, str]] = [
@@ -134,6 +141,12 @@ def _figures(arrays: Mapping[str, Any], spectrum: Mapping[str, Any]) -> list[dic
             lambda axes: draw_difference(axes, arrays["difference"]),
             "Heat map of the difference of the two kernel matrices, rows sorted by class.",
             "DEQ minus network, rows sorted by class.",
+        ),
+        (
+            lambda axes: draw_front(axes, front),
+            "Accuracy of the DEQ against its cost at several tolerances of its solver.",
+            "What the DEQ costs, in calls of the network, and how accurate it is, at several "
+            "tolerances of its solver; the band is the 95 % interval at the strictest.",
         ),
     ]
     figures = []
@@ -186,6 +199,8 @@ def _times(timing: Mapping[str, Any]) -> list[dict[str, str]]:
     rows = []
     for label, name in (("inference", "inference"), ("training step", "training_step")):
         row = timing[name]
+        if row is None:
+            continue
         low, high = row["quartiles"]
         rows.append(
             {
@@ -194,6 +209,23 @@ def _times(timing: Mapping[str, Any]) -> list[dict[str, str]]:
                 "network": f"{1e3 * row['explicit_seconds']:.2f} ms",
                 "ratio": f"{row['ratio']:.1f} × ({low:.1f}–{high:.1f})",
                 "solver": f"{row['solver'].replace('_', ' ')}, {row['steps']} steps",
+            }
+        )
+    return rows
+
+
+def _front(front: Mapping[str, Any]) -> list[dict[str, str]]:
+    rows = []
+    for index, point in enumerate(front["points"]):
+        work = point["inference"]
+        low, high = work["quartiles"]
+        rows.append(
+            {
+                "tolerance": f"{point['tolerance']:g}",
+                "steps": f"{work['steps']} ({work['solver'].replace('_', ' ')})",
+                "accuracy": f"{100 * point['accuracy']:.2f} %",
+                "ratio": f"{work['ratio']:.1f} × ({low:.1f}–{high:.1f})",
+                "mark": "headline" if index == front["chosen"] else "",
             }
         )
     return rows
@@ -218,18 +250,11 @@ def _number(value: float) -> str:
 
 def _law(spectrum: Mapping[str, Any]) -> str:
     if spectrum["law"] is None:
-        return f"No limiting law is drawn: {spectrum['reason']}"
+        return f"No limiting law is drawn: {spectrum['reason'].rstrip('.')}."
     law = spectrum["law"]
     spikes = [f"{spike['value']:.3g}" for spike in law["spikes"]]
     listed = f" It predicts isolated eigenvalues at {', '.join(spikes)}." if spikes else ""
-    place, mass = law["point_mass"]
-    atom = (
-        f" With more samples than features it puts {mass:.0%} of the eigenvalues at {place:.3g}, "
-        "where the exact kernel has them spread out; the picture leaves that out."
-        if mass
-        else ""
-    )
-    return f"The limiting law uses {spectrum['reason']}.{listed}{atom}"
+    return f"The limiting law uses {spectrum['reason']}.{listed}"
 
 
 def _code(directory: Path | None) -> str:
