@@ -107,10 +107,10 @@ class Certificate(Plotted):
     def _about_centring(self) -> str:
         if self.uncentred is None:
             return ""
+        gap, with_bias = self.uncentred["gap"], self.uncentred["with_bias"]
         return (
             "compared: the centred DEQ; from the DEQ without centring the matched network is\n"
-            f"{self.uncentred['gap']:.2%} away, {self.uncentred['with_bias']:.2%} if both read-outs "
-            "have a bias\n"
+            f"{gap:.2%} away, {with_bias:.2%} if both read-outs have a bias\n"
         )
 
 
