@@ -48,7 +48,8 @@ SERIES_BOUND = 1e-14
 _LENGTHS = (24, 48, 96, 192, 384)  # of the series; the first that does at ρ = 1, or the last
 _TOLERATED = 1e-9  # remainder of the longest series that is better than single pairs, hours long
 _LEVELS = 8  # classes of scales that have tables of terms of their own
-_COEFFICIENTS = 1 << 26  # bytes of Hermite coefficients that a tile may hold
+_SHORT = 48  # terms that most pairs of images can do with
+_COEFFICIENTS = 1 << 27  # bytes of Hermite coefficients that a tile may hold
 _FLOOR = 1e-8  # scales below this share of an image's largest count as that: no entry sees it
 _BEND = 0.05  # tables over scales are even in log(τ + this·min(1, largest scale))
 _NODES = (24, 48, 96, 192)
@@ -224,6 +225,10 @@ class PixelLayer:
             self.both, self.cross = right**2 + left**2, 2.0 * right * left
         self.degree = base.degree if isinstance(base, AbstractPolynomial) else None
         self.bound = SERIES_BOUND
+        self._preparing = threading.RLock()
+        self._tables: dict[int, IntArray] = {}
+        self._relative: dict[int, ScaleFunction] = {}
+        self._kept: dict[int, FloatArray] = {}
         self._range: tuple[float, float] | None = None
 
     def squares(self, variances: FloatArray) -> FloatArray:
@@ -272,25 +277,31 @@ class PixelLayer:
         return np.column_stack([moments.square / self._unit(scales), moments.slope_square])
 
     @cached_property
-    def terms(self) -> int:
-        """Length of the series: enough for ρ = 1 if any length is."""
+    def lengths(self) -> tuple[int, ...]:
+        """Lengths of the series to try: a short one, and one for ρ = 1 if any length is."""
         if self.kind == compiled.HINGE:
-            return 1
+            return (1,)
         if self.degree is not None:
             step = compiled.TERMS_STEP
-            return max(step * -(-(self.degree + 1) // step), 2 * step)
+            return (max(step * -(-(self.degree + 1) // step), 2 * step),)
         for terms in _LENGTHS:
-            table = self._terms_table(terms)
-            if table[-1, compiled.BINS] > 0:
+            if self._terms_table(terms)[-1, compiled.BINS] > 0:
                 break
-        return terms
+        return (_SHORT, terms) if terms > _SHORT else (terms,)
 
-    @cached_property
-    def table(self) -> IntArray:
+    def terms(self, attempt: int) -> int:
+        """Length of the series in an attempt; the last one is for all attempts after it."""
+        return self.lengths[min(attempt, len(self.lengths) - 1)]
+
+    def table(self, attempt: int) -> IntArray:
         """Terms needed by scales of each level at each |ρ|, shape (levels, BINS + 2)."""
-        if self.kind == compiled.HINGE:
-            return np.zeros((_LEVELS, compiled.BINS + 2), dtype=np.int64)
-        return self._terms_table(self.terms)
+        terms = self.terms(attempt)
+        with self._preparing:
+            if terms not in self._tables:
+                hinge = self.kind == compiled.HINGE
+                empty = np.zeros((_LEVELS, compiled.BINS + 2), dtype=np.int64)
+                self._tables[terms] = empty if hinge else self._terms_table(terms)
+        return self._tables[terms]
 
     def _terms_table(self, terms: int) -> IntArray:
         """By Parseval, as `samples.terms_table`; the worst over the scales of a level and below."""
@@ -330,17 +341,30 @@ class PixelLayer:
         """Upper ends of the classes of scales."""
         return np.asarray(self.scales.max() * np.arange(1, _LEVELS + 1) / _LEVELS)
 
-    def coefficients(self, rows: slice) -> FloatArray:
-        """Hermite coefficients of some images, shape (rows, P, terms)."""
-        scales = self.scales[rows]
-        if self.kind == compiled.HINGE:
-            return np.zeros((*scales.shape, 1))
-        return np.asarray(self._relative(scales) * np.sqrt(self._unit(scales))[..., None])
+    def coefficients(self, rows: slice, attempt: int) -> FloatArray:
+        """Hermite coefficients of some images, shape (rows, P, terms).
 
-    @cached_property
-    def _relative(self) -> ScaleFunction:
+        They are kept for all images where there is room: up to an eighth of the free memory.
+        """
+        if self.kind == compiled.HINGE:
+            return np.zeros((*self.scales[rows].shape, 1))
+        terms = self.terms(attempt)
+        with self._preparing:
+            if terms not in self._relative:
+                self._relative[terms] = self._stand_in(terms)
+            needed = 8 * self.scales.size * terms
+            if terms not in self._kept and needed <= checks.available_memory() // 8:
+                self._kept[terms] = self._evaluated(self.scales, terms)
+        if terms in self._kept:
+            return self._kept[terms][rows]
+        return self._evaluated(self.scales[rows], terms)
+
+    def _evaluated(self, scales: FloatArray, terms: int) -> FloatArray:
+        return np.asarray(self._relative[terms](scales) * np.sqrt(self._unit(scales))[..., None])
+
+    def _stand_in(self, terms: int) -> ScaleFunction:
         def relative(tau: FloatArray) -> FloatArray:
-            values = self.activation.hermite_coefficients(tau, self.terms)
+            values = self.activation.hermite_coefficients(tau, terms)
             return np.asarray(values / np.sqrt(self._unit(tau))[:, None])
 
         return self._at.stand_in(relative)
@@ -429,13 +453,13 @@ class ConvolutionPlan:
     def estimated_seconds(self) -> float:
         """Estimate the time of the whole kernel from some pairs, on the threads there are."""
         n, m = self.shape
-        rows, columns = slice(0, min(n, 2)), slice(0, min(m, 2 * compiled.LANES))
+        rows, columns = slice(0, min(n, 4)), slice(0, min(m, SIDE))
         block = _Block(self, rows, columns)
         first = np.zeros(rows.stop, dtype=np.int64)
+        block.solve(self._offsets[0], first)  # compiled code is loaded
+        start = time.thread_time()  # of this thread alone: the machine may have other work
         block.solve(self._offsets[0], first)
-        start = time.perf_counter()
-        block.solve(self._offsets[0], first)
-        seconds = time.perf_counter() - start
+        seconds = time.thread_time() - start
         pixels = rows.stop * columns.stop * len(self._offsets[0].index1)
         return seconds / pixels * self.work / thread_count()
 
@@ -598,10 +622,20 @@ class ConvolutionPlan:
     @property
     def _block_side(self) -> int:
         """Images on each side of a block, so that Hermite coefficients fit into their budget."""
-        terms = sum(layer.terms for layer in self._layers)
+        terms = sum(layer.terms(self._first_attempt) for layer in self._layers)
         pixels = self.model.grid[0] * self.model.grid[1]
         most = _COEFFICIENTS // (16 * pixels * terms)
         return max(compiled.LANES, min(SIDE, most // compiled.LANES * compiled.LANES))
+
+    @cached_property
+    def _first_attempt(self) -> int:
+        """Which length of the series to begin with, by some pairs: not by what came before."""
+        if all(len(layer.lengths) == 1 for layer in self._layers):
+            return 0
+        n, m = self.shape
+        rows, columns = slice(0, min(n, 4)), slice(max(0, m - 64), m)
+        block = _Block(self, rows, columns, 0)
+        return int(block.attempt(self._offsets[0], np.zeros(rows.stop, dtype=np.int64))[1].any())
 
     def _block(self, rows: slice, columns: slice) -> FloatArray:
         """Both kernels of some rows with some columns, all offsets."""
@@ -622,6 +656,11 @@ class ConvolutionPlan:
             for kernel in both:
                 kernel[lower] = kernel.T[lower]
         return both
+
+    @property
+    def has_longer_series(self) -> bool:
+        """Whether there is more to try than the short series."""
+        return any(len(layer.lengths) > 1 for layer in self._layers)
 
     def count_careful(self, pairs: int) -> None:
         """Count pairs that were done one by one."""
@@ -655,7 +694,7 @@ class ConvolutionPlan:
     def report(self) -> None:
         """Log how the kernel was computed."""
         if self.explanation.route == "series":
-            lengths = {layer.terms for layer in self._layers if layer.kind == compiled.SERIES}
+            lengths = {length for layer in self._layers for length in layer.lengths}
             self.explanation.terms = tuple(sorted(lengths))
             self.explanation.bound = max(layer.bound for layer in self._layers)
         logger.info("%s kernel, %d × %d: %s", self.model, *self.shape, self.explanation)
@@ -698,8 +737,15 @@ def _injected(model: ConvolutionalModel, images: FloatArray) -> tuple[FloatArray
 class _Block:
     """Some rows with some columns, laid out for the compiled loops."""
 
-    def __init__(self, plan: ConvolutionPlan, rows: slice, columns: slice) -> None:
-        self.plan = plan
+    def __init__(
+        self,
+        plan: ConvolutionPlan,
+        rows: slice,
+        columns: slice,
+        attempt: int | None = None,
+    ) -> None:
+        self.plan, self._place = plan, (rows, columns)
+        self._attempt = plan._first_attempt if attempt is None else attempt
         shift = 0 if plan.Y is None else plan._split
         self.rows = rows
         self.columns = slice(columns.start + shift, columns.stop + shift)
@@ -713,13 +759,15 @@ class _Block:
         self._scales2 = _columns_last(scales2, 1.0)
         squares2 = np.stack([layer.square[self.columns] for layer in layers])
         self._squares2 = _columns_last(squares2, 1.0)
-        left = [layer.coefficients(rows) for layer in layers]
+        left = [layer.coefficients(rows, self._attempt) for layer in layers]
         same = self.rows == self.columns
-        right = left if same else [layer.coefficients(self.columns) for layer in layers]
+        right = (
+            left if same else [layer.coefficients(self.columns, self._attempt) for layer in layers]
+        )
         self._left = np.ascontiguousarray(np.concatenate(left, axis=-1))
         self._right = _columns_last(np.concatenate(right, axis=-1)[None], 0.0)[0]
         self._starts = np.cumsum([0, *(part.shape[-1] for part in left[:-1])])
-        self._tables = np.stack([layer.table for layer in layers])
+        self._tables = np.stack([layer.table(self._attempt) for layer in layers])
         self._levels1, self._levels2 = self._make_levels(scales2)
 
     def _make_levels(self, scales2: FloatArray) -> tuple[IntArray, IntArray]:
@@ -741,6 +789,15 @@ class _Block:
 
     def solve(self, offset: Offset, first: IntArray) -> FloatArray:
         """Both kernels, shape (2, rows, columns), as far as one offset contributes to them."""
+        both, marked = self.attempt(offset, first)
+        if marked.any() and self._attempt == 0 and self.plan.has_longer_series:
+            both, marked = _Block(self.plan, *self._place, 1).attempt(offset, first)
+        if marked.any():
+            self._finish(offset, first, both)
+        return both
+
+    def attempt(self, offset: Offset, first: IntArray) -> tuple[FloatArray, IntArray]:
+        """Both kernels by series of one length, and how many pairs of each row were marked."""
         plan, cell = self.plan, self.plan.model.cell
         width = self._scales2.shape[-1]
         both = np.zeros((2, self.shape[0], width))
@@ -760,10 +817,7 @@ class _Block:
             self._squares1, self._squares2, self._left, self._right, self._starts, self._tables,
             self._levels1, self._levels2, plan._feature, marked,
         )  # fmt: skip
-        both = both[:, :, : self.shape[1]]
-        if marked.any():
-            self._finish(offset, first, both)
-        return both
+        return both[:, :, : self.shape[1]], marked
 
     def _finish(self, offset: Offset, first: IntArray, both: FloatArray) -> None:
         """Do the pairs that the compiled loops have marked, by closed forms or quadrature."""
