@@ -107,6 +107,8 @@ def gaps(model: DeepEquilibrium, p: int, convention: str, kernel: str) -> dict[s
     mixture = nsd.data.paper_mixture(dimension=p)
     X, y = mixture.sample(int(0.8 * p), rng=1)
     stats = mixture.statistics(X, y)
+    if model != RAW:  # four coefficients are about a model that is centred at just this scale
+        model = model.centred(stats.tau0)
     K = nsd.kernel(model, X, kind=kernel, convention=convention)
     options = {"kernel": kernel, "convention": convention}
     return {

@@ -25,6 +25,16 @@ SigmaOption = Annotated[float, typer.Option(help="Variance of the recurrent weig
 KinkOption = Annotated[
     list[float] | None, typer.Option(help="A kink of the formula; may be repeated.")
 ]
+LayerOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="A layer of the cell, like 'tanh weight=.5 inject=.6 bias=.1'; may be repeated. "
+        "Instead of --activation and --sigma-a2."
+    ),
+]
+CellOption = Annotated[
+    Path | None, typer.Option(help="A TOML file with a [[layer]] table for each layer.")
+]
 DataOption = Annotated[
     str, typer.Option(help="A data set (notsodeep data list), or a .npz, .csv or directory.")
 ]
@@ -74,15 +84,40 @@ ConfigOption = Annotated[
 ]
 
 
-def equilibrium(activation: str, sigma_a2: float, kinks: Iterable[float] | None) -> DeepEquilibrium:
+def equilibrium(
+    activation: str,
+    sigma_a2: float,
+    kinks: Iterable[float] | None,
+    layer: Iterable[str] | None = None,
+    cell: Path | None = None,
+) -> DeepEquilibrium:
     """Make the DEQ that the options describe; an activation is a name or else a formula."""
     from notsodeep.activations import from_formula, named
-    from notsodeep.models import DeepEquilibrium
+    from notsodeep.models import DeepEquilibrium, Dense
 
+    if layer and cell is not None:
+        raise InvalidInput("cell must be left out beside --layer: both describe the layers.")
+    if layer:
+        return DeepEquilibrium(cell=[Dense.from_text(text) for text in layer])
+    if cell is not None:
+        return DeepEquilibrium(cell=[Dense.from_options(form) for form in _layers_in(cell)])
     points = tuple(kinks or ())
     is_name = activation.isidentifier() and activation != "x" and not points
     phi = named(activation) if is_name else from_formula(activation, kinks=points)
     return DeepEquilibrium(phi, sigma_a2)
+
+
+def _layers_in(path: Path) -> list[dict[str, Any]]:
+    """Read the [[layer]] tables of a TOML file."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidInput(f"cell must name a TOML file. Got {path}: {error}.") from error
+    layers = content.get("layer")
+    tables = isinstance(layers, list) and all(isinstance(layer, dict) for layer in layers)
+    if set(content) != {"layer"} or not tables:
+        raise InvalidInput(f"cell must hold [[layer]] tables and nothing else. Got {path}.")
+    return list(content["layer"])
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import typer
 
 from notsodeep.cli.options import (
     ActivationOption,
+    CellOption,
     ClusterOption,
     ConfigOption,
     ConventionOption,
@@ -19,6 +20,7 @@ from notsodeep.cli.options import (
     JsonOption,
     KernelOption,
     KinkOption,
+    LayerOption,
     SeedOption,
     SigmaOption,
     equilibrium,
@@ -39,6 +41,8 @@ def match_command(
     activation: ActivationOption = "relu",
     sigma_a2: SigmaOption = 0.2,
     kink: KinkOption = None,
+    layer: LayerOption = None,
+    cell: CellOption = None,
     tau0: Annotated[float | None, typer.Option(help="Scale of the data; 1 by default.")] = None,
     data: Annotated[str | None, typer.Option(help="Match on a data set instead.")] = None,
     samples: SamplesOption = 600,
@@ -70,7 +74,7 @@ def match_command(
             place = {"X": load(data, samples=samples, rng=seed).X}
         say("matching")
         found = match(
-            equilibrium(activation, sigma_a2, kink),
+            equilibrium(activation, sigma_a2, kink, layer, cell),
             family=family if family == "auto" else named(family, layers=layers),
             kernel=kernel,  # type: ignore[arg-type]  # checked inside
             convention=convention,  # type: ignore[arg-type]
@@ -92,6 +96,8 @@ def kernel_command(
     activation: ActivationOption = "relu",
     sigma_a2: SigmaOption = 0.2,
     kink: KinkOption = None,
+    layer: LayerOption = None,
+    cell: CellOption = None,
     data: DataOption = "digits",
     samples: SamplesOption = None,
     kernel: KernelOption = "conjugate",
@@ -120,7 +126,7 @@ def kernel_command(
     """
     from notsodeep.models import checked_choice
 
-    deq = equilibrium(activation, sigma_a2, kink)
+    deq = equilibrium(activation, sigma_a2, kink, layer, cell)
     checked_choice(deq, kernel, convention, "kernel")
     stored = out.suffix == ".zarr"
     if not stored and (cluster is not None or verify):
@@ -128,7 +134,8 @@ def kernel_command(
         raise InvalidInput(f"{needed} of kernel must come with a .zarr store. Got --out {out}.")
     with new_file(None if stored else out, force):
         rows = _rows(data, samples, seed)
-        model = deq.centred(_scale(rows.X)) if centred else deq
+        # A cell is taken as it is described; it need not have a centred form.
+        model = deq.centred(_scale(rows.X)) if centred and deq.is_vanilla else deq
         n = len(rows.X)
         chosen: dict[str, Any] = {"kernel": kernel, "convention": convention, "dtype": dtype}
         record = {**chosen, "model": model.to_dict(), "shape": [n, n], "file": str(out)}
@@ -155,6 +162,8 @@ def spectrum_command(
     activation: ActivationOption = "tanh",
     sigma_a2: SigmaOption = 0.2,
     kink: KinkOption = None,
+    layer: LayerOption = None,
+    cell: CellOption = None,
     data: DataOption = "gaussian_mixture",
     samples: SamplesOption = None,
     kernel: KernelOption = "conjugate",
@@ -175,7 +184,8 @@ def spectrum_command(
     with new_file(out, force):
         rows = _rows(data, samples, seed)
         statistics, population = _statistics(rows)
-        deq = equilibrium(activation, sigma_a2, kink).centred(statistics.tau0)
+        deq = equilibrium(activation, sigma_a2, kink, layer, cell)
+        deq = deq.centred(statistics.tau0) if deq.is_vanilla else deq
         say("random-matrix equivalent")
         eq = equivalent(deq, rows.X, statistics, kernel=kernel, convention=convention)  # type: ignore[arg-type]
         say("limiting law")

@@ -94,6 +94,40 @@ class Dense:
             **{**{name: data[name] for name in names}, "activation": from_dict(data["activation"])}
         )
 
+    @classmethod
+    def from_text(cls, text: str) -> Self:
+        """Read a layer as it is typed in a command: an activation and its options.
+
+        Examples
+        --------
+        >>> Dense.from_text("tanh weight=.5 inject=.6 normalise=feature").inject
+        0.6
+        """
+        words = str(text).split()
+        owner = f"a {cls.kind} layer"
+        if not words or "=" in words[0] or any(word.count("=") != 1 for word in words[1:]):
+            requirement = "be an activation and options, like 'tanh weight=.5 inject=.6'"
+            raise checks.refusal("text", owner, requirement, repr(text))
+        return cls.from_options({"activation": words[0], **dict(w.split("=") for w in words[1:])})
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Self:
+        """Make a layer from options by name, numbers being numbers or their text."""
+        owner = f"a {cls.kind} layer"
+        values: dict[str, Any] = {}
+        for name, value in options.items():
+            checks.known_name(name, [field.name for field in fields(cls)], f"option of {owner}")
+            if name in ("weight", "inject", "bias"):
+                try:
+                    value = float(value)
+                except (TypeError, ValueError):
+                    raise checks.refusal(name, owner, "be a number", repr(value)) from None
+            values[name] = value
+        for name in ("activation", "weight"):
+            if name not in values:
+                raise checks.refusal(name, owner, "be given", "no such option")
+        return cls(**values)
+
     def __str__(self) -> str:
         numbers = [self.weight, self.inject, self.bias]
         while len(numbers) > 1 and numbers[-1] == 0.0:
