@@ -121,7 +121,8 @@ def match(
         raise checks.refusal("X", owner, "be given for refine=True", None, remedy)
     if rows is not None:
         tau0 = float(np.sqrt(np.einsum("ij,ij->", rows, rows) / len(rows)))
-    require_varying(deq.activation, 1.0 if tau0 is None else tau0, owner)
+    for layer in deq.cell:
+        require_varying(layer.activation, 1.0 if tau0 is None else tau0, owner)
     problem = Problem(
         deq=deq,
         tau0=tau0,
