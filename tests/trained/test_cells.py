@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import notsodeep as nsd
-from notsodeep.errors import InvalidInput
+from notsodeep.errors import InvalidInput, NotConverged
 from notsodeep.trained import EquilibriumCell
 
 
@@ -99,7 +99,26 @@ def test_a_function_works_in_its_own_precision() -> None:
     assert images.step(np.ones((1, 32)), images.drive(np.ones((1, 5)))).shape == (1, 32)
 
 
-def test_black_boxes_have_no_layers_in_closed_form() -> None:
-    cell = EquilibriumCell.from_function(lambda z, x: torch.tanh(z + x), 3)
-    with pytest.raises(InvalidInput, match="must be an affine cell"):
+def test_black_boxes_are_compiled_without_proof() -> None:
+    torch.manual_seed(0)
+    mix = 0.4 * torch.linalg.qr(torch.randn(6, 6))[0]
+    cell = EquilibriumCell.from_function(
+        lambda z, x: torch.tanh(z @ mix.to(z.dtype) + x),
+        6,
+        readout=lambda z: z[:, :3] - z[:, 3:],
+    )
+    X = np.random.default_rng(0).normal(size=(300, 6))
+    found = nsd.compile(cell, X, layers=4)
+    agreement = [fidelity.agreement for fidelity in found.fidelity_by_layers.values()]  # type: ignore[union-attr]
+    assert agreement[-1] > 0.95
+    assert agreement[-1] >= found.baselines["1 steps from zero"].agreement  # type: ignore[union-attr]
+    assert found.fidelity.certified is None  # type: ignore[union-attr]
+    assert found.network(torch.as_tensor(X[:4])).shape == (4, 3)
+    with pytest.raises(InvalidInput, match="no certificate"):
+        found.hybrid()  # type: ignore[union-attr]
+
+
+def test_a_black_box_without_a_fixed_point_is_an_error() -> None:
+    cell = EquilibriumCell.from_function(lambda z, x: z**2 + 1.0 + 0.0 * x, 3)
+    with pytest.raises(NotConverged, match=r"notsodeep\.diagnose"):
         nsd.compile(cell, np.ones((100, 3)))

@@ -183,7 +183,7 @@ def test_without_a_margin_nothing_is_proved() -> None:
     """Two stable states: the solver finds one of them, and nobody can prove which."""
     readout = (np.eye(2), None)
     cell = EquilibriumCell.from_weights(1.2 * np.eye(2), np.eye(2) * 3, 0.0, "tanh", readout)
-    found = nsd.compile(cell, rows(200, 12, inputs=2), layers=1)
+    found = nsd.compile(cell, rows(90, 12, inputs=2), layers=1)
     assert isinstance(found, TrainedCompilation)
     assert found.fidelity.certified is None
     assert "No row can be proved" in str(found.verdict)

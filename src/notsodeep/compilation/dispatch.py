@@ -17,11 +17,12 @@ from notsodeep.data import Dataset
 from notsodeep.data.preprocessing import PreprocessingKind
 from notsodeep.files.run_directory import RunRecord
 from notsodeep.models import Convention, DeepEquilibrium, KernelName
-from notsodeep.trained.cell import EquilibriumCell
+from notsodeep.trained.cell import EquilibriumCell, FunctionCell
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
+    from notsodeep.compilation.black_box_cell import BlackBoxCompilation
     from notsodeep.compilation.trained_record import TrainedCompilation
     from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule
     from notsodeep.trained.explicit_layers import Kinds
@@ -57,7 +58,7 @@ def compile(
     out: str | Path | None = None,
     force: bool = False,
     progress: Progress = False,
-) -> Compilation | TrainedCompilation:
+) -> Compilation | TrainedCompilation | BlackBoxCompilation:
     """Find the shallow network that behaves as a DEQ does, and gather the evidence.
 
     A random DEQ is described by its activation and variances, a trained one by its weights
@@ -136,10 +137,11 @@ def compile(
 
     Returns
     -------
-    Compilation or TrainedCompilation
+    Compilation, TrainedCompilation or BlackBoxCompilation
         With ``match``, ``certificate``, ``accuracy``, ``timing``, ``verdict`` and ``network``;
         ``plot()``, ``report(path)`` and ``save(directory)``.  For a trained DEQ with ``fidelity``,
         ``fidelity_by_layers``, ``baselines``, ``front``, ``network``, ``verdict``, ``hybrid()``.
+        For any other f(z, x), steps of f from a linear start: fidelity, nothing proved.
 
     Raises
     ------
@@ -166,8 +168,19 @@ def compile(
     """
     if isinstance(model, EquilibriumCell):
         extras.require("compile", "torch")
+        from notsodeep.compilation.black_box_cell import compile_function
         from notsodeep.compilation.trained_cell import compile_cell
 
+        if isinstance(model, FunctionCell):
+            return compile_function(
+                model,
+                *_cell_rows(X, y, X_test, y_test),
+                layers=layers,
+                tolerance=1e-8 if tolerance is None else tolerance,
+                agreement_limit=agreement_limit,
+                random_state=random_state,
+                say=progress if callable(progress) else _reporter(progress),
+            )
         return compile_cell(
             model,
             *_cell_rows(X, y, X_test, y_test),

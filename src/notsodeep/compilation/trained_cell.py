@@ -128,7 +128,7 @@ def compile_cell(
     say("the front")
     hybrids: dict[str, HybridEquilibrium] = {}
     records: list[HybridRecord | None] = [None, None]
-    if certifier is not None and len(chain[-1].bias) == cell.width and _has_steps(choice.method):
+    if certifier is not None and len(chain[-1].bias) == cell.width:
         first = next(
             (k for k, f in enumerate(fidelities, 1) if (f.certified or 0) > 0.05), len(chain)
         )
@@ -153,11 +153,6 @@ def compile_cell(
     if out is not None:
         return dataclasses.replace(compiled, directory=compiled.save(out, force=force))
     return compiled
-
-
-def _has_steps(method: str) -> bool:
-    """Whether a method has no memory, so that rows can leave between its steps."""
-    return method in ("peaceman_rachford", "forward_backward", "plain")
 
 
 def _fitted_chain(

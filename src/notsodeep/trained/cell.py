@@ -47,6 +47,15 @@ class EquilibriumCell(ABC):
         φ of an affine cell z = φ(Wz + Ux + b), None for a function.
     readout : tuple of (C, c), callable or None
         From states to logits.
+
+    Examples
+    --------
+    >>> cell = EquilibriumCell.from_weights(-0.5 * np.eye(2), np.eye(2), activation="relu")
+    >>> z, drive = np.zeros((1, 2)), cell.drive([[3.0, -1.0]])
+    >>> for _ in range(60):
+    ...     z = cell.step(z, drive)
+    >>> z.round(6)
+    array([[2., 0.]])
     """
 
     @classmethod

@@ -18,7 +18,7 @@ from notsodeep.trained.certificate import Certified, Certifier
 from notsodeep.trained.explicit_layers import Layer
 from notsodeep.trained.margin import Margin
 from notsodeep.trained.resolvent import Resolvent
-from notsodeep.trained.splittings import MethodChoice, Splitting
+from notsodeep.trained.splittings import MethodChoice, MethodName, Splitting
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,7 +63,7 @@ class HybridEquilibrium(nn.Module):
     layers : sequence of Layer
         May be empty: the solver with the same early exit.
     choice : MethodChoice
-        Of the solver.
+        Of the solver; a method with memory gives way to one without.
     tolerance : float
         Relative, of rows that cannot be certified.
     max_steps : int
@@ -93,7 +93,7 @@ class HybridEquilibrium(nn.Module):
         self.cell, self.tolerance, self.max_steps = cell, tolerance, max_steps
         self.first_check = min(first_check, max(len(layers), 1))
         self.certifier = Certifier(cell, margin)
-        self.splitting = Splitting(cell, choice.method, choice.step, margin.beta)
+        self.splitting = Splitting(cell, *_without_memory(choice, margin), margin.beta)
         self._resolvents = [Resolvent(cell.activation, k.step, margin.beta) for k in layers]
         self._weights = [
             (torch.tensor(k.weight).mT.contiguous(), torch.tensor(k.bias)) for k in layers
@@ -160,6 +160,15 @@ class HybridEquilibrium(nn.Module):
                 f"after {self.max_steps} steps. Use a looser tolerance, or more steps."
             )
         return uncertified
+
+
+def _without_memory(choice: MethodChoice, margin: Margin) -> tuple[MethodName, float]:
+    """Return a method whose rows depend on no earlier steps, so that they can leave."""
+    if choice.method in ("peaceman_rachford", "forward_backward", "plain"):
+        return choice.method, choice.step
+    if margin.slopes.monotone:
+        return "peaceman_rachford", 2.0 / margin.lipschitz
+    return "plain", margin.beta
 
 
 class _Batch:

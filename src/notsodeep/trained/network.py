@@ -84,7 +84,7 @@ class ExplicitLayers(nn.Module):
 
     def features(self, x: Tensor) -> Tensor:
         """Return the states of the last layer, shape (n, m)."""
-        drive = nn.functional.linear(x, self.stem, self.stem_bias)
+        drive = nn.functional.linear(x.to(self.stem.dtype), self.stem, self.stem_bias)
         states: list[Tensor] = []
         for weight, bias, activation in zip(self.weights, self.biases, self._twins, strict=True):
             inputs = torch.cat([drive, *reversed(states)], dim=-1) if states else drive

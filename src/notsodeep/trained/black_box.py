@@ -1,0 +1,109 @@
+"""An explicit network for any f(z, x): a linear start by least squares, then a few steps of f.
+
+Nothing is known of f but its values, so nothing is proved: what there is are statistics.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from notsodeep.errors import NotConverged
+from notsodeep.networks.equilibrium_solvers import SOLVERS
+from notsodeep.networks.equilibrium_solvers import solve as solve_tensors
+from notsodeep.trained.baselines import refitted
+from notsodeep.trained.cell import FunctionCell
+
+FloatArray = NDArray[np.float64]
+
+_MOST_STEPS = 2000
+_TRIAL_ROWS = 64
+
+
+class UnrolledFunction(nn.Module):
+    """z_0 = P x + q, then z_k = f(z_{k−1}, x); the read-out of the last.
+
+    Parameters
+    ----------
+    cell : FunctionCell
+    weight, bias : ndarray of shape (width, p) and (width,)
+        Of the start, for flattened rows.
+    steps : int
+        Applications of f.
+    dtype : torch.dtype
+        In which f works.
+    """
+
+    def __init__(
+        self,
+        cell: FunctionCell,
+        weight: FloatArray,
+        bias: FloatArray,
+        steps: int,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.cell, self.steps = cell, steps
+        self.weight = nn.Parameter(torch.tensor(weight, dtype=dtype))
+        self.bias = nn.Parameter(torch.tensor(bias, dtype=dtype))
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return the state after all steps, shape (n, width)."""
+        rows = x.to(self.weight.dtype)
+        z = nn.functional.linear(rows.flatten(1), self.weight, self.bias)
+        for _ in range(self.steps):
+            z = self.cell.tensor_step(z, rows)
+        return z
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits; of a cell without a read-out, the state."""
+        z = self.features(x)
+        return z if self.cell.readout is None else self.cell.tensor_logits(z)
+
+
+def solve_function(
+    cell: FunctionCell, drive: NDArray[np.floating], tolerance: float
+) -> tuple[FloatArray, str, int]:
+    """Solve z = f(z, x) by the first solver that does on a few rows; return z, its name and steps.
+
+    Raises
+    ------
+    NotConverged
+        None of them does.
+    """
+    x = torch.as_tensor(drive)
+    few = x[:_TRIAL_ROWS]
+    # Half of a float32's digits, at least.
+    least = max(tolerance, 1e-5) if x.dtype == torch.float32 else tolerance
+    failures = []
+    with torch.no_grad():
+        for name, make in SOLVERS.items():
+            solver = make(tolerance=least, max_steps=_MOST_STEPS)
+            for rows, final in ((few, False), (x, True)):
+                start = torch.zeros(len(rows), cell.width, dtype=x.dtype)
+                z, record = solve_tensors(partial(_step, cell, rows), start, solver)
+                if not record.converged:
+                    failures.append(f"{name}: {record.reason}")
+                    break
+                if final:
+                    return np.asarray(z.double().numpy()), name, record.steps
+    raise NotConverged(
+        f"No solver found the fixed points of f ({'; '.join(failures)}). Look at it with "
+        "notsodeep.diagnose: it may be a loop of fixed length and no equilibrium."
+    )
+
+
+def _step(cell: FunctionCell, rows: Tensor, z: Tensor) -> Tensor:
+    return cell.tensor_step(z, rows)
+
+
+def linear_start(
+    rows: FloatArray, states: FloatArray, rows_apart: FloatArray, states_apart: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Fit z* by ridge regression on flattened rows."""
+    flat, apart = (part.reshape(len(part), -1) for part in (rows, rows_apart))
+    return refitted(flat, states, apart, states_apart)
