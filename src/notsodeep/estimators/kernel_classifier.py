@@ -96,7 +96,7 @@ class EquilibriumKernelClassifier(ClassifierMixin, EquilibriumKernelModel):  # t
         kernel: KernelName = "tangent",
         convention: Convention = "preactivation",
         centred: bool = False,
-        ridge: float | str = "gcv",
+        ridge: float | str = "loo",
         preprocessing: PreprocessingKind = "theory",
         calibrated: bool = False,
         solver: SolverName = "auto",

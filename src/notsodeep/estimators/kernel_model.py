@@ -203,7 +203,7 @@ class EquilibriumKernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-lea
         kernel: KernelName = "tangent",
         convention: Convention = "preactivation",
         centred: bool = False,
-        ridge: float | str = "gcv",
+        ridge: float | str = "loo",
         preprocessing: PreprocessingKind = "theory",
         solver: SolverName = "auto",
         tolerance: float = 1e-8,

@@ -34,7 +34,7 @@ class EquilibriumKernelRidge(MultiOutputMixin, RegressorMixin, EquilibriumKernel
     centred : bool, default False
         Replace φ by φ − E φ(τ*ξ), with τ* for the root mean squared norm of the training rows: the
         model that the random-matrix theory and `notsodeep.match` are about.
-    ridge : float, "gcv" or "loo", default "gcv"
+    ridge : float, "gcv" or "loo", default "loo"
         λ, or the rule that chooses it: generalised cross-validation or leave-one-out, both in
         closed form from one eigendecomposition, for 61 values at once (see
         `notsodeep.kernel_solvers.ridge_path`).
