@@ -24,6 +24,12 @@ def _collapse() -> None:
     collapse_page()
 
 
+def _prediction() -> None:
+    from notsodeep.explorer.prediction_page import prediction_page
+
+    prediction_page()
+
+
 def _trained() -> None:
     from notsodeep.explorer.trained_page import trained_page
 
@@ -44,6 +50,9 @@ def main(runs: Path) -> None:
         st.Page(_equivalence, title="Equivalence", icon=":material/tune:", default=True),
         st.Page(_collapse, title="Collapse", icon=":material/scatter_plot:", url_path="collapse"),
         st.Page(_trained, title="Trained", icon=":material/network_node:", url_path="trained"),
+        st.Page(
+            _prediction, title="Before training", icon=":material/query_stats:", url_path="predict"
+        ),
         st.Page(stored, title="Stored runs", icon=":material/folder_open:", url_path="runs"),
     ]
     st.navigation(pages, position="top").run()
