@@ -53,7 +53,7 @@ class Expansion(Record):
     >>> deq = nsd.DeepEquilibrium("relu", sigma_a2=0.2)
     >>> e = expansion(deq, 1.0)
     >>> round(e.constant, 6), round(e.linear, 6), round(e.diagonal, 6)
-    (0.034567, 0.845432, 0.00889)
+    (0.0298, 0.843052, 0.016036)
     """
 
     _derived = ("diagonal",)
@@ -143,6 +143,14 @@ def expansion(
         The cell has normalised layers, whose expansion is not known here.
     NotConverged
         There is no variance, or no stable equilibrium.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> cell = [nsd.Dense("erf", 0.5, inject=0.6, bias=0.1), nsd.Dense("relu", 0.8, inject=0.3)]
+    >>> found = expansion(nsd.DeepEquilibrium(cell=cell), 1.0)
+    >>> bool(found.constant > 0.0), bool(found.rescaling < 0.0)
+    (True, True)
     """
     owner = "an equivalent"
     checked_choice(deq, kernel, convention, owner)
