@@ -30,6 +30,7 @@ CLOCK = {
     "inference_ratio",
     "training_ratio",
     "strict_inference_ratio",
+    "inference_quartiles",
     "tolerance",
     "steps",
 }

@@ -365,6 +365,7 @@ def _summary(
         "tolerance": chosen["tolerance"],
         "steps": chosen["inference"]["steps"],
         "inference_ratio": chosen["inference"]["ratio"],
+        "inference_quartiles": list(chosen["inference"]["quartiles"]),
         "strict_inference_ratio": strict["inference"]["ratio"],
         "training_ratio": None if step is None else step["ratio"],
         "family": found.family,

@@ -8,6 +8,8 @@ from typing import Any, Literal
 
 from notsodeep.models import Conditions
 
+_SCATTER = 2.0  # quartiles of time ratios further apart than this: the machine had other work
+
 Word = Literal["replaceable", "not shown", "not replaceable"]
 
 
@@ -94,6 +96,9 @@ def reasons(summary: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str
         f"{summary['tolerance']:g} ({summary['steps']} steps), the cheapest that keeps its "
         f"accuracy, and {summary['strict_inference_ratio']:.1f} times at {settings['tolerance']:g}"
     )
+    fast, slow = summary["inference_quartiles"]
+    if slow > _SCATTER * fast:
+        speed += f" (unreliable: half of the ratios lie between {fast:.1f} and {slow:.1f})"
     if summary["training_ratio"] is not None:
         speed += f"; a training step is {summary['training_ratio']:.1f} times faster"
     return [
