@@ -229,8 +229,10 @@ def report_command(
         assert isinstance(compiled, Compilation | TrainedCompilation)  # it is a directory
         page = compiled.report(directory / "report.html" if out is None else out)
     if as_json:
-        trained = isinstance(compiled, TrainedCompilation)
-        summary = compiled.to_dict() if trained else compiled.records["summary"]
+        if isinstance(compiled, TrainedCompilation):
+            summary = compiled.to_dict()
+        else:
+            summary = compiled.records["summary"]
         print_json({**summary, "report": str(page)})
     else:
         typer.echo(f"report:  {page}")

@@ -94,6 +94,7 @@ def compile_given(
 ) -> None:
     """Compile a trained network, write the results to `out`, and print what was found."""
     from notsodeep.compilation.dispatch import compile as compile_model
+    from notsodeep.compilation.trained_record import TrainedCompilation
     from notsodeep.data.catalogue import IMAGE_SETS
 
     network = given_network(*network_options)
@@ -105,6 +106,7 @@ def compile_given(
     compiled = compile_model(
         network.cell, rows.X, rows.y, *held, out=out, random_state=seed, progress=say, **options
     )
+    assert isinstance(compiled, TrainedCompilation)  # files hold weights, not functions
     page = compiled.report(out / "report.html")
     if as_json:
         print_json({**compiled.to_dict(), "report": str(page)})

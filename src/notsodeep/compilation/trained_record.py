@@ -202,12 +202,14 @@ class TrainedCompilation:
         word: Word = "not replaceable"
         if own.agreement >= limit:
             word = "replaceable" if own.agreement_bound >= limit else "not shown"
-        network = f"{len(self.layers)} explicit layer{'s' * (len(self.layers) > 1)}"
+        single = len(self.layers) == 1
+        network = "One explicit layer" if single else f"{len(self.layers)} explicit layers"
         headline = {
-            "replaceable": f"This DEQ can be replaced by {network}.",
-            "not shown": f"{network.capitalize()} agree with this DEQ, but the rows are too few "
+            "replaceable": f"This DEQ can be replaced by {network.lower()}.",
+            "not shown": f"{network} agree{'s' * single} with this DEQ, but the rows are too few "
             "to show it.",
-            "not replaceable": f"{network.capitalize()} do not follow this DEQ closely enough.",
+            "not replaceable": f"{network} {'does' if single else 'do'} not follow this DEQ "
+            "closely enough.",
         }[word]
         return ReplacementVerdict(
             word, headline, _rule(limit), tuple(self._reasons()), Conditions(())
@@ -331,7 +333,10 @@ class TrainedCompilation:
 
     def __str__(self) -> str:
         first, *rest = str(self.verdict).splitlines()
-        lines = [f"  {count} layers: {_line(f)}" for count, f in self.fidelity_by_layers.items()]
+        lines = [
+            f"  {count} layer{'s' * (count > 1)}: {_line(f)}"
+            for count, f in self.fidelity_by_layers.items()
+        ]
         lines += [f"  {name}: {_line(f)}" for name, f in self.baselines.items()]
         return "\n".join([first, *rest, *lines])
 
