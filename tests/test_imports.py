@@ -43,7 +43,7 @@ ALLOWED: dict[str, set[str]] = {
     "kernels": {*DESCRIPTIONS, "cluster"},
     "equivalents": DESCRIPTIONS - {"files"},
     "networks": DESCRIPTIONS,
-    "matching": {*DESCRIPTIONS, *WITNESSES},
+    "matching": {*DESCRIPTIONS, *WITNESSES, "prediction"},
     "kernel_solvers": {*DESCRIPTIONS, "cluster", "kernels", "equivalents"},
     "collapse": {*FOUNDATION, "numerics", "data"},
     "prediction": {*DESCRIPTIONS, "kernels", "equivalents", "kernel_solvers"},

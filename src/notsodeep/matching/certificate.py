@@ -15,6 +15,7 @@ from notsodeep import checks
 from notsodeep.checks import FloatArray, IntArray
 from notsodeep.models import Conditions
 from notsodeep.numerics.distances import KernelDistance, kernel_distance, operator_norm
+from notsodeep.prediction import RiskComparison
 from notsodeep.records import Plotted
 
 _RIDGE = 1e-3  # of the mean of the kernel's diagonal
@@ -42,6 +43,9 @@ class Certificate(Plotted):
         Relative gap of the matched network from the DEQ *without* centring: "gap" of the kernels as
         they are, and "with_bias" of both kernels doubly centred, HKH with H = I − 11ᵀ/n, which is
         all that read-outs with a bias see.  None if centring takes nothing off this DEQ.
+    predicted : RiskComparison or None
+        Predicted accuracies of "deq", "matched" and "baseline" over the ridge, their shape ratios
+        and what they say; None without a mixture.
     difference : ndarray of shape (n, n)
         K_deq − K_matched, rows ordered by class if labels were given.
     """
@@ -58,6 +62,7 @@ class Certificate(Plotted):
     names: dict[str, str]
     difference: FloatArray = field(repr=False)
     uncentred: dict[str, float] | None = None
+    predicted: RiskComparison | None = None
 
     @property
     def baseline(self) -> KernelDistance:
@@ -101,7 +106,8 @@ class Certificate(Plotted):
         failing = [verdict.name for verdict in self.conditions if verdict.holds is not True]
         note = f"conditions that do not hold: {', '.join(failing)}\n" if failing else ""
         networks = f"matched: {self.names['matched']}\nunmatched: {self.names['baseline']}\n"
-        return _framed(title, rows) + networks + self._about_centring + note
+        told = f"predicted: {self.predicted.verdict}\n" if self.predicted is not None else ""
+        return _framed(title, rows) + networks + self._about_centring + note + told
 
     @property
     def _about_centring(self) -> str:

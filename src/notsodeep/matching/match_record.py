@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from notsodeep import checks
 from notsodeep.activations import Centred
 from notsodeep.checks import FloatArray
-from notsodeep.data import MixtureStatistics
+from notsodeep.data import GaussianMixture, MixtureStatistics
 from notsodeep.data.row_draws import order_by_content
 from notsodeep.equivalents import Coefficients, SphereCoefficients, conditions
 from notsodeep.errors import InvalidInput
@@ -34,6 +34,7 @@ from notsodeep.models import (
     KernelName,
     Model,
 )
+from notsodeep.prediction import compare_risks
 from notsodeep.records import NOT_STORED, Plotted
 
 Target = Coefficients | SphereCoefficients | KernelSeries
@@ -126,6 +127,7 @@ class Match(Plotted):
         y: ArrayLike | None = None,
         *,
         stats: MixtureStatistics | None = None,
+        mixture: GaussianMixture | None = None,
     ) -> Certificate:
         """Compute the exact kernels of DEQ, network and an unmatched network, and distances.
 
@@ -138,6 +140,8 @@ class Match(Plotted):
             order of the rows does not matter.
         stats : MixtureStatistics, optional
             Of X and y, for the conditions; estimated if left out.
+        mixture : GaussianMixture, optional
+            That the data are from: adds predicted accuracies over the ridge for as many samples.
         """
         owner = "Match.certify"
         rows = checks.samples(X, "X", owner)
@@ -165,7 +169,7 @@ class Match(Plotted):
         plain = _without_centring(self.deq)
         if plain != self.deq and self.measured is None:
             uncentred = exact_kernel(plain, rows, kind=self.kernel, convention=self.convention)
-        return certificate_of_kernels(
+        certificate = certificate_of_kernels(
             deq,
             kernels["matched"],
             kernels["baseline"],
@@ -179,6 +183,17 @@ class Match(Plotted):
             order=order_by_content(rows),
             uncentred=uncentred,
         )
+        if mixture is None:
+            return certificate
+        predicted = compare_risks(
+            models,
+            mixture,
+            mixture.class_counts(len(rows)),
+            ridge=np.logspace(-3.0, 1.0, 9),
+            kernel=self.kernel,
+            convention=self.convention,
+        )
+        return replace(certificate, predicted=predicted)
 
     def to_dict(self, *, arrays: bool = True) -> dict[str, Any]:
         """Return the JSON form, without a kernel that was measured; the network is "network"."""
