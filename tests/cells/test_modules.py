@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 import notsodeep as nsd
+from notsodeep.errors import NoOnnxForm, NoTorchTwin
 from notsodeep.models import DeepEquilibrium, Dense
 from notsodeep.networks.torch_draws import torch_draw
 
@@ -40,6 +43,24 @@ def test_gradients_are_those_of_the_fixed_point() -> None:
             down = net(rows).sum()
             weight[2, 0] += 1e-6
         assert float(weight.grad[2, 0]) == pytest.approx(float(up - down) / 2e-6, abs=1e-6)
+
+
+def test_modules_are_saved_and_loaded(tmp_path: Path) -> None:
+    net = nsd.build(MODELS["ring"], 3, 12, 2, rng=0)
+    nsd.save(net, tmp_path / "ring.safetensors")
+    again = nsd.load(tmp_path / "ring.safetensors")
+    rows = torch.tensor(X, dtype=torch.float32)
+    assert torch.equal(again(rows), net(rows))
+    assert again.description == MODELS["ring"]
+
+
+def test_what_cells_cannot_do_is_named(tmp_path: Path) -> None:
+    net = nsd.build(MODELS["ring"], 3, 12, 2, rng=0)
+    with pytest.raises(NoOnnxForm, match="cannot be exported"):
+        nsd.export_onnx(net, tmp_path / "ring.onnx")
+    skip = DeepEquilibrium(cell=[Dense(nsd.activations.with_skip("tanh", 0.5), 0.3, 0.9)])
+    with pytest.raises(NoTorchTwin, match="with_skip"):
+        nsd.build(skip, 3, 12, 1, rng=0)
 
 
 def agree(model: DeepEquilibrium, width: int, draws: int) -> None:

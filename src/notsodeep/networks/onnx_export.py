@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 
 from notsodeep import __version__, checks, extras
 from notsodeep.data import Preprocessing
-from notsodeep.errors import NotConverged
+from notsodeep.errors import NoOnnxForm, NotConverged
 from notsodeep.files import atomic_write
 from notsodeep.networks import requirements
+from notsodeep.networks.cell_module import CellNetwork
 from notsodeep.networks.equilibrium_map import EquilibriumMap
 from notsodeep.networks.equilibrium_solvers import DEFAULT_TOLERANCE, FixedPointIteration, solve
 from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule, FeatureNetwork
@@ -93,6 +94,11 @@ def export_onnx(
     owner = "export_onnx"
     drawn = hasattr(module, "append_to")  # a network that appends itself to a graph
     requirements.own_network(module, drawn or isinstance(module, FeatureNetwork), owner)
+    if isinstance(module, CellNetwork):
+        raise NoOnnxForm(
+            f"The {module.description} cannot be exported: of DEQs, only the vanilla model has a "
+            "form in ONNX operators here."
+        )
     network: Any = module
     preprocessing, names = attached(network, preprocessing, classes, owner)
     if steps is not None:

@@ -12,7 +12,7 @@ import numbers
 import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import safetensors
@@ -26,6 +26,7 @@ from notsodeep.errors import DataCorrupted, DataNotFound
 from notsodeep.files import atomic_write
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 from notsodeep.networks import requirements
+from notsodeep.networks.cell_module import CellNetwork
 from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule, FeatureNetwork
 
 _ENTRY = "notsodeep"  # of the metadata
@@ -179,8 +180,9 @@ def _architecture(module: FeatureNetwork) -> dict[str, Any]:
         "dtype": str(module.readout.dtype).removeprefix("torch."),
     }
     if isinstance(module, EquilibriumNetwork):
+        form["input_scale"] = module.input_scale
+    if isinstance(module, EquilibriumNetwork | CellNetwork):
         form |= {
-            "input_scale": module.input_scale,
             "solver": module.solver.to_dict(),
             "gradient": module.gradient.to_dict(),
             "on_failure": module.on_failure,
@@ -198,6 +200,10 @@ def _empty_module(form: Mapping[str, Any]) -> EquilibriumNetwork | ExplicitModul
         network = ExplicitNetwork.from_dict(description)
         return ExplicitModule(network, *sizes, device="meta", **options)
     deq = DeepEquilibrium.from_dict(description)
+    if not deq.is_vanilla:
+        # A CellNetwork has the attributes of an EquilibriumNetwork but its weights.
+        module: Any = CellNetwork(deq, *sizes, device="meta", **options)
+        return cast(EquilibriumNetwork, module)
     return EquilibriumNetwork(deq, *sizes, device="meta", **options)
 
 
