@@ -11,9 +11,10 @@ from brute_force import equilibrium, waves
 
 import notsodeep as nsd
 from notsodeep.data import Preprocessing, load
-from notsodeep.errors import InvalidInput, UnknownName
+from notsodeep.errors import InvalidInput, TheoryDoubtful, UnknownName
 from notsodeep.estimators import EquilibriumKernelClassifier
 from notsodeep.kernels import KernelStore, store_kernel
+from notsodeep.kernels.convolution import ConvolutionPlan
 
 
 def test_planes_become_pixels() -> None:
@@ -49,6 +50,23 @@ def test_pixels_have_norm_one() -> None:
     colour = Preprocessing.fit(np.random.default_rng(0).normal(size=(50, 48)), "pixels", pixels=16)
     pixels = colour.apply(np.random.default_rng(0).normal(size=(50, 48))).reshape(-1, 16, 3)
     assert (pixels**2).sum(axis=2).mean() == pytest.approx(1.0, rel=1e-12)
+
+
+def test_small_pixels_are_warned_of() -> None:
+    X = load("digits", samples=20, rng=0).X
+    with pytest.warns(TheoryDoubtful, match="preprocessing='pixels'"):
+        nsd.conjugate_kernel(equilibrium("tanh", weight=0.2, image_shape=(8, 8)), X)
+    nsd.conjugate_kernel(equilibrium("relu", image_shape=(8, 8)), X)  # has no scale of its own
+
+
+def test_a_long_run_is_announced(caplog: pytest.LogCaptureFixture) -> None:
+    model = equilibrium(image_shape=(28, 28), pooling="average")
+    X = np.random.default_rng(0).normal(size=(200, 784))
+    plan = ConvolutionPlan(model, X, None, "feature")
+    with caplog.at_level("WARNING", logger="notsodeep.kernels"):
+        nsd.KernelOperator(model, X)
+    assert "will take about" in caplog.text
+    assert plan.estimated_seconds() > 60.0
 
 
 def test_classifier_of_a_convolutional_model() -> None:

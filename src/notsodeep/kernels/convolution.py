@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,7 +25,7 @@ from notsodeep import checks
 from notsodeep.activations import Activation, Centred, PiecewiseLinear
 from notsodeep.activations.gaussian_pairs import LEAST_SCALE, standardised_pairs
 from notsodeep.activations.polynomial import AbstractPolynomial
-from notsodeep.errors import NotConverged, NotIntegrable
+from notsodeep.errors import NotConverged, NotIntegrable, TheoryDoubtful
 from notsodeep.kernels import convolution_compiled as compiled
 from notsodeep.kernels.plan import Explanation, Tile
 from notsodeep.kernels.samples import SampleColumns
@@ -58,6 +59,7 @@ _SWEEPS = 20_000
 _STEPS = 60  # of Newton's method
 _CAREFUL = 64  # pairs done one by one at a time
 _WORTH_A_PROBE = 10**9  # pairs of pixels: a minute or more
+_SMALL = 0.05  # mean squared norm of a pixel below which a saturating activation is linear
 _LONG = 600.0  # seconds from which a run is announced
 
 
@@ -424,6 +426,7 @@ class ConvolutionPlan:
         assert left is not None
         checks.kernel_resolved(left, right, owner)
         plan = cls(model, left, right, convention)
+        plan._warn_of_small_pixels()
         if plan.work > _WORTH_A_PROBE:
             seconds = plan.estimated_seconds()
             if seconds > _LONG:
@@ -432,6 +435,19 @@ class ConvolutionPlan:
                     model, *plan.shape, duration(seconds),
                 )  # fmt: skip
         return plan
+
+    def _warn_of_small_pixels(self) -> None:
+        """Warn where pixels are so small that an activation is as good as linear."""
+        height, width, _ = self.model.image_shape
+        square = float(np.einsum("ij,ij->", self.X, self.X)) / (len(self.X) * height * width)
+        linear = all(layer.activation.homogeneous for layer in self.model.cell)
+        if 0.0 < square < _SMALL and not linear:
+            warnings.warn(
+                f"The pixels of X have a mean squared norm of {square:.3g}: the {self.model} is as "
+                "good as linear there. Scale the images with preprocessing='pixels'.",
+                TheoryDoubtful,
+                stacklevel=5,
+            )
 
     @property
     def _closed(self) -> bool:
