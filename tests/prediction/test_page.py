@@ -28,6 +28,7 @@ def test_the_page_follows_its_sliders() -> None:
     assert test.markdown[0].value != before
 
 
+@pytest.mark.slow
 def test_figures_are_drawn_within_a_second() -> None:
     prediction_figure("relu", 0.5, "covariances", 2.0, 0.01)  # compiled loops, fonts
     start = time.process_time()

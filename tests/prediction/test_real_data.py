@@ -53,6 +53,7 @@ def test_a_pilot_of_a_mixture_agrees_with_its_prediction() -> None:
     assert curve.plot(nsd.plotting.new_figure()[1][0]).get_xlabel() == "samples n"
 
 
+@pytest.mark.slow
 def test_digits_are_extrapolated_and_distrusted() -> None:
     from sklearn.datasets import load_digits
 
