@@ -99,7 +99,8 @@ def test_finite_networks_have_these_kernels(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 def test_wide_networks_have_these_kernels(name: str) -> None:
-    agrees(MODELS[name], 1024, 40)
+    # A smooth monotone unit is found by Newton's method inside every step of the iteration.
+    agrees(MODELS[name], 200 if name == "monotone tanh" else 1024, 40)
 
 
 @pytest.mark.parametrize(
