@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from notsodeep import checks
-from notsodeep.activations import Activation, scaled, with_skip
+from notsodeep.activations import Activation, PiecewiseLinear, scaled, with_skip
 from notsodeep.errors import NotConverged
 from notsodeep.models import (
     Convention,
@@ -347,6 +347,9 @@ def _draw_monotone(
     if convention == "preactivation":
         requirement = "be 'feature' for draws of a monotone network"
         raise checks.refusal("convention", "equilibrium_draw", requirement, convention)
+    if not isinstance(model.activation, PiecewiseLinear):
+        requirement = "have a piecewise-linear activation for draws of a monotone network"
+        raise checks.refusal("deq", "equilibrium_draw", requirement, str(model.activation))
     A, B = (math.sqrt(v / m) * entries(generator, (m, m)) for v in (model.symmetric, model.skew))
     W = (1.0 - model.monotonicity) * np.eye(m) - A.T @ A + B - B.T
     drive = math.sqrt(model.inject) * (X @ entries(generator, (X.shape[1], m)))
