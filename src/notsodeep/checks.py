@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from notsodeep.errors import InvalidInput, NotEnoughMemory, UnknownName
+from notsodeep.errors import InvalidInput, NotConverged, NotEnoughMemory, UnknownName
 
 
 def refusal(
@@ -441,3 +441,56 @@ def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         repeated = next(key for key in keys if keys.count(key) > 1)
         raise ValueError(f"the key {repeated!r} occurs twice")
     return content
+
+
+def head_budget(head: str, spectral_budget: object, owner: str) -> float:
+    """Require the bound that belongs to a head: none, s > 0, s ≥ 0 or 0 ≤ ρ < 1; return it."""
+    if head == "plain":
+        if spectral_budget is not None:
+            remedy = "The plain head is the identity; it has no matrix to bound."
+            got = repr(spectral_budget)
+            raise refusal("spectral_budget", owner, "be None for a plain head", got, remedy)
+        return 0.0
+    if spectral_budget is None:
+        requirement = f"be given for the {head} head"
+        raise refusal("spectral_budget", owner, requirement, None)
+    number = finite_number(spectral_budget, "spectral_budget", owner)
+    if head == "deq" and not 0.0 <= number < 1.0:
+        remedy = "The layer z = A z + h must contract."
+        raise refusal("spectral_budget", owner, "satisfy 0 ≤ ρ < 1 for a DEQ", number, remedy)
+    if head == "explicit" and number <= 0.0:
+        raise refusal("spectral_budget", owner, "be positive for an explicit head", number)
+    if number < 0.0:
+        raise refusal("spectral_budget", owner, "not be negative", number)
+    return number
+
+
+RESOLVED = 1e-6
+"""Relative residual above which a dense solution is called one of rounding errors."""
+
+
+def sufficient_ridge(norm: float, tolerance: float) -> float:
+    """Return a λ at which rounding errors of K, 2.2e-16·‖K‖, cannot spoil any right-hand side."""
+    return 2.0 * float(np.finfo(np.float64).eps) * norm / tolerance
+
+
+def resolved(
+    system: FloatArray, x: FloatArray, B: FloatArray, ridge: float, owner: str, remedy: str = ""
+) -> None:
+    """Require that x, of shape (n, k), solves the `system` K + λI to a relative 1e-6.
+
+    A factorisation is exact for a matrix that differs from K + λI by rounding errors.  Where they
+    are not small beside λ, as with equal rows, they decide x, and the residual shows it.
+    """
+    largest = np.abs(B).max(axis=0)
+    units = np.where(largest > 0.0, largest, 1.0)  # squares of tiny targets would vanish
+    norms = np.linalg.norm(B / units, axis=0)
+    gaps = np.linalg.norm((B - system @ x) / units, axis=0) / np.where(norms > 0.0, norms, 1.0)
+    if not gaps.max() <= RESOLVED:
+        enough = sufficient_ridge(float(np.linalg.norm(system, 1)), RESOLVED)
+        raise NotConverged(
+            f"(K + λI) x = y of {owner} was not solved at λ = {ridge:g}: rounding errors leave a "
+            f"relative residual of {gaps.max():.2g}, above {RESOLVED:g}. Rows that are equal, or "
+            "nearly so, and have different targets want a larger ridge: "
+            f"{enough:.1g} is enough{remedy}."
+        )

@@ -43,7 +43,7 @@ def head_gain(
     """
     owner = "head_gain"
     checks.known_name(head, get_args(Head), "head")
-    bound = requirements.head_budget(head, spectral_budget, owner)
+    bound = checks.head_budget(head, spectral_budget, owner)
     requirements.head_options(head, "spectral", solver_steps, owner)
     if head == "explicit":
         return bound

@@ -92,30 +92,6 @@ def class_groups(groups: object, num_classes: int, owner: str) -> dict[str, IntA
     }
 
 
-def head_budget(head: str, spectral_budget: object, owner: str) -> float:
-    """Require the bound that belongs to a head: none, s > 0, s ≥ 0 or 0 ≤ ρ < 1; return it."""
-    if head == "plain":
-        if spectral_budget is not None:
-            remedy = "The plain head is the identity; it has no matrix to bound."
-            got = repr(spectral_budget)
-            raise checks.refusal("spectral_budget", owner, "be None for a plain head", got, remedy)
-        return 0.0
-    if spectral_budget is None:
-        requirement = f"be given for the {head} head"
-        raise checks.refusal("spectral_budget", owner, requirement, None)
-    number = checks.finite_number(spectral_budget, "spectral_budget", owner)
-    if head == "deq" and not 0.0 <= number < 1.0:
-        remedy = "The layer z = A z + h must contract."
-        raise checks.refusal(
-            "spectral_budget", owner, "satisfy 0 ≤ ρ < 1 for a DEQ", number, remedy
-        )
-    if head == "explicit" and number <= 0.0:
-        raise checks.refusal("spectral_budget", owner, "be positive for an explicit head", number)
-    if number < 0.0:
-        raise checks.refusal("spectral_budget", owner, "not be negative", number)
-    return number
-
-
 def head_options(head: str, constraint: str, solver_steps: object, owner: str) -> None:
     """Refuse combinations of options that mean nothing."""
     if solver_steps is not None and (head != "deq" or constraint != "spectral"):

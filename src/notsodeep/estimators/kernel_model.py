@@ -25,7 +25,6 @@ from notsodeep.estimators.kernel_matrices import (
     root_mean_square_norm,
 )
 from notsodeep.estimators.theory_scaler import preprocessed_rows
-from notsodeep.kernel_solvers import requirements as solver_requirements
 from notsodeep.kernel_solvers.preconditioners import nystrom_preconditioner
 from notsodeep.kernel_solvers.ridge_paths import Score, ridge_path
 from notsodeep.kernel_solvers.solving import solve
@@ -157,7 +156,7 @@ def _cholesky_solution(K: FloatArray, Y: FloatArray, ridge: float, owner: str) -
     except np.linalg.LinAlgError:
         raise _ridge_too_small(ridge, owner) from None
     weights = np.asarray(cho_solve(factor, Y, check_finite=False))
-    solver_requirements.resolved(K, weights, Y, ridge, owner, ", and ridge='gcv' finds one")
+    checks.resolved(K, weights, Y, ridge, owner, ", and ridge='loo' finds one")
     return weights
 
 
@@ -174,7 +173,7 @@ def _kept_kernel(
 
 def _ridge_too_small(ridge: float, owner: str) -> InvalidInput:
     """Word the error for a kernel that has no inverse in double precision, ridge included."""
-    remedy = "The kernel is singular to double precision: use a larger ridge, or ridge='gcv'."
+    remedy = "The kernel is singular to double precision: use a larger ridge, or ridge='loo'."
     return checks.refusal("ridge", owner, "make the kernel positive definite", f"{ridge:g}", remedy)
 
 
@@ -302,7 +301,7 @@ def _ridge_or_rule(value: object, rules: Iterable[str], owner: str) -> float | s
     """Require a positive number, or the name of a rule that finds one."""
     if isinstance(value, str):
         return checks.known_name(value, rules, f"rule for the ridge of {owner}")
-    return checks.positive_number(value, "ridge", owner, "Or let ridge='gcv' find it.")
+    return checks.positive_number(value, "ridge", owner, "Or let ridge='loo' find it.")
 
 
 def _given_ridge(ridge: float | str, calibrated: bool, samples: int, owner: str) -> float:

@@ -9,9 +9,6 @@ from notsodeep import checks
 from notsodeep.checks import FloatArray
 from notsodeep.errors import NotConverged
 
-RESOLVED = 1e-6
-"""Relative residual above which a dense solution is called one of rounding errors."""
-
 
 def symmetric_matrix(operator: object, owner: str) -> LinearOperator:
     """Require a square matrix or operator; of a matrix also that it is symmetric and finite."""
@@ -78,33 +75,6 @@ def ridges(values: object, owner: str, parameter: str = "ridges") -> FloatArray:
     return array
 
 
-def sufficient_ridge(norm: float, tolerance: float) -> float:
-    """Return a λ at which rounding errors of K, 2.2e-16·‖K‖, cannot spoil any right-hand side."""
-    return 2.0 * float(np.finfo(np.float64).eps) * norm / tolerance
-
-
-def resolved(
-    system: FloatArray, x: FloatArray, B: FloatArray, ridge: float, owner: str, remedy: str = ""
-) -> None:
-    """Require that x, of shape (n, k), solves the `system` K + λI to a relative 1e-6.
-
-    A factorisation is exact for a matrix that differs from K + λI by rounding errors.  Where they
-    are not small beside λ, as with equal rows, they decide x, and the residual shows it.
-    """
-    largest = np.abs(B).max(axis=0)
-    units = np.where(largest > 0.0, largest, 1.0)  # squares of tiny targets would vanish
-    norms = np.linalg.norm(B / units, axis=0)
-    gaps = np.linalg.norm((B - system @ x) / units, axis=0) / np.where(norms > 0.0, norms, 1.0)
-    if not gaps.max() <= RESOLVED:
-        enough = sufficient_ridge(float(np.linalg.norm(system, 1)), RESOLVED)
-        raise NotConverged(
-            f"(K + λI) x = y of {owner} was not solved at λ = {ridge:g}: rounding errors leave a "
-            f"relative residual of {gaps.max():.2g}, above {RESOLVED:g}. Rows that are equal, or "
-            "nearly so, and have different targets want a larger ridge: "
-            f"{enough:.1g} is enough{remedy}."
-        )
-
-
 def ridges_solved(
     ridges: FloatArray,
     residuals: FloatArray,
@@ -121,7 +91,7 @@ def ridges_solved(
     remedy = "Allow more steps, leave the small ridges out, or use solve() with a preconditioner."
     if rounding:
         cause = "because of rounding errors"
-        enough = sufficient_ridge(norm, tolerance)
+        enough = checks.sufficient_ridge(norm, tolerance)
         remedy = f"Leave the small ridges out: from {enough:.1g} on they are sure to be solved."
     raise NotConverged(
         f"{missed.sum()} of {len(ridges)} ridges, up to {ridges[missed].max():.3g}, were not "

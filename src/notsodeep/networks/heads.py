@@ -27,7 +27,6 @@ from torch.nn.utils import skip_init
 
 from notsodeep import checks
 from notsodeep.activations import named
-from notsodeep.collapse.requirements import head_budget
 from notsodeep.networks import requirements
 from notsodeep.networks.backbones import Perceptron, ResNet18, draw_weights
 from notsodeep.networks.equilibrium_map import EquilibriumMap
@@ -86,7 +85,7 @@ class BoundedHead(nn.Module, ABC):
         owner = type(self).__name__
         requirements.network_dtype(dtype, PRECISIONS, owner)
         self.num_features = checks.positive_integer(num_features, "num_features", owner)
-        self.spectral_budget = head_budget(self._budget_of, spectral_budget, owner)
+        self.spectral_budget = checks.head_budget(self._budget_of, spectral_budget, owner)
         orthogonal = _orthogonal(self.num_features, checks.random_generator(rng, owner))
         start = self.spectral_budget * orthogonal
         self.matrix = nn.Parameter(torch.from_numpy(start).to(device, dtype))
@@ -330,7 +329,7 @@ def make_head(
             options["steps"] = truncated_steps
             return TruncatedHead(num_features, spectral_budget, rng, **options)
         case "explicit_matched":
-            rho = head_budget("deq", spectral_budget, "make_head")
+            rho = checks.head_budget("deq", spectral_budget, "make_head")
             return ExplicitHead(num_features, 1.0 / (1.0 - rho), rng, **options)
 
 

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from notsodeep import checks
 from notsodeep.errors import NotEnoughMemory
-from notsodeep.kernel_solvers import requirements as solver_requirements
 from notsodeep.networks.feature_rows import (
     CHUNK,
     features_of,
@@ -163,7 +162,7 @@ def _solve(gram: FloatArray, right: FloatArray, ridge: float) -> tuple[Tensor, f
         reciprocal = 0.0
     _invertible_gram(reciprocal, ridge, float(norm), "fit_readout")
     solution = cho_solve(factor, right)
-    solver_requirements.resolved(gram, solution, right, ridge, "fit_readout")
+    checks.resolved(gram, solution, right, ridge, "fit_readout")
     size = np.linalg.norm(right)
     residual = np.linalg.norm(gram @ solution - right) / size if size else 0.0
     return torch.from_numpy(solution), 1.0 / reciprocal, float(residual)

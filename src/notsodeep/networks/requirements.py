@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import fields
 from typing import Any
 
 from notsodeep import checks
@@ -35,10 +36,9 @@ def named_options(
     """Split a stored form {"name": …, option: value, …}; every key must be known."""
     options = dict(value)
     name = checks.known_name(str(options.pop("name", "")), table, kind)
+    known = [field.name for field in fields(table[name])]
     for option in options:
-        checks.known_name(
-            option, table[name].__dataclass_fields__, f"option of the {kind} {name!r}"
-        )  # type: ignore[attr-defined]
+        checks.known_name(option, known, f"option of the {kind} {name!r}")
     return name, options
 
 

@@ -15,7 +15,7 @@ from notsodeep.compilation.settings import DESCENT, ROLES, Training
 from notsodeep.data import Dataset, VGG19Features, data_directory, draw_rows, load
 from notsodeep.files import sha256_of_file
 from notsodeep.matching import Match, match
-from notsodeep.models import DeepEquilibrium, KernelName, Model
+from notsodeep.models import DeepEquilibrium, ExplicitNetwork, KernelName
 from notsodeep.papers.reproduction import Cell, Experiment, Finding, Profile, Record
 from notsodeep.papers.width_summary import WidthSummary, by_width
 
@@ -130,7 +130,7 @@ def _compute(cell: Cell, seed: int) -> Record:
     if cell["train"] == "all":
         chosen = {name: cell[name] for name in _descent(cell["epochs"])}
         descent = TrainingSettings(**chosen, seed=seed + cell["draw"])
-    models: dict[str, Model] = {
+    models: dict[str, DeepEquilibrium | ExplicitNetwork] = {
         "deq": found.deq,
         "matched": found.network,
         "unmatched": found.unmatched,

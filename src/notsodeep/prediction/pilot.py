@@ -50,9 +50,9 @@ class PilotCurve(Plotted):
     def extrapolated(self, samples: float, *, floor: bool = False) -> tuple[FloatArray, FloatArray]:
         """Return squared error and error rate at another n, by c·n^{−β} through the sizes.
 
-        With a `floor`, c·n^{−β} + f: more careful where a curve flattens.  For four times the pilot
-        expect the squared error within some 6 % and the error rate within some 20 % of itself, at
-        worst 40 %.
+        With a `floor`, c·n^{−β} + f: more careful where a curve flattens.  From 2000 rows of MNIST
+        to 8000 the squared error was missed by 0 to 17 % and the error rate by 1 to 9 % of itself,
+        over three ridges; with fewer rows expect more.
         """
         n = checks.positive_number(samples, "samples", "PilotCurve.extrapolated")
         mse, error = (_power(self.samples, table, n, floor) for table in (self.mse, self.error))
