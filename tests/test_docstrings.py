@@ -40,6 +40,7 @@ WITHOUT = {
     "Certificate": "what `Match.certify` returns; see `match`",
     "Coefficients": "what `coefficients` returns",
     "Compilation": "what `compile` returns",
+    "ConvolutionalModel": "what the two convolutional models share; see there",
     "Comparison": "what `compare` returns",
     "Equivalent": "what `equivalent` returns",
     "Family": "what the families derive from; see `MixtureFamily`",

@@ -36,7 +36,8 @@ def compiled() -> nsd.Compilation:
 def numbers(compiled: nsd.Compilation) -> dict[str, Any]:
     """Return what does not depend on a clock."""
     summary = compiled.records["summary"]
-    return {k: v for k, v in summary.items() if not k.endswith("_ratio")}
+    clock = ("inference_quartiles", "tolerance", "steps")  # the fastest solver differs in steps
+    return {k: v for k, v in summary.items() if not k.endswith("_ratio") and k not in clock}
 
 
 def test_the_answer_has_everything(compiled: nsd.Compilation) -> None:

@@ -123,6 +123,16 @@ def match_convolution(
     ------
     InvalidInput
         The cell has several layers, a bias, or variances that do not add up to one.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> layer = nsd.Convolution("relu", weight=0.2, inject=0.8)
+    >>> deq = nsd.ConvolutionalEquilibrium([layer], image_shape=(4, 4))
+    >>> X = np.random.default_rng(0).normal(size=(60, 16))
+    >>> found = match_convolution(deq, X, family="leaky_relu")
+    >>> found.matched.relative_gap < 0.1 * found.unmatched.relative_gap
+    True
     """
     owner = "match_convolution"
     if not isinstance(deq, ConvolutionalEquilibrium):
