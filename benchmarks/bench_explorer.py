@@ -28,8 +28,8 @@ from notsodeep.explorer.limiting_laws import KnownData
 from notsodeep.explorer.shown import view_of
 from notsodeep.explorer.state import ExplorerState
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from app.browser import chromium, metric, served
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+from browser import chromium, metric, served
 
 HEAT_MAP = "img[alt^='Heat map']"
 

@@ -13,7 +13,7 @@ import numpy as np
 
 import notsodeep as nsd
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "kernels"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from reference import equilibrium_kernels, explicit_kernels
 
 SAMPLE = 6
