@@ -20,7 +20,8 @@ class ReplacementVerdict:
     Attributes
     ----------
     word : {"replaceable", "not shown", "not replaceable"}
-        "not shown": the kernels agree, and the accuracies may; there are too few draws to tell.
+        "not shown": the kernels agree, and the accuracies may; there are too few draws, or test
+        rows, to tell.
     headline : str
         The answer as a sentence.
     rule : str
@@ -73,7 +74,10 @@ def headline(summary: Mapping[str, Any]) -> str:
     if not summary["kernel_close"]:
         return f"{model} should not be replaced by {network}: their kernels differ too much."
     if word == "not shown":
-        return f"The kernels agree, but {network} is not shown to be as accurate: too few draws."
+        return (
+            f"The kernels agree, but {network} is not shown to be as accurate: too few draws or "
+            "test rows."
+        )
     return f"{model} should not be replaced by {network}: their accuracies differ."
 
 
