@@ -130,7 +130,7 @@ def test_the_ridge_that_the_message_names_will_do(door: Callable[[Array, float],
 
 
 def test_the_message_names_ridge_and_residual() -> None:
-    message = r"at λ = 1e-15: rounding errors leave a relative residual of \d.*larger ridge.*gcv"
+    message = r"at λ = 1e-15: rounding errors leave a relative residual of \d.*larger ridge.*loo"
     with pytest.raises(NotConverged, match=message):
         estimator(EQUAL, 1e-15)
 

@@ -102,7 +102,7 @@ def test_a_killed_process_leaves_a_state_to_resume_from(tmp_path: Path, number: 
     directory = tmp_path / "state"
     process = subprocess.Popen(
         [sys.executable, "-c", SCRIPT, str(directory)],
-        cwd=Path(__file__).parent, stderr=subprocess.DEVNULL,
+        cwd=Path(__file__).parents[1] / "support", stderr=subprocess.DEVNULL,
     )  # fmt: skip
     manifest = directory / "manifest.json"
     deadline = time.monotonic() + 60.0

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
-from notsodeep import plotting
+from notsodeep import plotting, prediction
 from notsodeep.collapse import CollapseMetrics, layer_peeled, seli, simplex_etf
 from notsodeep.errors import InvalidInput
 from notsodeep.kernel_solvers import (
@@ -24,6 +24,7 @@ from notsodeep.kernel_solvers import (
     top_eigenpairs,
 )
 from notsodeep.kernels import explicit_draw
+from notsodeep.trained.inputs import pixel_data
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +39,26 @@ def drawn() -> dict[str, Any]:
     metrics.update(simplex_etf(4, 6, rng=0), np.arange(4))
     draw = explicit_draw(nsd.ExplicitNetwork(["tanh"]), width=30)
     levels = np.logspace(-2.0, 1.0, 8)
+    mixture = nsd.data.GaussianMixture([[2.0] + 31 * [0.0], 32 * [0.0]], covariances=[1.0, 1.1])
+    relu, counts = nsd.DeepEquilibrium("relu", 0.2).centred(1.0), (24, 24)
+    rows, labels = mixture.sample(96, rng=0)
+    given = nsd.zoo.load("tanh-digits-64")
+    pixels = pixel_data("digits")
     return {
+        "best_recurrence": nsd.best_sigma_a2(
+            "relu", mixture, counts, sigma_a2=[0.0, 0.4], ridges=[0.01, 0.1]
+        ),
+        "diagnosis": nsd.diagnose(given, pixels.X_test[:20], rng=0),
+        "front": nsd.compile(given, pixels.X[:200], X_test=pixels.X_test[:60], layers=1).front,
+        "learning_curve": prediction.learning_curve(relu, mixture, [16, 32, 64], ridge=[0.1]),
+        "optimum": nsd.best_ridge(relu, mixture, counts),
+        "pilot_curve": prediction.pilot_curve(nsd.kernel(relu, rows), labels, [0.1]),
+        "predicted_scores": nsd.predict_risk(relu, mixture, counts, ridge=[0.1]),
+        "risk_comparison": prediction.compare_risks(
+            {"DEQ": relu, "network": nsd.ExplicitNetwork(["tanh"])}, mixture, counts, ridge=[0.1]
+        ),
+        "risk_curve": nsd.predict_risk(relu, mixture, counts, ridge=[0.01, 0.1, 1.0]),
+        "width_curve": prediction.width_curve({"DEQ": relu}, mixture, counts, [64, 128], ridge=0.1),
         "certificate": certificate,
         "collapse": metrics.compute(),
         "comparison": nsd.compare(K, eq),
