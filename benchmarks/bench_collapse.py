@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from clocks import best_time, best_times, peak_growth
 from measure import Results, benchmark_parser
-
 from notsodeep.collapse import (
     CollapseMetrics,
     CollapseReport,

@@ -12,10 +12,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from clocks import best_times, peak_growth
-from measure import Results, benchmark_parser
 
 import notsodeep as nsd
+from clocks import best_times, peak_growth
+from measure import Results, benchmark_parser
 from notsodeep.data import GaussianMixture
 from notsodeep.equivalents import Equivalent
 

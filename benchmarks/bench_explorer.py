@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 from measure import Results, benchmark_parser
-
 from notsodeep.explorer.drawings import figures_of
 from notsodeep.explorer.explorer_data import prepared
 from notsodeep.explorer.explorer_results import settle

@@ -10,9 +10,9 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+
 from clocks import best_times, peak_growth
 from measure import Results, benchmark_parser
-
 from notsodeep import activations
 from notsodeep.activations import Activation
 from notsodeep.numerics.quadrature import gaussian_rule

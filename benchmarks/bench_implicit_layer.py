@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from clocks import once, peak_growth
-from measure import Results, benchmark_parser
-from peers.make_environment import default_directory, interpreter
 
 import notsodeep as nsd
+from clocks import once, peak_growth
+from measure import Results, benchmark_parser
 from notsodeep.networks import EquilibriumNetwork, build
+from peers.make_environment import default_directory, interpreter
 
 SIGMA_A2 = 0.2
 REPEATS = 40

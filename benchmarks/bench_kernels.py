@@ -11,13 +11,13 @@ import time
 from typing import Any
 
 import numpy as np
+
+import notsodeep as nsd
 from bounds import BYTES_PER_PAIR, LIMITS, counted_flops, machine_limits
 from clocks import best_times, once, peak_growth
 from measure import Results, benchmark_parser
-from reference_kernels import SAMPLE, reference_pair, relative_errors
-
-import notsodeep as nsd
 from notsodeep.activations import leaky_relu, piecewise_linear
+from reference_kernels import SAMPLE, reference_pair, relative_errors
 
 P = 784
 

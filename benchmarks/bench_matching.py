@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from clocks import best_time, best_times, peak_growth
-from measure import Results, benchmark_parser
 
 import notsodeep as nsd
+from clocks import best_time, best_times, peak_growth
+from measure import Results, benchmark_parser
 from notsodeep.matching import Match
 
 SIGMA_A2 = 0.2

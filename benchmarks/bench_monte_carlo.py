@@ -13,14 +13,14 @@ import time
 from typing import Any
 
 import numpy as np
+
+import notsodeep as nsd
 from bench_kernels import P, near_orthogonal
 from clocks import best_time, peak_growth
 from measure import Results, benchmark_parser
-from reference_kernels import SAMPLE, reference_pair, relative_errors
-
-import notsodeep as nsd
 from notsodeep.kernels import equilibrium_draw, monte_carlo
 from notsodeep.numerics.distances import operator_norm
+from reference_kernels import SAMPLE, reference_pair, relative_errors
 
 GOALS = (1e-2, 1e-3, 1e-6)
 TOLERANCE = 1e-6

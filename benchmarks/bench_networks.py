@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from clocks import peak_growth
-from measure import Results, benchmark_parser
 
 import notsodeep as nsd
+from clocks import peak_growth
+from measure import Results, benchmark_parser
 from notsodeep.activations import hard_tanh
 from notsodeep.networks import EquilibriumNetwork
 from notsodeep.networks.build import build

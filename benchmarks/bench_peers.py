@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+import notsodeep as nsd
 from bench_kernels import P, near_orthogonal
 from measure import Results, benchmark_parser
 from peers.make_environment import default_directory, interpreter
 from reference_kernels import SAMPLE, reference_pair, relative_errors
-
-import notsodeep as nsd
 
 SIZES = (500, 1000, 2000, 5000, 10_000)
 PEERS = Path(__file__).parent / "peers"

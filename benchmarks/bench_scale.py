@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+import notsodeep as nsd
 from bench_kernels import P, correlated
 from clocks import best_time, peak_growth
 from measure import Results, benchmark_parser
-
-import notsodeep as nsd
 from notsodeep.kernels.block_source import BLOCK, BlockSource
 from notsodeep.kernels.plan import Tile
 from notsodeep.kernels.store_writing import store_kernel

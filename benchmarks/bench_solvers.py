@@ -14,10 +14,10 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from clocks import best_time, peak_growth
-from measure import Results, benchmark_parser
 
 import notsodeep as nsd
+from clocks import best_time, peak_growth
+from measure import Results, benchmark_parser
 from notsodeep.data import MixtureStatistics
 from notsodeep.kernel_solvers import (
     combined_preconditioner,

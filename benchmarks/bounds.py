@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from clocks import best_time
 
+from clocks import best_time
 from notsodeep.threads import map_threads, thread_count
 
 BYTES_PER_PAIR = 32
@@ -73,7 +73,6 @@ def _operations() -> dict[str, Callable[[tuple[Any, ...]], float]]:
 def main() -> None:
     """Count, and print as JSON."""
     from bench_kernels import cases
-
     from notsodeep.kernels import compiled, plan
     from notsodeep.kernels.exact import checked_plan
     from notsodeep.kernels.plan import Tile

@@ -13,8 +13,8 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from measure import RESULTS
 
+from measure import RESULTS
 from notsodeep.plotting import DEEP, MUTED, SHALLOW, house_style, new_figure, save_figure
 
 IMAGES = Path(__file__).parents[1] / "docs" / "images"

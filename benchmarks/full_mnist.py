@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from measure import RESULTS, Results
 from numpy.typing import NDArray
 from scipy.sparse.linalg import LinearOperator
 
 import notsodeep as nsd
+from measure import RESULTS, Results
 from notsodeep.cluster import open_executor
 from notsodeep.data import MixtureStatistics
 from notsodeep.kernel_solvers import Solution, combined_preconditioner, solve

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from measure import RESULTS
-
 from notsodeep.files.atomic_files import atomic_write
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"

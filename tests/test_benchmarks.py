@@ -8,11 +8,12 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
+import pytest
+
 import clocks
 import draw
 import measure
-import numpy as np
-import pytest
 import tables
 from peers import make_environment
 

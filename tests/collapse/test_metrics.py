@@ -10,10 +10,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from definitions import definitions
 from hypothesis import given
 from hypothesis import strategies as st
 
+from definitions import definitions
 from notsodeep.collapse import (
     ClassStatistics,
     CollapseMetrics,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import brute_force
 import numpy as np
 import pytest
-from brute_force import equilibrium, waves
 
+import brute_force
 import notsodeep as nsd
+from brute_force import equilibrium, waves
 from notsodeep.errors import NotConverged
 from notsodeep.kernels.convolution import ConvolutionPlan, careful_pairs
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from brute_force import equilibrium
 
 import notsodeep as nsd
+from brute_force import equilibrium
 from notsodeep.data import load
 from notsodeep.errors import InvalidInput
 from notsodeep.matching import match_convolution

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 import pytest
-from brute_force import equilibrium, waves
 
 import notsodeep as nsd
+from brute_force import equilibrium, waves
 from notsodeep.errors import InvalidInput
 
 torch = pytest.importorskip("torch")

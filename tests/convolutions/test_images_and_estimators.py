@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from brute_force import equilibrium, waves
 
 import notsodeep as nsd
+from brute_force import equilibrium, waves
 from notsodeep.data import Preprocessing, load
 from notsodeep.errors import InvalidInput, TheoryDoubtful, UnknownName
 from notsodeep.estimators import EquilibriumKernelClassifier

@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 import pytest
-from mixture_cases import Sample, draw, mixture_of
 
 import notsodeep as nsd
+from mixture_cases import Sample, draw, mixture_of
 from notsodeep.data import MixtureStatistics
 from notsodeep.equivalents import Comparison, SpikePair
 from notsodeep.errors import InvalidInput

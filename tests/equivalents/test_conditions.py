@@ -6,9 +6,9 @@ import json
 
 import numpy as np
 import pytest
-from mixture_cases import draw
 
 import notsodeep as nsd
+from mixture_cases import draw
 from notsodeep.data import GaussianMixture, MixtureStatistics
 from notsodeep.errors import InvalidInput
 

@@ -6,9 +6,9 @@ import json
 
 import numpy as np
 import pytest
-from mixture_cases import KINDS, Sample, draw, mixture_of
 
 import notsodeep as nsd
+from mixture_cases import KINDS, Sample, draw, mixture_of
 from notsodeep.data import GaussianMixture, MixtureStatistics
 from notsodeep.equivalents import LimitingSpectrum
 from notsodeep.errors import InvalidInput, UnknownName

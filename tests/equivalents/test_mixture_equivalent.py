@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from mixture_cases import KINDS, draw, mixture_of
 from scipy.sparse.linalg import LinearOperator
 
 import notsodeep as nsd
+from mixture_cases import KINDS, draw, mixture_of
 from notsodeep.data import GaussianMixture, MixtureStatistics
 from notsodeep.equivalents import Coefficients, Equivalent
 from notsodeep.errors import InvalidInput, UnknownName

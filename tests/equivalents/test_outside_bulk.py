@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from mixture_cases import draw
 
 import notsodeep as nsd
+from mixture_cases import draw
 from notsodeep.data import GaussianMixture
 from notsodeep.equivalents import outside_bulk
 from notsodeep.equivalents.equivalent_matrix import Equivalent

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from mixture_cases import draw, mixture_of
 
 import notsodeep as nsd
+from mixture_cases import draw, mixture_of
 from notsodeep.data import GaussianMixture, MixtureStatistics
 from notsodeep.equivalents import LimitingSpectrum
 from notsodeep.errors import NotEnoughMemory

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
-from mixture_cases import KINDS, Sample, draw, mixture_of
 
 import notsodeep as nsd
+from mixture_cases import KINDS, Sample, draw, mixture_of
 from notsodeep.equivalents import Equivalent, coefficients
 from notsodeep.numerics.distances import operator_norm
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+
 from digit_split import Split, split_digits
 
 

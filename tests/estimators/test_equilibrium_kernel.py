@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from digit_split import Split
 from sklearn.base import clone
 from sklearn.decomposition import KernelPCA
 from sklearn.gaussian_process import GaussianProcessRegressor
@@ -16,6 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.svm import SVC
 
 import notsodeep as nsd
+from digit_split import Split
 from notsodeep.errors import InvalidInput, UnknownName
 from notsodeep.estimators import EquilibriumKernel, TheoryScaler
 

@@ -12,11 +12,11 @@ import joblib
 import numpy as np
 import pytest
 import torch
-from digit_split import Split
 from sklearn.linear_model import RidgeClassifier
 from sklearn.pipeline import make_pipeline
 
 import notsodeep as nsd
+from digit_split import Split
 from notsodeep.errors import InvalidInput
 from notsodeep.estimators import (
     CompiledClassifier,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from digit_split import Split
 from sklearn.metrics import log_loss
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 
+from digit_split import Split
 from notsodeep.errors import InvalidInput
 from notsodeep.estimators import EquilibriumKernelClassifier, EquilibriumKernelRidge
 

@@ -7,7 +7,6 @@ from io import BytesIO
 import joblib
 import numpy as np
 import pytest
-from digit_split import Split
 from scipy.sparse import csr_array
 from sklearn.base import clone
 from sklearn.kernel_ridge import KernelRidge
@@ -16,6 +15,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import notsodeep as nsd
+from digit_split import Split
 from notsodeep.errors import InvalidInput, NotEnoughMemory
 from notsodeep.estimators import EquilibriumKernelRidge, kernel_model
 from notsodeep.estimators.kernel_model import dense_bytes

@@ -10,9 +10,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
-from browser import PATIENCE, at_rest, chromium, metric, served
 
 import notsodeep as nsd
+from browser import PATIENCE, at_rest, chromium, metric, served
 from notsodeep.explorer.explorer_data import prepared
 from notsodeep.explorer.limiting_laws import KnownData
 from notsodeep.explorer.shown import view_of

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from public_calls import BASE
 
 import notsodeep as nsd
 from notsodeep import activations, estimators
@@ -17,6 +16,7 @@ from notsodeep.activations import Activation
 from notsodeep.activations.centred import centred_by
 from notsodeep.compilation.settings import CompileSettings
 from notsodeep.errors import ConstantActivation, InvalidInput
+from public_calls import BASE
 
 LABELS = np.arange(len(BASE)) % 2
 SPHERE = nsd.data.sphere(12, 5, rng=0)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from public_calls import BASE, DEQ
 
 import notsodeep as nsd
 from notsodeep.errors import InvalidInput, NotConverged, NotEnoughMemory, NotSoDeepError
 from notsodeep.estimators import EquilibriumKernelClassifier, EquilibriumKernelRidge
 from notsodeep.kernel_solvers.spectral_basis import _dense_basis
+from public_calls import BASE, DEQ
 
 TWICE = np.repeat(BASE[:4], 2, axis=0)
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 import pytest
+
 from browser import free_port, served
 
 pytest.importorskip("streamlit", reason="the explorer needs Streamlit")

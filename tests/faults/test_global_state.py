@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from public_calls import BASE, DEQ, FEATURES
 
 import notsodeep as nsd
 from notsodeep.estimators import EquilibriumKernelClassifier
+from public_calls import BASE, DEQ, FEATURES
 
 Y = np.arange(len(BASE)) % 2
 

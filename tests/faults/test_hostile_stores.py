@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
-from nested_activations import nested
 
 import notsodeep as nsd
+from nested_activations import nested
 from notsodeep.errors import (
     DataCorrupted,
     InvalidInput,

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from public_calls import BASE, CALLS, DEQ, FEATURES
 
 import notsodeep as nsd
 from notsodeep import estimators
@@ -17,6 +16,7 @@ from notsodeep.errors import InvalidInput
 from notsodeep.kernel_solvers import ridge_path, solve
 from notsodeep.networks import TrainingSettings, fit_readout, train
 from notsodeep.networks.build import build
+from public_calls import BASE, CALLS, DEQ, FEATURES
 
 LABELS = np.arange(len(BASE)) % 2
 KERNEL = nsd.tangent_kernel(DEQ, BASE)

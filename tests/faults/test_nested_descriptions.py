@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from nested_activations import nested, text
 from safetensors import safe_open
 from safetensors.torch import save_file
 
 import notsodeep as nsd
+from nested_activations import nested, text
 from notsodeep import activations, checks
 from notsodeep.errors import DataCorrupted, InvalidInput
 from notsodeep.files.run_directory import RunDirectory, stored_settings

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from public_calls import BASE, CALLS, DEQ, ESTIMATORS, FEATURES, KERNELS, OTHERS, ROWS
 
 import notsodeep as nsd
 from notsodeep.errors import InvalidInput, NotConverged
+from public_calls import BASE, CALLS, DEQ, ESTIMATORS, FEATURES, KERNELS, OTHERS, ROWS
 
 
 def with_entry(value: float) -> np.ndarray:

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from public_calls import BASE
 
 import notsodeep as nsd
 from notsodeep.activations import from_function
 from notsodeep.errors import InvalidInput, NotConverged, NotEnoughMemory, NotIntegrable
+from public_calls import BASE
 
 NEARLY_ONE = math.nextafter(1.0, 0.0)  # 1 − 1.1e-16; 1 − 1e-16 is the same double
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from problems import positive_matrix
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 from notsodeep.errors import (
@@ -23,6 +22,7 @@ from notsodeep.errors import (
 )
 from notsodeep.files import exclusive_lock
 from notsodeep.kernel_solvers import solve
+from problems import positive_matrix
 
 RIDGE = 1e-3
 K = positive_matrix(200)

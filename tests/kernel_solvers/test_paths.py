@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from problems import digits, positive_matrix
 from scipy.linalg import expm
 from scipy.sparse.linalg import aslinearoperator
 
 import notsodeep as nsd
 from notsodeep.errors import InvalidInput, NotConverged, UnknownName
 from notsodeep.kernel_solvers import early_stopping_path, predicted_effective_dimension, ridge_path
+from problems import digits, positive_matrix
 
 RIDGES = np.array([1e-2, 0.1, 1.0])
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from problems import RIDGE, digits
 
 import notsodeep as nsd
 from notsodeep.errors import InvalidInput
@@ -15,6 +14,7 @@ from notsodeep.kernel_solvers import (
     solve,
 )
 from notsodeep.kernel_solvers.preconditioners import LowRankInverse, pivoted_factor
+from problems import RIDGE, digits
 
 
 def nystrom(rank: int, ridge: float = RIDGE, n: int = 700):  # type: ignore[no-untyped-def]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from problems import RIDGE, digits, positive_matrix
 from scipy.sparse.linalg import LinearOperator, aslinearoperator
 
 from notsodeep.errors import InvalidInput, NotConverged
 from notsodeep.kernel_solvers import solve
+from problems import RIDGE, digits, positive_matrix
 
 
 def relative_residual(K: np.ndarray, ridge: float, x: np.ndarray, B: np.ndarray) -> np.ndarray:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from problems import digits, positive_matrix
 
 import notsodeep as nsd
 from notsodeep.errors import InvalidInput, NotConverged
 from notsodeep.kernel_solvers import spectral_density, top_eigenpairs
+from problems import digits, positive_matrix
 
 
 @pytest.mark.parametrize("count", [1, 5, 20])

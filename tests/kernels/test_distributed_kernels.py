@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from killed_store import MODEL, marks, samples, store
 
 import notsodeep as nsd
 from cluster import kill_workers, local_workers
+from killed_store import MODEL, marks, samples, store
 from notsodeep.cluster.dask_executor import DaskExecutor
 from notsodeep.cluster.executors import InProcess
 from notsodeep.errors import InvalidInput

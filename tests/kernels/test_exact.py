@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from reference import equilibrium_kernels, explicit_kernels
 
 import notsodeep as nsd
 from cases import REFERENCE, identifier
 from notsodeep.activations import Activation
 from notsodeep.errors import NotConverged, UnknownName
+from reference import equilibrium_kernels, explicit_kernels
 
 CONVENTIONS = ("preactivation", "feature")
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zarr
-from killed_store import MODEL, marks, samples, store
 from scipy.sparse.linalg import LinearOperator, aslinearoperator, cg
 
 import notsodeep as nsd
+from killed_store import MODEL, marks, samples, store
 from notsodeep import checks
 from notsodeep.cluster.executors import InProcess
 from notsodeep.errors import (

@@ -7,8 +7,8 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from given_networks import ACTIVATIONS, FloatArray, drawn_cell
 
+from given_networks import ACTIVATIONS, FloatArray, drawn_cell
 from notsodeep.activations import Activation, named
 from notsodeep.errors import InvalidInput
 from notsodeep.trained import AffineCell, EquilibriumCell

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from given_networks import drawn_cell
 
 import notsodeep as nsd
+from given_networks import drawn_cell
 from notsodeep.activations import named
 from notsodeep.compilation.trained_record import TrainedCompilation
 from notsodeep.data.directories import data_directory

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from given_networks import ACTIVATIONS, drawn_cell
 
+from given_networks import ACTIVATIONS, drawn_cell
 from notsodeep.activations import Activation, from_function, named
 from notsodeep.errors import InvalidInput, NotConverged
 from notsodeep.trained import EquilibriumCell
