@@ -31,7 +31,7 @@ TOLERANCE = 1e-12
 
 _NODES = 12  # the estimate is made of the last of so many coefficients: ten need a refinement
 _REACH = 9.0
-_UNIT = np.arange(-_REACH, _REACH + 1.0)  # panels that resolve the Gaussian density
+_UNIT = np.arange(-_REACH, _REACH + 1.0, 1.5)  # panels that resolve the Gaussian density
 _REFINEMENTS = 7
 _BLOCK = 1 << 20  # function values at a time
 _MOST = 1 << 27  # function values for one pair: some seconds
@@ -144,33 +144,42 @@ class _Layout:
         centres = np.array(sorted({0.0, *(k for k in kinks if abs(k) < reach)}))
         near = [e for e in ends if abs(e) < reach]
         self.grid = np.unique(np.concatenate([_graded(centres, 0.5, reach), near]))
-        self.outer_ends = _outer_ends(pair, self.grid, centres if kinks else centres[:0])
+        sharp = centres if kinks else centres[:0]
+        self.outer_ends = _outer_ends(pair, self.grid, sharp, smooth=not kinks and not near)
         self.description = f"The expectation of {name} ({len(kinks)} kinks) over a pair with {pair}"
 
 
 def _integrate(
     first: VectorFunction, second: VectorFunction, combine: Combination, layout: _Layout
 ) -> FloatArray:
-    """E[combine(first(u), second(v))] of one pair, refined until its error is small."""
-    outer = inner = 0
-    while True:
-        result = _attempt(first, second, combine, layout, (outer, inner))
+    """E[combine(first(u), second(v))] of one pair, refined until its error is small.
+
+    Few outer panels need it, those where φ bends: they alone are halved, or get more inner ones.
+    """
+    ends = layout.outer_ends
+    panels = _Panels.of(first, second, combine, layout, (ends[:-1], ends[1:]), 0)
+    for _ in range(_REFINEMENTS):
+        value = panels.value.sum(axis=-1)
+        if combine is np.multiply:
+            size = np.sqrt(panels.square1.sum(axis=-1) * panels.square2.sum(axis=-1))
+        else:
+            # What counts is the root of a distance, to an absolute error: functions are of size 1.
+            size = np.sqrt(np.maximum(value, _NO_DISTANCE))
         # At most half of the tolerance for each direction.
-        limit = 0.5 * TOLERANCE * result.size
-        coarse_outer = bool((result.outer_error > limit).any())
-        coarse_inner = bool((result.inner_error > limit).any())
-        finite = bool(np.isfinite(result.value).all())
-        if finite and not (coarse_outer or coarse_inner):
-            return result.value
-        outer, inner = outer + coarse_outer, inner + coarse_inner
-        if not finite or max(outer, inner) >= _REFINEMENTS:
-            with np.errstate(invalid="ignore", divide="ignore"):
-                worst = float(np.max((result.outer_error + result.inner_error) / result.size))
-            raise QuadratureError(
-                f"{layout.description} could not be computed: the estimated error is {worst:.1e} "
-                f"of its size, and {TOLERANCE:.0e} is required. The function varies too fast at "
-                "this scale, or has an undeclared kink. Use inputs of smaller norm."
-            )
+        limit = 0.5 * TOLERANCE * size
+        errors = panels.outer_error.sum(axis=-1), panels.inner_error.sum(axis=-1)
+        if not np.isfinite(value).all():
+            break
+        if all((error <= limit).all() for error in errors):
+            return value
+        panels = panels.refined(first, second, combine, layout, limit)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        worst = float(np.max((errors[0] + errors[1]) / size))
+    raise QuadratureError(
+        f"{layout.description} could not be computed: the estimated error is {worst:.1e} "
+        f"of its size, and {TOLERANCE:.0e} is required. The function varies too fast at "
+        "this scale, or has an undeclared kink. Use inputs of smaller norm."
+    )
 
 
 def _graded(centres: FloatArray, finest: float, coarsest: float) -> FloatArray:
@@ -183,13 +192,15 @@ def _graded(centres: FloatArray, finest: float, coarsest: float) -> FloatArray:
     return np.unique(np.concatenate([centres, points[own]]))
 
 
-def _outer_ends(pair: _Pair, grid: FloatArray, kinks: FloatArray) -> FloatArray:
+def _outer_ends(pair: _Pair, grid: FloatArray, kinks: FloatArray, *, smooth: bool) -> FloatArray:
     """Cut ξ where u or E[v | ξ] meet the grid, and ever finer towards the kinks."""
     parts = [_UNIT, grid / pair.scale1]
     sharp = [kinks / pair.scale1]
-    if abs(pair.rho) * pair.scale2 * _REACH > 1e-300:
-        parts.append(grid / (pair.rho * pair.scale2))
-        sharp.append(kinks / (pair.rho * pair.scale2))
+    slope = pair.rho * pair.scale2
+    # The grid of a smooth function is only graded: one of two nearly equal ones will do.
+    if abs(slope) * _REACH > 1e-300 and not (smooth and 0.7 < abs(slope) / pair.scale1 < 1.4):
+        parts.append(grid / slope)
+        sharp.append(kinks / slope)
     # Only a kink makes the inner integral change within √(1−ρ²); at ρ = ±1 it is a kink itself.
     if kinks.size and 0.0 < pair.root < 0.5:
         for places in sharp:
@@ -200,61 +211,113 @@ def _outer_ends(pair: _Pair, grid: FloatArray, kinks: FloatArray) -> FloatArray:
     return np.unique(np.clip(ends, -_REACH, _REACH))
 
 
-class _Result(NamedTuple):
-    """An integral with the parts of its estimated error, and the size that errors compare with.
+class _Panels(NamedTuple):
+    """Outer panels, what they contribute to an integral, and the parts of its estimated error.
 
-    Each of shape (channels,).
+    Attributes
+    ----------
+    left, right : ndarray of shape (n_panels,)
+        In ξ.
+    level : ndarray of shape (n_panels,)
+        How many times the inner panels are halved.
+    value, outer_error, inner_error : ndarray of shape (channels, n_panels)
+    square1, square2 : ndarray of shape (channels, n_panels)
+        Parts of E f(u)² and E f(v)², which errors are compared with.
     """
 
+    left: FloatArray
+    right: FloatArray
+    level: NDArray[np.intp]
     value: FloatArray
     outer_error: FloatArray
     inner_error: FloatArray
-    size: FloatArray
+    square1: FloatArray
+    square2: FloatArray
+
+    @classmethod
+    def of(
+        cls,
+        first: VectorFunction,
+        second: VectorFunction,
+        combine: Combination,
+        layout: _Layout,
+        ends: tuple[FloatArray, FloatArray],
+        level: int,
+    ) -> _Panels:
+        """Integrate over panels with these left and right ends."""
+        pair = layout.pair
+        xi, weights = (part.reshape(-1) for part in _rule(np.stack(ends, axis=-1)))
+        mean = pair.rho * pair.scale2 * xi
+        spread = pair.scale2 * pair.root
+        with np.errstate(over="ignore", invalid="ignore"):
+            of_u = first(pair.scale1 * xi)
+            conditional, error = np.zeros((2, len(of_u), xi.size))
+            if spread == 0.0:
+                conditional = combine(of_u, second(mean))
+            else:
+                inner = _InnerEnds(layout.grid, spread, level)
+                low, high = inner.windows(mean)
+                values = inner.panels(low, high) * _NODES
+                if values * xi.size > _MOST:
+                    raise QuadratureError(
+                        f"{layout.description} would take {values * xi.size:.1e} evaluations, and "
+                        f"at most {_MOST:.1e} are made. Use fewer kinks, or inputs of smaller norm."
+                    )
+                step = max(1, _BLOCK // values)
+                for start in range(0, xi.size, step):
+                    part = slice(start, start + step)
+                    eta, inner_weights = _rule(inner.around(mean[part], low[part], high[part]))
+                    of_v = second(mean[part, None] + spread * eta)
+                    weighted = combine(of_u[:, part, None], of_v) * inner_weights
+                    conditional[:, part] = weighted.sum(axis=-1)
+                    error[:, part] = gauss_legendre_errors(weighted, _NODES).sum(axis=-1)
+            integrand = conditional * weights
+            squares = (of_u**2 * weights, second(pair.scale2 * xi) ** 2 * weights)
+            return cls(
+                *ends,
+                np.full(len(ends[0]), level),
+                _by_panel(integrand),
+                gauss_legendre_errors(integrand, _NODES),
+                _by_panel(error * weights),
+                *(_by_panel(square) for square in squares),
+            )
+
+    def refined(
+        self,
+        first: VectorFunction,
+        second: VectorFunction,
+        combine: Combination,
+        layout: _Layout,
+        limit: FloatArray,
+    ) -> _Panels:
+        """Integrate again where the error is more than a panel's share of the limit."""
+        share = limit[:, None] / self.left.size
+        outside, inside = (
+            (errors > share).any(axis=0) & bool((errors.sum(axis=-1) > limit).any())
+            for errors in (self.outer_error, self.inner_error)
+        )
+        again = outside | inside
+        parts = [_Panels(*(column[..., ~again] for column in self))]
+        for level in np.unique(self.level[again]):
+            for halve in (False, True):
+                for deeper in (False, True):
+                    chosen = again & (self.level == level) & (outside == halve) & (inside == deeper)
+                    if not chosen.any():
+                        continue
+                    left, right = self.left[chosen], self.right[chosen]
+                    if halve:
+                        middle = 0.5 * (left + right)
+                        left, right = np.append(left, middle), np.append(middle, right)
+                    place = (left, right)
+                    parts.append(
+                        _Panels.of(first, second, combine, layout, place, int(level) + deeper)
+                    )
+        return _Panels(*(np.concatenate(columns, axis=-1) for columns in zip(*parts, strict=True)))
 
 
-def _attempt(
-    first: VectorFunction,
-    second: VectorFunction,
-    combine: Combination,
-    layout: _Layout,
-    refinements: tuple[int, int],
-) -> _Result:
-    """Integrate with panels halved so many times outside and inside."""
-    pair = layout.pair
-    xi, weights = _rule(_halved(layout.outer_ends, refinements[0]))
-    mean = pair.rho * pair.scale2 * xi
-    spread = pair.scale2 * pair.root
-    with np.errstate(over="ignore", invalid="ignore"):
-        of_u = first(pair.scale1 * xi)
-        conditional, error = np.zeros((2, len(of_u), xi.size))
-        if spread == 0.0:
-            conditional = combine(of_u, second(mean))
-        else:
-            inner = _InnerEnds(layout.grid, spread, refinements[1])
-            low, high = inner.windows(mean)
-            values = inner.panels(low, high) * _NODES
-            if values * xi.size > _MOST:
-                raise QuadratureError(
-                    f"{layout.description} would take {values * xi.size:.1e} evaluations, and at "
-                    f"most {_MOST:.1e} are made. Use fewer kinks, or inputs of smaller norm."
-                )
-            step = max(1, _BLOCK // values)
-            for start in range(0, xi.size, step):
-                part = slice(start, start + step)
-                eta, inner_weights = _rule(inner.around(mean[part], low[part], high[part]))
-                of_v = second(mean[part, None] + spread * eta)
-                weighted = combine(of_u[:, part, None], of_v) * inner_weights
-                conditional[:, part] = weighted.sum(axis=-1)
-                error[:, part] = gauss_legendre_errors(weighted, _NODES).sum(axis=-1)
-        integrand = conditional * weights
-        value = integrand.sum(axis=-1)
-        if combine is np.multiply:
-            size = np.sqrt((of_u**2 @ weights) * (second(pair.scale2 * xi) ** 2 @ weights))
-        else:
-            # What counts is the root of a distance, to an absolute error: functions are of size 1.
-            size = np.sqrt(np.maximum(value, _NO_DISTANCE))
-        outer_error = gauss_legendre_errors(integrand, _NODES).sum(axis=-1)
-        return _Result(value, outer_error, error @ weights, size)
+def _by_panel(nodes: FloatArray) -> FloatArray:
+    """Sum over the nodes of each panel."""
+    return np.asarray(nodes.reshape(len(nodes), -1, _NODES).sum(axis=-1))
 
 
 class _InnerEnds:
