@@ -106,7 +106,14 @@ def test_a_killed_sweep_goes_on(tmp_path: Path, reproduced: dict[str, Any], piec
 
 @pytest.mark.parametrize(
     "file",
-    ["data.json", "match.json", "certificate.json", "network-matched-0.json", "timing.json"],
+    [
+        "certificate.json",
+        "network-matched-0.json",
+        *(
+            pytest.param(f"{name}.json", marks=pytest.mark.slow)
+            for name in ("data", "match", "timing")
+        ),
+    ],
 )
 def test_a_killed_compilation_goes_on(tmp_path: Path, compiled: Path, file: str) -> None:
     out = tmp_path / "run"

@@ -79,7 +79,8 @@ def drawn() -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def closed() -> Iterator[None]:
-    """Leave no figure open."""
+    """Find no figure open, whatever ran before, and leave none."""
+    plt.close("all")
     yield
     plt.close("all")
 

@@ -181,13 +181,13 @@ def _print_summary(summary: dict[str, Any]) -> None:
     accuracy, deviation = summary["accuracy"], summary["accuracy_deviation"]
     roles = ("deq", "matched", "unmatched")
     table.add_row(
-        "kernel gap at the best scale",
+        "kernel gap, rescaled",
         "–",
         f"{summary['scaled_gap']:.2%}",
         f"{summary['unmatched_scaled_gap']:.2%}",
     )
     table.add_row(
-        "kernel gap as it is",
+        "kernel gap, as it is",
         "–",
         f"{summary['relative_gap']:.2%}",
         f"{summary['unmatched_relative_gap']:.2%}",
