@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -255,3 +256,14 @@ def test_a_public_network() -> None:
     assert np.all(np.array(reached) >= [0.96, 0.987, 0.993])
     answers = found.hybrid()(torch.as_tensor(held)).argmax(dim=1).numpy()
     np.testing.assert_array_equal(answers, exact[order[5000:]])
+
+
+@pytest.mark.parametrize(
+    "option", [{"family": "leaky_relu"}, {"seeds": 3}, {"preprocessing": "theory"}, {"ridge": 0.1}]
+)
+def test_options_of_random_deqs_are_rejected_by_name(option: dict[str, Any]) -> None:
+    cell = nsd.EquilibriumCell.from_weights(np.zeros((3, 3)), np.eye(3), activation="tanh")
+    with pytest.raises(InvalidInput, match=f"{next(iter(option))} of compile must be left out"):
+        nsd.compile(cell, np.ones((50, 3)), **option)
+    with pytest.raises(InvalidInput, match="layers of compile must be left out for a random DEQ"):
+        nsd.compile(nsd.DeepEquilibrium("tanh", 0.2), np.ones((50, 3)), np.arange(50) % 2, layers=2)

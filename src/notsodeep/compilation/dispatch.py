@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -167,6 +168,19 @@ def compile(
     (1348, 449)
     """
     if isinstance(model, EquilibriumCell):
+        _left_out(
+            "a trained DEQ",
+            family=family,
+            kernel=kernel,
+            convention=convention,
+            train=train,
+            epochs=epochs,
+            seeds=seeds,
+            ridge=ridge,
+            gap_limit=gap_limit,
+            accuracy_limit=accuracy_limit,
+            preprocessing=preprocessing,
+        )
         extras.require("compile", "torch")
         from notsodeep.compilation.black_box_cell import compile_function
         from notsodeep.compilation.trained_cell import compile_cell
@@ -201,6 +215,10 @@ def compile(
         raise checks.refusal(
             "model", "compile", "be a DeepEquilibrium or an EquilibriumCell", repr(model), remedy
         )
+    if refine == "distil":
+        remedy = "Networks for random DEQs are refined on exact kernels: refine=True."
+        raise checks.refusal("refine", "compile", "be a bool for a random DEQ", refine, remedy)
+    _left_out("a random DEQ", layers=layers, kinds=kinds, fit=fit, agreement_limit=agreement_limit)
     extras.require("compile", "torch")
     settings = CompileSettings(
         model,
@@ -267,6 +285,14 @@ def load(
     from notsodeep.networks.persistence import load as load_network
 
     return load_network(path)
+
+
+def _left_out(model: str, **options: object) -> None:
+    """Reject options that are about the other kind of model: they would do nothing."""
+    parameters = inspect.signature(compile).parameters
+    for name, value in options.items():
+        if value != parameters[name].default:
+            raise checks.refusal(name, "compile", f"be left out for {model}", repr(value))
 
 
 def _reporter(on: bool) -> Callable[[str], Any]:

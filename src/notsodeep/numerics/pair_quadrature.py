@@ -171,7 +171,7 @@ def _integrate(
         if not np.isfinite(value).all():
             break
         if all((error <= limit).all() for error in errors):
-            return value
+            return np.asarray(value)
         panels = panels.refined(first, second, combine, layout, limit)
     with np.errstate(invalid="ignore", divide="ignore"):
         worst = float(np.max((errors[0] + errors[1]) / size))
@@ -227,7 +227,7 @@ class _Panels(NamedTuple):
 
     left: FloatArray
     right: FloatArray
-    level: NDArray[np.intp]
+    level: FloatArray
     value: FloatArray
     outer_error: FloatArray
     inner_error: FloatArray
@@ -275,7 +275,7 @@ class _Panels(NamedTuple):
             squares = (of_u**2 * weights, second(pair.scale2 * xi) ** 2 * weights)
             return cls(
                 *ends,
-                np.full(len(ends[0]), level),
+                np.full(len(ends[0]), float(level)),
                 _by_panel(integrand),
                 gauss_legendre_errors(integrand, _NODES),
                 _by_panel(error * weights),
