@@ -4,10 +4,11 @@
 which the resolvent of each is cheap: of F entry by entry, of G by one matrix.  All methods keep a
 pre-image s of z = R_α(s):
 
-* forward–backward, s ← z − α(Gz − h): for small steps, whatever the size of W;
-* Peaceman–Rachford, s ← 2w − (2z − s) with (I + αG)w = 2z − s + αh: for every step;
-* plain iteration is forward–backward with α = β; damped iteration averages it with z; Anderson's
-  combines it with earlier steps.
+* forward–backward, s ← z − α(Gz − h), for small steps, whatever the size of W;
+* Peaceman–Rachford, s ← 2w − (2z − s) with (I + αG)w = 2z − s + αh, for every step.
+
+Plain iteration is forward–backward with α = β; damped iteration averages it with z; Anderson's
+combines it with earlier steps.
 
 An answer is accepted on ‖z − φ(Wz + h)‖ ≤ tolerance·‖φ(Wz + h)‖ alone, never on small steps.
 """
