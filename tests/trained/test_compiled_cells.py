@@ -267,3 +267,11 @@ def test_options_of_random_deqs_are_rejected_by_name(option: dict[str, Any]) -> 
         nsd.compile(cell, np.ones((50, 3)), **option)
     with pytest.raises(InvalidInput, match="layers of compile must be left out for a random DEQ"):
         nsd.compile(nsd.DeepEquilibrium("tanh", 0.2), np.ones((50, 3)), np.arange(50) % 2, layers=2)
+
+
+def test_the_order_of_the_rows_does_not_matter() -> None:
+    cell = drawn_cell(np.random.default_rng(20), named("tanh"))
+    X = rows(300, 21, inputs=5)
+    one, other = (nsd.compile(cell, part, layers=2, random_state=0) for part in (X, X[::-1]))
+    assert one.fidelity.agreement == other.fidelity.agreement
+    assert one.fidelity.logit_error == pytest.approx(other.fidelity.logit_error, rel=1e-9)

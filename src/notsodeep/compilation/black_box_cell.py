@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from notsodeep import checks
 from notsodeep.compilation.verdict import ReplacementVerdict, Word
+from notsodeep.data import draw_rows
 from notsodeep.errors import InvalidInput
 from notsodeep.models import Conditions
 from notsodeep.trained.black_box import UnrolledFunction, linear_start, solve_function
@@ -122,7 +123,7 @@ def compile_function(
     checks.positive_number(tolerance, "tolerance", _OWNER)
     drive, labels = cell.drive(X), None if y is None else np.asarray(y)
     generator = np.random.default_rng(random_state)
-    order = generator.permutation(len(drive))
+    order = draw_rows(drive.reshape(len(drive), -1), len(drive), generator)
     if X_test is None:
         held = order[: max(_LEAST_ROWS, len(order) // 4)]
         order = order[len(held) :]

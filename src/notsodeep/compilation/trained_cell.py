@@ -15,6 +15,7 @@ from torch import nn
 
 from notsodeep import checks
 from notsodeep.compilation.trained_record import CellEvidence, CellSettings, TrainedCompilation
+from notsodeep.data import draw_rows
 from notsodeep.trained.baselines import baseline_logits, refitted
 from notsodeep.trained.cell import AffineCell, EquilibriumCell, Readout
 from notsodeep.trained.certificate import Certifier
@@ -71,7 +72,7 @@ def compile_cell(
         checks.integer_at_least(random_state, 0, "random_state", _OWNER)
     )
     if X_test is None:
-        order = generator.permutation(len(rows))
+        order = draw_rows(rows, len(rows), generator)
         held = max(LEAST_ROWS, len(rows) // 4)
         _require_rows(len(rows), 3 * LEAST_ROWS, "X")
         test, labels_test = rows[order[:held]], None if labels is None else labels[order[:held]]
@@ -81,7 +82,7 @@ def compile_cell(
         test, labels_test = _rows(cell, X_test, y_test, "X_test", "y_test")
         _require_rows(len(test), LEAST_ROWS, "X_test")
     apart = max(LEAST_ROWS, len(rows) // 5)
-    order = generator.permutation(len(rows))
+    order = draw_rows(rows, len(rows), generator)
     chosen, fitted = rows[order[:apart]], rows[order[apart:]]
 
     say("margin and solver")
