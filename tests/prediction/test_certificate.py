@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 
-from risk_cases import mixture
-
 import notsodeep as nsd
 from notsodeep.matching import Certificate
+from risk_cases import mixture
 
 
 def test_a_certificate_with_a_mixture() -> None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from risk_cases import mixture
 
 import notsodeep as nsd
 from notsodeep.errors import InvalidInput
 from notsodeep.prediction import RiskComparison, compare_risks, shape_ratios
+from risk_cases import mixture
 
 
 def compared(name: str, sigma_a2: float, ridge: Any, **choice: Any) -> RiskComparison:

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from risk_cases import CONJUGATE, mixture
 
 import notsodeep as nsd
 from notsodeep.errors import InvalidInput, UnknownName
+from risk_cases import CONJUGATE, mixture
 
 DEQ = nsd.DeepEquilibrium("relu", 0.2)
 WEAK = mixture("weak", 64)

@@ -7,10 +7,10 @@ import time
 
 import numpy as np
 import pytest
-from risk_cases import CONJUGATE, TANGENT, mixture
 
 import notsodeep as nsd
 from notsodeep.prediction import learning_curve, width_curve
+from risk_cases import CONJUGATE, TANGENT, mixture
 
 
 def test_best_ridge_is_that_of_a_fine_grid() -> None:

@@ -7,7 +7,6 @@ import math
 
 import numpy as np
 import pytest
-from risk_cases import mixture
 
 import notsodeep as nsd
 from notsodeep.errors import InvalidInput, TheoryDoubtful
@@ -18,6 +17,7 @@ from notsodeep.prediction import (
     predict_on_points,
     predict_readout,
 )
+from risk_cases import mixture
 
 
 def test_leave_one_out_is_what_it_says() -> None:

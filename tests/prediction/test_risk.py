@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 import pytest
-from risk_cases import CONJUGATE, TANGENT, mixture
 from scipy.special import ndtr
 
 import notsodeep as nsd
@@ -15,6 +14,7 @@ from notsodeep.data import GaussianMixture
 from notsodeep.prediction import RiskCurve
 from notsodeep.prediction.scores import class_accuracies
 from notsodeep.prediction.width import shifted_ginibre
+from risk_cases import CONJUGATE, TANGENT, mixture
 
 REFERENCE = [
     # mixture, coefficients, counts, fit; test error, training error, accuracy
