@@ -1,8 +1,13 @@
 """Accuracy of dense and convolutional DEQ kernels, and of RBF support vectors, on the same images.
 
-Ridge, and the SVC's two parameters, are chosen on a fifth of the training rows and refitted on all.
+The kernels of a setting are computed in tiles, which are kept in --work: a run that was stopped
+resumes, and a larger n adds to a smaller one.  Accuracies are on 2000 test images; smaller n take
+several disjoint parts of the training images.  Ridge, and the two parameters of the support
+vectors, are chosen on a fifth of the training rows and refitted on all.  Every setting adds its
+rows to benchmarks/results/convolution_accuracy.json as soon as it is done.
 
-    python benchmarks/convolution_study.py --data mnist --samples 1000 --input-pooling 2
+    python benchmarks/convolution_study.py --work runs/convolutions             # all, for hours
+    python benchmarks/convolution_study.py --work runs/convolutions --only 3    # the first three
 """
 
 from __future__ import annotations
@@ -10,44 +15,152 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
 from sklearn.svm import SVC
 
 import notsodeep as nsd
-from notsodeep.kernels.convolution import ConvolutionPlan, duration
+from measure import RESULTS, environment
+from notsodeep.files.atomic_files import atomic_write, write_json
+from notsodeep.kernels.convolution import duration
 
-RIDGES = np.logspace(-6, 0, 13)  # of the mean of the diagonal
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+TILE = 500
+TEST = 2000
+POOL = 5000  # training images from which all n are taken
+RIDGES = np.logspace(-9, 0, 19)  # of the mean of the diagonal
+SIGMA_A2 = 0.2
+PARTS = 5  # disjoint training sets, where the images are enough for them
 
 
-def ridge_predictions(
-    K: np.ndarray, cross: np.ndarray, targets: np.ndarray, ridge: float
-) -> np.ndarray:
-    """Return K(test, train) (K + λI)⁻¹ Y, λ in units of the mean of the diagonal."""
-    system = K + ridge * np.trace(K) / len(K) * np.eye(len(K))
-    return cross @ np.linalg.solve(system, targets)
+@dataclass(frozen=True)
+class Setting:
+    """Images, how they are read, and how many of them.
+
+    Attributes
+    ----------
+    data : str
+    input_pooling : int
+        Images are averaged over blocks of this side, for all methods alike.
+    pooling : "flatten" or int
+        Of the convolutional read-out.
+    sizes : tuple of int
+        Numbers of training images.
+    """
+
+    data: str
+    input_pooling: int
+    pooling: str | int
+    sizes: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """Of files."""
+        return f"{self.data}_{self.input_pooling}_{self.pooling}"
 
 
-def kernel_accuracy(K: np.ndarray, cross: np.ndarray, y: np.ndarray, y_test: np.ndarray) -> dict:
-    """Accuracy on test rows; cross is (test, train)."""
+# The shortest first.
+SETTINGS = (
+    Setting("mnist", 2, "flatten", (1000, 2000, 5000)),
+    Setting("fashion_mnist", 2, "flatten", (1000, 2000, 5000)),
+    Setting("cifar10", 2, "flatten", (1000, 2000, 4000)),
+    Setting("mnist", 2, 3, (1000,)),
+    Setting("fashion_mnist", 2, 3, (1000,)),
+    Setting("mnist", 1, "flatten", (1000, 2000)),
+    Setting("fashion_mnist", 1, "flatten", (1000, 2000)),
+    Setting("cifar10", 2, 3, (1000,)),
+    Setting("mnist", 2, 3, (1000, 2000)),
+    Setting("fashion_mnist", 2, 3, (1000, 2000)),
+    Setting("mnist", 1, "flatten", (1000, 2000, 5000)),
+    Setting("fashion_mnist", 1, "flatten", (1000, 2000, 5000)),
+)
+
+
+class Tiles:
+    """Both kernels of training images with each other and with test images, tile by tile."""
+
+    def __init__(self, place: Path, model: Any, X: FloatArray, X_test: FloatArray) -> None:
+        self._place, self._model = place, model
+        self._parts = {
+            **{f"train{k}": X[k * TILE : (k + 1) * TILE] for k in range(len(X) // TILE)},
+            **{f"test{k}": X_test[k * TILE : (k + 1) * TILE] for k in range(TEST // TILE)},
+        }
+        place.mkdir(parents=True, exist_ok=True)
+
+    def compute(self, n: int) -> None:
+        """Make sure that the tiles of the first n training images are there."""
+        wanted = [
+            (row, column)
+            for i, row in enumerate(self._train(n))
+            for column in (*self._train(n)[i:], *self._test())
+        ]
+        missing = [pair for pair in wanted if not self._path(*pair).exists()]
+        start = time.perf_counter()
+        for done, (row, column) in enumerate(missing, start=1):
+            A, B = self._parts[row], None if row == column else self._parts[column]
+            pair = nsd.kernel_pair(self._model, A, B, convention="feature")
+            with atomic_write(self._path(row, column)) as stream:
+                np.save(stream, np.stack([pair.conjugate, pair.tangent]))
+            left = (time.perf_counter() - start) / done * (len(missing) - done)
+            print(f"  {self._place.name}: {done}/{len(missing)}, {duration(left)} left", flush=True)
+
+    def kernels(self, n: int) -> tuple[FloatArray, FloatArray]:
+        """Return K(train, train) and K(test, train), shapes (2, n, n) and (2, TEST, n)."""
+        names = self._train(n)
+        own = np.empty((2, n, n))
+        cross = np.empty((2, TEST, n))
+        for i, row in enumerate(names):
+            here = slice(i * TILE, (i + 1) * TILE)
+            for j, column in enumerate(names[i:], start=i):
+                there = slice(j * TILE, (j + 1) * TILE)
+                tile = np.load(self._path(row, column))
+                own[:, here, there] = tile
+                own[:, there, here] = tile.transpose(0, 2, 1)
+            for j, column in enumerate(self._test()):
+                tile = np.load(self._path(row, column))
+                cross[:, j * TILE : (j + 1) * TILE, here] = tile.transpose(0, 2, 1)
+        return own, cross
+
+    def _train(self, n: int) -> list[str]:
+        return [f"train{k}" for k in range(n // TILE)]
+
+    def _test(self) -> list[str]:
+        return [f"test{k}" for k in range(TEST // TILE)]
+
+    def _path(self, row: str, column: str) -> Path:
+        return self._place / f"{row}-{column}.npy"
+
+
+def ridge_right(
+    K: FloatArray, cross: FloatArray, y: IntArray, y_test: IntArray
+) -> tuple[NDArray[np.bool_], float]:
+    """Which test rows kernel ridge regression gets right, and the ridge that was chosen."""
     targets = np.eye(int(y.max()) + 1)[y]
+    unit = float(np.trace(K)) / len(K)
     cut = len(y) - len(y) // 5
+    values, vectors = linalg.eigh(K[:cut, :cut])
+    turned, read = vectors.T @ targets[:cut], K[cut:, :cut] @ vectors
     scores = [
-        np.mean(
-            ridge_predictions(K[:cut, :cut], K[cut:, :cut], targets[:cut], r).argmax(1) == y[cut:]
-        )
+        np.mean((read @ (turned / (values + r * unit)[:, None])).argmax(1) == y[cut:])
         for r in RIDGES
     ]
     ridge = float(RIDGES[int(np.argmax(scores))])
-    accuracy = float(np.mean(ridge_predictions(K, cross, targets, ridge).argmax(1) == y_test))
-    return {"accuracy": accuracy, "ridge": ridge}
+    weights = linalg.solve(K + ridge * unit * np.eye(len(K)), targets, assume_a="pos")
+    return (cross @ weights).argmax(1) == y_test, ridge
 
 
-def svc_accuracy(X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: np.ndarray) -> dict:
-    """Accuracy of support vectors with the best C and γ on the validation rows."""
+def svc_right(
+    X: FloatArray, y: IntArray, X_test: FloatArray, y_test: IntArray
+) -> tuple[NDArray[np.bool_], list[float]]:
+    """Which test rows support vectors get right, and the C and γ that were chosen."""
     cut = len(y) - len(y) // 5
     tried = [
         (SVC(C=C, gamma=g).fit(X[:cut], y[:cut]).score(X[cut:], y[cut:]), C, g)
@@ -55,70 +168,102 @@ def svc_accuracy(X: np.ndarray, y: np.ndarray, X_test: np.ndarray, y_test: np.nd
         for g in (0.3, 1.0, 3.0)
     ]
     _, C, g = max(tried)
-    return {
-        "accuracy": float(SVC(C=C, gamma=g).fit(X, y).score(X_test, y_test)),
-        "C": C,
-        "gamma": g,
+    return SVC(C=C, gamma=g).fit(X, y).predict(X_test) == y_test, [C, g]
+
+
+def summarised(found: list[NDArray[np.bool_]]) -> dict[str, float]:
+    """Mean accuracy over training sets, and its standard error.
+
+    Of the test rows, and of the training sets where there are several: their squares add.
+    """
+    right = np.array(found)
+    by_row, by_set = right.mean(axis=0), right.mean(axis=1)
+    variance = float(by_row.var(ddof=1)) / len(by_row)
+    if len(by_set) > 1:
+        variance += float(by_set.var(ddof=1)) / len(by_set)
+    return {"accuracy": float(right.mean()), "error": math.sqrt(variance)}
+
+
+def rows_of(setting: Setting, work: Path) -> list[dict[str, Any]]:
+    """Measure a setting: a row for each n and method."""
+    sizes = {"samples": POOL, "test_samples": TEST, "rng": 0}
+    data = nsd.data.load(setting.data, preprocessing="none", **sizes).images_last()
+    assert data.image_shape is not None
+    layer = nsd.Convolution("relu", weight=SIGMA_A2, inject=1.0 - SIGMA_A2)
+    whole = nsd.ConvolutionalEquilibrium(
+        [layer], data.image_shape, input_pooling=setting.input_pooling
+    )
+    order = np.random.default_rng(0).permutation(POOL)
+    X, X_test = (whole.images(part).reshape(len(part), -1) for part in (data.X, data.X_test))
+    X, y, y_test = X[order], data.y[order], data.y_test
+    shape = (*whole.grid, data.image_shape[2])
+    model = nsd.ConvolutionalEquilibrium([layer], shape, setting.pooling)
+    pixels, plain = (
+        nsd.data.Preprocessing.fit(X, kind, pixels=shape[0] * shape[1])
+        for kind in ("pixels", "theory")
+    )
+    tiles = Tiles(work / setting.name, model, pixels.apply(X), pixels.apply(X_test))
+    X, X_test = plain.apply(X), plain.apply(X_test)
+    dense = nsd.DeepEquilibrium("relu", SIGMA_A2)
+    n = max(setting.sizes)
+    tiles.compute(n)
+    pair = [
+        nsd.kernel_pair(dense, A, B, convention="feature")
+        for A, B in ((X[:n], None), (X_test, X[:n]))
+    ]
+    methods = {
+        "dense": tuple(np.stack([each.conjugate, each.tangent]) for each in pair),
+        "convolutional": tiles.kernels(n),
     }
+    rows = []
+    for size in setting.sizes:
+        starts = [k * size for k in range(min(n // size, PARTS))]
+        about = {
+            "data": setting.data,
+            "pixels": f"{shape[0]} × {shape[1]}",
+            "pooling": setting.pooling,
+            "n": size,
+            "parts": len(starts),
+        }
+        sets = [slice(start, start + size) for start in starts]
+        for name, (own, cross) in methods.items():
+            for k, kernel in enumerate(("conjugate", "tangent")):
+                found = [
+                    ridge_right(own[k, part, part], cross[k, :, part], y[part], y_test)
+                    for part in sets
+                ]
+                record = {"method": f"{name}, {kernel}", "chosen": [ridge for _, ridge in found]}
+                rows.append({**about, **record, **summarised([right for right, _ in found])})
+        svc = [svc_right(X[part], y[part], X_test, y_test) for part in sets]
+        record = {"method": "RBF support vectors", "chosen": [chosen for _, chosen in svc]}
+        rows.append({**about, **record, **summarised([right for right, _ in svc])})
+    return rows
 
 
 def main() -> None:
-    """Read the options, estimate the time, measure."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", default="mnist")
-    parser.add_argument("--samples", type=int, default=1000)
-    parser.add_argument("--test-samples", type=int, default=2000)
-    parser.add_argument("--input-pooling", type=int, default=1)
-    parser.add_argument("--pooling", default="flatten")
-    parser.add_argument("--sigma-a2", type=float, default=0.2)
-    parser.add_argument("--activation", default="relu")
-    parser.add_argument("--yes", action="store_true", help="start even if it takes hours")
-    parser.add_argument("--results", type=Path, default=Path(__file__).parent / "results")
+    """Measure the settings that are not stored yet."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--work", type=Path, required=True, help="directory of the tiles")
+    parser.add_argument("--only", type=int, default=len(SETTINGS), help="so many settings")
+    parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
-    sizes = {"samples": options.samples, "test_samples": options.test_samples, "rng": 0}
-    sizes["balanced"] = options.data != "digits"  # whose test part is small
-    data = nsd.data.load(options.data, preprocessing="pixels", **sizes).images_last()
-    plain = nsd.data.load(options.data, **sizes)
-    pooling = int(options.pooling) if options.pooling.isdigit() else options.pooling
-    layer = nsd.Convolution(
-        options.activation, weight=options.sigma_a2, inject=1.0 - options.sigma_a2
-    )
-    model = nsd.ConvolutionalEquilibrium(
-        [layer], data.image_shape, pooling, input_pooling=options.input_pooling
-    )
-    parts = [ConvolutionPlan(model, data.X, other, "feature") for other in (None, data.X_test)]
-    seconds = sum(part.estimated_seconds() for part in parts)
-    print(f"{model}: about {duration(seconds)}", flush=True)
-    if seconds > 3600.0 and not options.yes:
-        sys.exit("This takes more than an hour: start it with --yes.")
-    rows = []
-    start = time.perf_counter()
-    for name, described, X, X_test in (
-        ("dense", nsd.DeepEquilibrium(options.activation, options.sigma_a2), plain.X, plain.X_test),
-        ("convolutional", model, data.X, data.X_test),
-    ):
-        own = nsd.kernel_pair(described, X, convention="feature")
-        cross = nsd.kernel_pair(described, X_test, X, convention="feature")
-        for kernel in ("conjugate", "tangent"):
-            found = kernel_accuracy(
-                getattr(own, kernel), getattr(cross, kernel), data.y, data.y_test
-            )
-            rows.append({"model": name, "kernel": kernel, **found})
-    rows.append(
-        {
-            "model": "SVC",
-            "kernel": "rbf",
-            **svc_accuracy(plain.X, plain.y, plain.X_test, plain.y_test),
-        }
-    )
-    for row in rows:
-        row["error"] = math.sqrt(row["accuracy"] * (1.0 - row["accuracy"]) / len(data.y_test))
-        print(f"{row['model']:>14} {row['kernel']:>10} {row['accuracy']:.4f} ± {row['error']:.4f}")
-    record = {"options": {**vars(options), "results": None}, "model": str(model), "rows": rows}
-    record["seconds"] = time.perf_counter() - start
-    name = f"convolution_{options.data}_{options.samples}_{options.input_pooling}_{options.pooling}"
-    options.results.mkdir(parents=True, exist_ok=True)
-    (options.results / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n")
+    path = options.results / "convolution_accuracy.json"
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    for setting in SETTINGS[: options.only]:
+        shown = {row["n"] for row in rows if row["setting"] == setting.name}
+        if shown >= set(setting.sizes):
+            continue
+        start = time.perf_counter()
+        measured = rows_of(setting, options.work)
+        for row in measured:
+            row["setting"] = setting.name
+            print({k: row[k] for k in ("setting", "n", "method", "accuracy", "error")}, flush=True)
+        print(f"{setting.name}: {duration(time.perf_counter() - start)}", flush=True)
+        rows = [row for row in rows if row["setting"] != setting.name] + measured
+        about = {"sigma_a2": SIGMA_A2, "activation": "relu", "size": 3, "test_images": TEST}
+        write_json(path, {"environment": environment(), "about": about, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -341,6 +341,12 @@ class ConvolutionalNetwork(ConvolutionalModel):
         return f"convolutional network({names} on {window}; {self._describe_geometry()})"
 
 
+CONVOLUTIONAL: dict[str, type[ConvolutionalEquilibrium] | type[ConvolutionalNetwork]] = {
+    "convolutional_equilibrium": ConvolutionalEquilibrium,
+    "convolutional_network": ConvolutionalNetwork,
+}
+"""The kinds of stored convolutional models."""
+
 _GEOMETRY = ("image_shape", "pooling", "stride", "input_pooling")
 
 

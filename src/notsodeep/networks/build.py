@@ -9,7 +9,12 @@ import numpy as np
 import torch
 
 from notsodeep import checks
-from notsodeep.models import ConvolutionalModel, DeepEquilibrium, ExplicitNetwork
+from notsodeep.models import (
+    ConvolutionalModel,
+    ConvolutionalNetwork,
+    DeepEquilibrium,
+    ExplicitNetwork,
+)
 from notsodeep.networks.cell_module import CellNetwork
 from notsodeep.networks.convolutional import ConvolutionalModule
 from notsodeep.networks.equilibrium_solvers import Solver
@@ -48,8 +53,7 @@ def build(
     Parameters
     ----------
     model : DeepEquilibrium or ExplicitNetwork
-        Or a convolutional model: the width is its number of channels, and `trainable`,
-        `initialisation`, `readout_start` and `bias` are left at their defaults.
+        Or a convolutional model, whose width is its number of channels.
     in_features, width, out_features : int
         p, m and K; every hidden layer has the same width.
     rng : int or numpy.random.Generator
@@ -87,44 +91,23 @@ def build(
     True
     """
     owner = "build"
-    if isinstance(model, ConvolutionalModel):
-        if in_features != model.features:
-            requirement = f"be {model.features}, the numbers in an image of {model}"
-            raise checks.refusal("in_features", owner, requirement, in_features)
-        unchanged = (trainable, initialisation, readout_start, bias)
-        if unchanged != ("all", "gaussian", "gaussian", False):
-            requirement = "be a dense one for trainable, initialisation, readout_start or bias"
-            raise checks.refusal("model", owner, requirement, str(model))
-        # No FeatureNetwork, whose layers are dense; callers who ask for one know what they get.
-        module_of_images: Any = ConvolutionalModule(
-            model,
-            width,
-            out_features,
-            rng,
-            solver=solver or "fixed_point",
-            gradient=gradient or "implicit",
-            on_failure=on_failure or "raise",
-            dtype=dtype,
-            device=device,
-        )
-        return cast(EquilibriumNetwork, module_of_images)
-    if not isinstance(model, DeepEquilibrium | ExplicitNetwork):
-        requirement = "be a DeepEquilibrium or an ExplicitNetwork"
+    if not isinstance(model, DeepEquilibrium | ExplicitNetwork | ConvolutionalModel):
+        requirement = "be a DeepEquilibrium, an ExplicitNetwork or a convolutional model"
         raise checks.refusal("model", owner, requirement, repr(model))
     generator = checks.random_generator(rng, owner)
     checks.known_name(initialisation, get_args(Initialisation), f"initialisation of {owner}")
     checks.known_name(readout_start, get_args(ReadoutStart), f"readout_start of {owner}")
     sizes = (in_features, width, out_features)
-    module: EquilibriumNetwork | CellNetwork | ExplicitModule
-    if isinstance(model, ExplicitNetwork):
+    module: FeatureNetwork
+    if isinstance(model, ExplicitNetwork | ConvolutionalNetwork):
         options = {"solver": solver, "gradient": gradient, "on_failure": on_failure}
-        _no_options_for(options, owner, "for an ExplicitNetwork")
+        _no_options_for(options, owner, "for an explicit network")
+    if isinstance(model, ExplicitNetwork):
         module = ExplicitModule(
             model, *sizes, trainable=trainable, bias=bias, dtype=dtype, device=device
         )
     else:
-        kind = EquilibriumNetwork if model.is_vanilla else CellNetwork
-        module = kind(
+        module = _kind(model)(
             model,
             *sizes,
             trainable=trainable,
@@ -136,8 +119,15 @@ def build(
             device=device,
         )
     _draw_weights(module, generator, initialisation, readout_start)
-    # A CellNetwork has the attributes of an EquilibriumNetwork but its weights.
+    # The other kinds have the attributes of these two but their weights.
     return cast(EquilibriumNetwork | ExplicitModule, module)
+
+
+def _kind(model: DeepEquilibrium | ConvolutionalModel) -> Any:
+    """Return the class of modules with a solver that a model becomes."""
+    if isinstance(model, ConvolutionalModel):
+        return ConvolutionalModule
+    return EquilibriumNetwork if model.is_vanilla else CellNetwork
 
 
 def _draw_weights(

@@ -4,50 +4,46 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from notsodeep import checks
-from notsodeep.models.convolutional import ConvolutionalModel
-from notsodeep.networks import requirements
+from notsodeep.models import ConvolutionalModel
 from notsodeep.networks.equilibrium_solvers import Solver, as_solver
 from notsodeep.networks.gradient_choices import as_gradient
 from notsodeep.networks.implicit_gradient import Gradient
 from notsodeep.networks.implicit_layer import implicit_layer
-from notsodeep.networks.modules import PRECISIONS
-from notsodeep.networks.solve_records import ImplicitRecord, OnFailure
+from notsodeep.networks.modules import FeatureNetwork, HiddenLayer, Trainable
+from notsodeep.networks.solve_records import (
+    FailureCount,
+    ImplicitRecord,
+    OnFailure,
+    Report,
+    report_for,
+)
 from notsodeep.networks.torch_activations import torch_twin
 
+_REMEDY = "Use smaller weights, more channels, solver='anderson', or more steps."
 
-class ConvolutionalModule(nn.Module):
+
+class ConvolutionalModule(FeatureNetwork):
     """A convolutional model with m channels, and a linear read-out of its pooled states.
 
     Weights are kept at unit variance, with the factors of `notsodeep.Convolution` applied in
     `forward`: at large m the kernels are those of the description, convention "feature".
 
-    Parameters
-    ----------
-    description : ConvolutionalEquilibrium or ConvolutionalNetwork
-    width, out_features : int
-        m and K.
-    rng : int or numpy.random.Generator
-        Seed, or generator, of all weights.
-    solver, gradient, on_failure
-        As for `notsodeep.build`; of equilibrium models only.
-    dtype : torch.float32 or torch.float64
-    device : torch.device or str, optional
-
     Attributes
     ----------
-    weight_1, injection_1, bias_1, … : Parameter
+    weight_1, injection_1, bias_1, … : Parameter or buffer
         A_l of shape (m, m, k, k), U_l of shape (m, C, k, k) and β_l of shape (m,), as far as their
         variances are not zero.
     readout : Parameter of shape (K, pooled pixels · m)
-    last_record : ImplicitRecord or None
-        Of the last solve, gradients included.
+    solver, gradient, on_failure, failures, last_record
+        As in `EquilibriumNetwork`; of equilibrium models only.
+
+    See `FeatureNetwork` for the other attributes, and `build` for the arguments.
 
     Examples
     --------
@@ -59,58 +55,54 @@ class ConvolutionalModule(nn.Module):
     (torch.Size([3, 2]), True)
     """
 
-    readout: nn.Parameter
+    description: ConvolutionalModel
 
     def __init__(
         self,
         description: ConvolutionalModel,
+        in_features: int,
         width: int,
         out_features: int,
-        rng: int | np.random.Generator,
         *,
+        trainable: Trainable = "all",
+        bias: bool = False,
         solver: str | Mapping[str, Any] | Solver = "fixed_point",
         gradient: str | Mapping[str, Any] | Gradient = "implicit",
-        on_failure: OnFailure = "raise",
+        on_failure: OnFailure | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ) -> None:
-        super().__init__()
-        owner = type(self).__name__
-        generator = checks.random_generator(rng, owner)
-        requirements.network_dtype(dtype, PRECISIONS, owner)
-        self.description = description
-        self.width = checks.positive_integer(width, "width", owner)
-        self.in_features = description.features
-        self.out_features = checks.positive_integer(out_features, "out_features", owner)
+        if in_features != description.features:
+            requirement = f"be {description.features}, the numbers in an image of {description}"
+            raise checks.refusal("in_features", "build", requirement, in_features)
+        shapes: dict[str, tuple[int, ...]] = {}
+        for number, layer in enumerate(description.cell, start=1):
+            window = (layer.size, layer.size)
+            if layer.weight > 0.0:
+                shapes[f"weight_{number}"] = (width, width, *window)
+            if layer.inject > 0.0:
+                shapes[f"injection_{number}"] = (width, description.image_shape[2], *window)
+            if layer.bias > 0.0:
+                shapes[f"bias_{number}"] = (width,)
+        super().__init__(
+            description,
+            in_features,
+            width,
+            out_features,
+            shapes,
+            trainable=trainable,
+            bias=bias,
+            dtype=dtype,
+            device=device,
+            pixels=_pooled_pixels(description),
+        )
         self.solver, self.gradient = as_solver(solver), as_gradient(gradient)
+        if on_failure is not None:
+            checks.known_name(on_failure, get_args(OnFailure), "on_failure of ConvolutionalModule")
         self.on_failure = on_failure
+        self.failures = FailureCount()
         self.last_record: ImplicitRecord | None = None
         self._twins = tuple(torch_twin(layer.activation) for layer in description.cell)
-
-        def parameter(name: str, *shape: int) -> None:
-            values = torch.from_numpy(generator.standard_normal(shape))
-            self.register_parameter(name, nn.Parameter(values.to(dtype=dtype, device=device)))
-
-        m, channels = width, description.image_shape[2]
-        for number, layer in enumerate(description.cell, start=1):
-            k = layer.size
-            if layer.weight > 0.0:
-                parameter(f"weight_{number}", m, m, k, k)
-            if layer.inject > 0.0:
-                parameter(f"injection_{number}", m, channels, k, k)
-            if layer.bias > 0.0:
-                parameter(f"bias_{number}", m)
-        parameter("readout", out_features, self._pooled_pixels * m)
-
-    @property
-    def _pooled_pixels(self) -> int:
-        height, width = self.description.grid
-        pooling = self.description.pooling
-        if pooling == "average":
-            return 1
-        if pooling == "flatten" or self.description.padding == "circular":
-            return height * width
-        return (height - int(pooling) + 1) * (width - int(pooling) + 1)
 
     def _convolve(self, values: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
         """Convolve (n, channels, height, width), and divide by k."""
@@ -155,20 +147,24 @@ class ConvolutionalModule(nn.Module):
         scale = math.sqrt(self.description.cell[index].weight)
         return self._convolve(state, scale * weights[f"weight_{index + 1}"])
 
-    def states(self, X: Tensor) -> Tensor:
-        """Return z = φ(h)/√m of the last layer, shape (n, m, height, width)."""
-        requirements.input_features(X, self.in_features, self.readout.dtype, type(self).__name__)
-        weights = {name: p for name, p in self.named_parameters() if name != "readout"}
-        drives = self._drives(X, weights)
-        if self.description.cell[0].weight == 0.0:
-            return self._turn(drives[0], drives, weights)[0]
-        shape = drives[0].shape
-        recurrent = {name: p for name, p in weights.items() if name.startswith("weight_")}
+    def states(self, X: Tensor, *weights: Tensor) -> Tensor:
+        """Return z = φ(h)/√m of the last layer, shape (n, m, height, width).
 
-        def around(flat: Tensor, *given: Tensor) -> Tensor:
-            layers = [drive.reshape(-1, *shape[1:]) for drive in given[: len(drives)]]
-            own = dict(zip(recurrent, given[len(drives) :], strict=True))
-            return self._turn(flat.reshape(-1, *shape[1:]), layers, own)[1].reshape(flat.shape)
+        The weights are those of the module, unless others are given in the order of
+        `hidden_names`.
+        """
+        own = weights or tuple(getattr(self, name) for name in self.hidden_names)
+        given = dict(zip(self.hidden_names, own, strict=True))
+        drives = self._drives(X, given)
+        if self.description.cell[0].weight == 0.0:
+            return self._turn(drives[0], drives, given)[0]
+        shape = drives[0].shape
+        recurrent = {name: w for name, w in given.items() if name.startswith("weight_")}
+
+        def around(flat: Tensor, *parts: Tensor) -> Tensor:
+            layers = [drive.reshape(-1, *shape[1:]) for drive in parts[: len(drives)]]
+            matrices = dict(zip(recurrent, parts[len(drives) :], strict=True))
+            return self._turn(flat.reshape(-1, *shape[1:]), layers, matrices)[1].reshape(flat.shape)
 
         flat = [drive.flatten(1) for drive in drives]
         h, self.last_record = implicit_layer(
@@ -177,14 +173,17 @@ class ConvolutionalModule(nn.Module):
             flat[0],
             solver=self.solver,
             gradient=self.gradient,
-            on_failure=self.on_failure,
+            on_failure=self._report(),
             subject=f"the fixed point of {self.description} with {self.width} channels",
         )
-        return self._turn(h.reshape(shape), drives, weights)[0]
+        return self._turn(h.reshape(shape), drives, given)[0]
 
-    def features(self, X: Tensor) -> Tensor:
-        """Return the pooled states, flattened and divided by √(their pixels)."""
-        states, pooling = self.states(X), self.description.pooling
+    def hidden_pass(self, X: Tensor, *weights: Tensor) -> tuple[Tensor, tuple[HiddenLayer, ...]]:
+        """Return the pooled states, flattened and divided by √(their pixels).
+
+        Gradients of convolutions are no products δ ⊗ v, so that no layers are left behind.
+        """
+        states, pooling = self.states(X, *weights), self.description.pooling
         if pooling == "average":
             states = states.mean(dim=(2, 3), keepdim=True)
         elif pooling != "flatten":
@@ -192,12 +191,19 @@ class ConvolutionalModule(nn.Module):
             if self.description.padding == "circular":
                 states = nn.functional.pad(states, (0, b - 1, 0, b - 1), mode="circular")
             states = nn.functional.avg_pool2d(states, b, stride=1)
-        return states.flatten(1) / math.sqrt(self._pooled_pixels)
+        return states.flatten(1) / math.sqrt(_pooled_pixels(self.description)), ()
 
-    def forward(self, X: Tensor) -> Tensor:
-        """Return the outputs, shape (n, K)."""
-        return nn.functional.linear(self.features(X), self.readout)
+    def _report(self) -> Report:
+        if self.on_failure is not None:
+            return report_for(self.on_failure, _REMEDY)
+        return self.failures.report(_REMEDY) if self.training else report_for("raise", _REMEDY)
 
-    def extra_repr(self) -> str:
-        """Say what is inside, for `repr`."""
-        return f"{self.description}, width={self.width}, out_features={self.out_features}"
+
+def _pooled_pixels(model: ConvolutionalModel) -> int:
+    """Count the pixels that the read-out sees."""
+    height, width = model.grid
+    if model.pooling == "average":
+        return 1
+    if model.pooling == "flatten" or model.padding == "circular":
+        return height * width
+    return (height - int(model.pooling) + 1) * (width - int(model.pooling) + 1)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from notsodeep import checks
 from notsodeep.errors import NotEnoughMemory
 from notsodeep.networks import requirements
+from notsodeep.networks.convolutional import ConvolutionalModule
 from notsodeep.networks.feature_rows import as_tensor
 from notsodeep.networks.modules import FeatureNetwork
 from notsodeep.progress import progress_bar
@@ -96,7 +97,8 @@ def empirical_kernels(
     training = module.training
     module.eval()
     try:
-        if isinstance(module, FeatureNetwork):
+        # Gradients of convolutions are sums over pixels, which have no such factors.
+        if isinstance(module, FeatureNetwork) and not isinstance(module, ConvolutionalModule):
             return _by_layers(module, left, right, size)
         return _by_jacobians(module, left, right, size)
     finally:

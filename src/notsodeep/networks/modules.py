@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from notsodeep import checks
 from notsodeep.activations import Activation
 from notsodeep.errors import NotEnoughMemory
-from notsodeep.models import DeepEquilibrium, ExplicitNetwork
+from notsodeep.models import ConvolutionalModel, DeepEquilibrium, ExplicitNetwork
 from notsodeep.models.given_weights import estimate_model
 from notsodeep.networks import requirements
 from notsodeep.networks.equilibrium_map import EquilibriumMap
@@ -63,7 +63,7 @@ class FeatureNetwork(nn.Module, ABC):
 
     Attributes
     ----------
-    description : DeepEquilibrium or ExplicitNetwork
+    description : DeepEquilibrium, ExplicitNetwork or ConvolutionalModel
     in_features, width, out_features : int
         p, m and K.
     trainable : {"all", "readout"}
@@ -71,6 +71,7 @@ class FeatureNetwork(nn.Module, ABC):
     hidden_names : tuple of str
         Names of the hidden weights.
     readout : Parameter of shape (K, m)
+        Of a convolutional model (K, pooled pixels · m).
     readout_bias : Parameter of shape (K,), or None
 
     Examples
@@ -88,16 +89,17 @@ class FeatureNetwork(nn.Module, ABC):
 
     def __init__(
         self,
-        description: DeepEquilibrium | ExplicitNetwork,
+        description: DeepEquilibrium | ExplicitNetwork | ConvolutionalModel,
         in_features: int,
         width: int,
         out_features: int,
-        shapes: Mapping[str, tuple[int, int]],
+        shapes: Mapping[str, tuple[int, ...]],
         *,
         trainable: Trainable,
         bias: bool,
         dtype: torch.dtype,
         device: torch.device | str | None,
+        pixels: int = 1,
     ) -> None:
         super().__init__()
         owner = type(self).__name__
@@ -110,7 +112,7 @@ class FeatureNetwork(nn.Module, ABC):
         self.trainable = trainable
         self.hidden_names = tuple(shapes)
         if str(device) in ("None", "cpu"):
-            count = sum(rows * columns for rows, columns in shapes.values())
+            count = sum(map(math.prod, shapes.values()))
             _weights_fit(count * dtype.itemsize, owner)
         for name, shape in shapes.items():
             weight = torch.zeros(shape, dtype=dtype, device=device)
@@ -118,7 +120,8 @@ class FeatureNetwork(nn.Module, ABC):
                 self.register_parameter(name, nn.Parameter(weight))
             else:
                 self.register_buffer(name, weight)
-        self.readout = nn.Parameter(torch.zeros(out_features, width, dtype=dtype, device=device))
+        read = torch.zeros(out_features, pixels * width, dtype=dtype, device=device)
+        self.readout = nn.Parameter(read)
         self.readout_bias = (
             nn.Parameter(torch.zeros(out_features, dtype=dtype, device=device)) if bias else None
         )

@@ -162,7 +162,8 @@ def make_task(
         return Task(module, settings, module, parameters, training, validation, None, True)
     count = len(training) + (0 if validation is None else len(validation))
     size = training.inputs.element_size()
-    features_fit(count * module.width * size, count, module.width)
+    wide = module.readout.shape[1]
+    features_fit(count * wide * size, count, wide)
     module.eval()  # in which features that are not found are an error
     features, summary = features_of(module, training.inputs)
     kept = None
