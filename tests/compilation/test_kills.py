@@ -25,6 +25,7 @@ COMPILE = [
     *("--samples", "200", "--test-samples", "60", "--family", "leaky_relu", "--no-refine"),
     *("--width", "48", "--seeds", "2"),
 ]
+COMPILE_TRAINED = ["compile", "--zoo", "monotone-digits-64", "--layers", "2"]
 CLOCK = {
     "seconds",
     "inference_ratio",
@@ -131,7 +132,9 @@ def assert_same_network(left: Path, right: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", [REPRODUCE, COMPILE], ids=["reproduce", "compile"])
+@pytest.mark.parametrize(
+    "command", [REPRODUCE, COMPILE, COMPILE_TRAINED], ids=["reproduce", "compile", "trained"]
+)
 def test_any_moment_will_do(tmp_path: Path, command: list[str]) -> None:
     begin = time.monotonic()
     whole = start(command, tmp_path / "whole")

@@ -15,7 +15,7 @@ from given_networks import drawn_cell
 from notsodeep.activations import named
 from notsodeep.compilation.trained_record import TrainedCompilation
 from notsodeep.data.directories import data_directory
-from notsodeep.errors import InvalidInput, NotConverged
+from notsodeep.errors import DataCorrupted, InvalidInput, NotConverged
 from notsodeep.trained import AffineCell, EquilibriumCell
 from notsodeep.trained.fidelity import conformal_quantile, lower_bound
 from notsodeep.trained.splittings import solve
@@ -38,9 +38,9 @@ def cell() -> AffineCell:
 
 @pytest.fixture(scope="module")
 def compiled(cell: AffineCell) -> TrainedCompilation:
-    X = rows(1200, 1)
-    exact = cell.logits(solve(cell, X)[0]).argmax(axis=1)
-    found = nsd.compile(cell, X, exact, rows(600, 2), layers=3, random_state=0)
+    X, X_test = rows(1200, 1), rows(600, 2)
+    y, y_test = (cell.logits(solve(cell, part)[0]).argmax(axis=1) for part in (X, X_test))
+    found = nsd.compile(cell, X, y, X_test, y_test, layers=3, random_state=0)
     assert isinstance(found, TrainedCompilation)
     return found
 
@@ -129,6 +129,51 @@ def test_saved_and_read_again(compiled: TrainedCompilation, tmp_path: Path) -> N
         nsd.Compilation.load(place)
 
 
+def test_a_stopped_compilation_resumes(
+    cell: AffineCell, compiled: TrainedCompilation, tmp_path: Path
+) -> None:
+    """Stopped before every piece in turn; each piece is computed once, whoever asks for it."""
+    phases = ["margin and solver", "explicit layers", "fidelity", "baselines", "the front"]
+    said: list[str] = []
+    y_test = cell.logits(solve(cell, rows(600, 2))[0]).argmax(axis=1)
+
+    def work(last: str = "", seed: int = 1, **options: Any) -> TrainedCompilation:
+        def say(message: str) -> None:
+            if message == last:
+                raise KeyboardInterrupt
+            said.append(message)
+
+        options = {"layers": 3, "out": tmp_path / "run", "progress": say, **options}
+        found = nsd.compile(cell, rows(1200, seed), None, rows(600, 2), y_test, **options)
+        assert isinstance(found, TrainedCompilation)
+        return found
+
+    for phase in phases[1:]:
+        with pytest.raises(KeyboardInterrupt):
+            work(phase)
+        with pytest.raises(DataCorrupted, match="not finished"):
+            nsd.load(tmp_path / "run")
+    found = work()
+    assert [message for message in said if message in phases] == phases
+    assert _without_clock(found.to_dict()) == _without_clock(compiled.to_dict())
+    said.clear()
+    assert work().to_dict() == found.to_dict()
+    assert said == []  # all of it was there
+    assert compiled.save(tmp_path / "run") == tmp_path / "run"  # the same rows and weights
+    with pytest.raises(InvalidInput, match=r"another run .*other data: X has SHA-256"):
+        work(seed=5)
+    with pytest.raises(InvalidInput, match="layers is 3 there and 2 here"):
+        work(layers=2)
+    assert len(work(layers=2, force=True).layers) == 2
+
+
+def _without_clock(form: dict[str, Any]) -> dict[str, Any]:
+    del form["verdict"]  # its reasons have times in them
+    for point in form["front"]["points"]:
+        del point["ratio"], point["quartiles"]
+    return form
+
+
 def test_what_is_shown(compiled: TrainedCompilation, tmp_path: Path) -> None:
     page = compiled.report(tmp_path / "report.html").read_text()
     assert "same class" in page
@@ -201,6 +246,13 @@ def test_without_a_margin_nothing_is_proved() -> None:
         ({"kinds": "best"}, "Unknown kinds"),
         ({"fit": "magic"}, "Unknown fit"),
         ({"y": np.ones(3)}, "y of compile must be a vector"),
+        ({"y": np.full(100, 4)}, "y of compile must be the indices of the network's 4 logits"),
+        ({"y_test": np.ones(100, int)}, "y_test of compile must come with X_test"),
+        (
+            {"y": np.ones(100, int), "X_test": rows(30, 14)},
+            "y_test of compile must come with y and X_test",
+        ),
+        ({"X_test": rows(5, 14)}, "X_test of compile must have at least 20 rows"),
         ({"tolerance": -1.0}, "tolerance of compile must be positive"),
     ],
 )

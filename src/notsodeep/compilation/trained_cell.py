@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,28 +14,54 @@ from numpy.typing import NDArray
 from torch import nn
 
 from notsodeep import checks
-from notsodeep.compilation.trained_record import CellEvidence, CellSettings, TrainedCompilation
+from notsodeep.compilation.pieces import MemoryPieces, Pieces
+from notsodeep.compilation.trained_record import (
+    CellSettings,
+    TrainedCompilation,
+    cell_arrays,
+    layer_arrays,
+    network_digest,
+    read_layers,
+    trained_run,
+)
 from notsodeep.data import draw_rows
+from notsodeep.files import sha256_of_array
 from notsodeep.trained.baselines import baseline_logits, refitted
 from notsodeep.trained.cell import AffineCell, EquilibriumCell, Readout
 from notsodeep.trained.certificate import Certifier
-from notsodeep.trained.explicit_layers import Kinds, Layer, LayerProblem, fit_layers, moment_layers
+from notsodeep.trained.explicit_layers import (
+    Kinds,
+    Layer,
+    LayerProblem,
+    fit_layers,
+    moment_layers,
+    preimages_of,
+)
 from notsodeep.trained.fidelity import Fidelity, fidelity_of
 from notsodeep.trained.front import measure_front
-from notsodeep.trained.hybrid import HybridEquilibrium, HybridRecord
-from notsodeep.trained.margin import margin_of
+from notsodeep.trained.hybrid import HybridEquilibrium, first_check
+from notsodeep.trained.margin import Margin, margin_of
 from notsodeep.trained.network import ExplicitLayers
 from notsodeep.trained.resolvent import Resolvent
-from notsodeep.trained.splittings import Splitting, choose_method, require_solved, solve_rows
+from notsodeep.trained.splittings import (
+    MethodChoice,
+    Splitting,
+    choose_method,
+    require_solved,
+    solve_rows,
+)
 
 FloatArray = NDArray[np.float64]
 Say = Callable[[str], Any]
+Parts = tuple[FloatArray, FloatArray, FloatArray]
+"""Rows to fit, rows set apart to choose by, rows to judge on."""
 
 LEAST_ROWS = 20
 _MOST_LAYERS = 4
 _ENOUGH = 0.999  # agreement on rows set apart, beyond which no layer is added
 _OWNER = "compile"
 _DISTIL_EPOCHS = 30
+_BATCH = 8192  # rows that are solved at once
 
 
 def compile_cell(
@@ -67,113 +93,241 @@ def compile_cell(
         raise checks.refusal("model", _OWNER, requirement, repr(cell), remedy)
     cell.require_readout(_OWNER)
     _check_settings(layers, kinds, fit, width, tolerance, agreement_limit)
-    rows, labels = _rows(cell, X, y, "X", "y")
-    generator = np.random.default_rng(
-        checks.integer_at_least(random_state, 0, "random_state", _OWNER)
+    seed = checks.integer_at_least(random_state, 0, "random_state", _OWNER)
+    parts, labels = _parts(cell, X, y, X_test, y_test, seed)
+    settings = CellSettings(
+        layers, kinds, fit, distil, width, tolerance, agreement_limit, seed, *map(len, parts)
     )
+    job = _Job(cell, settings, parts, labels, say)
+    digests = {"network": network_digest(cell), **job.digests}
+    if out is None:
+        pieces = MemoryPieces()
+        job.gather(pieces)
+        return TrainedCompilation.of_pieces(settings, cell, pieces, digests)
+    run = trained_run(out, settings, cell, digests)
+    with run.opened(force=force):
+        run.arrays("cell", lambda: cell_arrays(cell))
+        job.gather(run)
+        compiled = TrainedCompilation.of_pieces(settings, cell, run, digests, run.path)
+        compiled.finish(run)
+        return compiled
+
+
+class _Job:
+    """What a compilation computes, piece by piece; whatever pieces share, when first asked for.
+
+    A piece that is stored is not computed again, and so neither is what only that piece needs.
+    """
+
+    def __init__(
+        self,
+        cell: AffineCell,
+        settings: CellSettings,
+        parts: Parts,
+        labels: NDArray[np.int64] | None,
+        say: Say,
+    ) -> None:
+        self.cell, self.settings, self.labels, self.say = cell, settings, labels, say
+        self.fitted, self.chosen, self.test = self.parts = parts
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """SHA-256 of the rows, and of the labels of those that are judged on."""
+        found = dict(zip(("X", "rows set apart", "X_test"), self.parts, strict=True))
+        digests = {name: sha256_of_array(rows) for name, rows in found.items()}
+        return digests if self.labels is None else digests | {"y": sha256_of_array(self.labels)}
+
+    def gather(self, pieces: Pieces) -> None:
+        """Compute what is missing of the pieces."""
+
+        def piece(name: str, words: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+            if not pieces.has(name):
+                self.say(words)
+            return pieces.piece(name, compute)
+
+        solver = piece("solver", "margin and solver", self._solver)
+        self.margin = Margin.from_dict(solver["margin"])
+        self.choice = MethodChoice.from_dict(solver["choice"])
+        heads = piece("layers", "explicit layers", lambda: self._layers(pieces))
+        self.chain, self.readouts = read_layers(heads["layers"], pieces.stored_arrays("layers"))
+        piece("fidelity", "fidelity", self._fidelity)
+        self.fidelities = [Fidelity.from_dict(f) for f in pieces.read("fidelity")["fidelities"]]
+        piece("baselines", "baselines", self._baselines)
+        piece("front", "the front", self._front)
+
+    def _solver(self) -> dict[str, Any]:
+        margin = margin_of(self.cell)
+        choice = choose_method(self.cell, torch.as_tensor(self.cell.drive(self.fitted)), margin)
+        return {"margin": margin.to_dict(), "choice": choice.to_dict()}
+
+    @cached_property
+    def splitting(self) -> Splitting:
+        return Splitting(self.cell, self.choice.method, self.choice.step, self.margin.beta)
+
+    @cached_property
+    def certifier(self) -> Certifier | None:
+        return Certifier(self.cell, self.margin) if self.margin.unique else None
+
+    @cached_property
+    def drives(self) -> list[FloatArray]:
+        return [self.cell.drive(part) for part in self.parts]
+
+    @cached_property
+    def states(self) -> list[FloatArray]:
+        """Fixed points of all rows, solved in batches: memory is that of the answers."""
+        self.say(f"fixed points of {sum(map(len, self.parts))} rows by {self.choice.method}")
+        found = []
+        for drive in self.drives:
+            states = np.empty_like(drive)
+            for begin in range(0, len(drive), _BATCH):
+                rows = slice(begin, begin + _BATCH)
+                solved = solve_rows(
+                    self.splitting, torch.as_tensor(drive[rows]), self.settings.tolerance
+                )
+                require_solved(solved, self.settings.tolerance)
+                states[rows] = solved.z.numpy()
+            found.append(states)
+        return found
+
+    @cached_property
+    def exact(self) -> list[FloatArray]:
+        return [self.cell.logits(z) for z in self.states]
+
+    @cached_property
+    def problem(self) -> LayerProblem:
+        cell = self.cell
+        return LayerProblem(
+            cell,
+            self.margin,
+            self.drives[0],
+            self.states[0],
+            self.drives[1],
+            self.states[1],
+            np.linalg.norm((self.chosen - cell.shift) / cell.scale, axis=1),
+            self.certifier,
+        )
+
+    def _layers(self, pieces: Pieces) -> dict[str, Any]:
+        asked = self.settings
+        chain = _fitted_chain(self.problem, self.exact[1], asked)
+        readouts, refits = _readouts(self.problem, chain, self.exact)
+        distilled = "not asked for"
+        if asked.distil:
+            self.say("refinement by gradient descent")
+            chain, readouts, refits, distilled = _distilled(
+                self.problem, chain, readouts, refits, self.parts[:2], self.exact, asked.seed
+            )
+        pieces.arrays("layers", lambda: layer_arrays(chain, readouts))
+        heads = [layer.to_dict(arrays=False) for layer in chain]
+        return {"layers": heads, "refitted": list(refits), "distilled": distilled}
+
+    def _fidelity(self) -> dict[str, Any]:
+        """Judge the networks of 1, 2, … layers on held-out rows."""
+        cell, certifier, found = self.cell, self.certifier, []
+        resolvents, drive = self._resolvents(), torch.as_tensor(self.drives[2])
+        rows = None if certifier is None else certifier.rows(self.test)
+        preimages, states = preimages_of(self.chain, resolvents, drive)
+        for s, z, resolvent, readout in zip(
+            preimages, states, resolvents, self.readouts, strict=True
+        ):
+            scores = z.numpy() @ readout[0].T + readout[1]
+            proved = None
+            if certifier is not None and rows is not None and s.shape[1] == cell.width:
+                certified = certifier.classes(resolvent.preimage(s), *rows)
+                # Proved is what the network says, not what the DEQ's own read-out would say.
+                same = certified.classes.numpy() == scores.argmax(axis=1)
+                proved = certified.proved.numpy() & same
+            found.append(fidelity_of(scores, self.exact[2], proved=proved, labels=self.labels))
+        return {"fidelities": [fidelity.to_dict() for fidelity in found]}
+
+    def _resolvents(self) -> list[Resolvent]:
+        return [Resolvent(self.cell.activation, k.step, self.margin.beta) for k in self.chain]
+
+    def _baselines(self) -> dict[str, Any]:
+        scores = baseline_logits(
+            self.cell,
+            self.splitting,
+            len(self.chain),
+            self.parts,
+            (self.exact[0], self.exact[1]),
+            self.settings.seed,
+        )
+        found = {
+            name: fidelity_of(own, self.exact[2], labels=self.labels).to_dict()
+            for name, own in scores.items()
+        }
+        return {"baselines": found}
+
+    def _front(self) -> dict[str, Any]:
+        hybrids: dict[str, HybridEquilibrium] = {}
+        records: dict[str, Any] = {"hybrid": None, "cold": None}
+        if self.certifier is not None and len(self.chain[-1].bias) == self.cell.width:
+            options: Any = {
+                "tolerance": self.settings.tolerance,
+                "first_check": first_check(self.fidelities),
+            }
+            for key, name, part in (
+                ("hybrid", "certified hybrid", self.chain),
+                ("cold", "solver with early exit", ()),
+            ):
+                module = HybridEquilibrium(self.cell, self.margin, part, self.choice, **options)
+                module(torch.as_tensor(self.test))
+                assert module.last_record is not None
+                hybrids[name], records[key] = module, module.last_record.to_dict()
+        front = measure_front(
+            self.cell,
+            self.splitting,
+            self.chain,
+            self.readouts,
+            self.fidelities,
+            hybrids,
+            self.test,
+            self.exact[2],
+        )
+        return {"front": front.to_dict(), **records}
+
+
+def _parts(
+    cell: AffineCell, X: Any, y: Any, X_test: Any, y_test: Any, seed: int
+) -> tuple[Parts, NDArray[np.int64] | None]:
+    """Return rows to fit, to choose by and to judge on, and labels of the last.
+
+    Which rows are which depends on their values and the seed, not on their order.
+    """
+    rows, labels = _rows(cell, X, y, "X", "y")
+    generator = np.random.default_rng(seed)
     if X_test is None:
-        order = draw_rows(rows, len(rows), generator)
-        held = max(LEAST_ROWS, len(rows) // 4)
+        if y_test is not None:
+            raise checks.refusal("y_test", _OWNER, "come with X_test", "labels alone")
         _require_rows(len(rows), 3 * LEAST_ROWS, "X")
-        test, labels_test = rows[order[:held]], None if labels is None else labels[order[:held]]
-        rows = rows[order[held:]]
+        order = draw_rows(rows, len(rows), generator)
+        held = order[: max(LEAST_ROWS, len(rows) // 4)]
+        test, labels = rows[held], None if labels is None else labels[held]
+        rows = rows[order[len(held) :]]
     else:
         _require_rows(len(rows), 2 * LEAST_ROWS, "X")
-        test, labels_test = _rows(cell, X_test, y_test, "X_test", "y_test")
+        if y is not None and y_test is None:
+            remedy = "Accuracies are those of the held-out rows: give both, or neither."
+            raise checks.refusal("y_test", _OWNER, "come with y and X_test", "none", remedy)
+        test, labels = _rows(cell, X_test, y_test, "X_test", "y_test")
         _require_rows(len(test), LEAST_ROWS, "X_test")
-    apart = max(LEAST_ROWS, len(rows) // 5)
     order = draw_rows(rows, len(rows), generator)
-    chosen, fitted = rows[order[:apart]], rows[order[apart:]]
-
-    say("margin and solver")
-    margin = margin_of(cell)
-    drives = [torch.as_tensor(cell.drive(part)) for part in (fitted, chosen, test)]
-    choice = choose_method(cell, drives[0], margin)
-    splitting = Splitting(cell, choice.method, choice.step, margin.beta)
-    say(f"fixed points of {len(fitted) + apart + len(test)} rows by {choice.method}")
-    states = []
-    for drive in drives:
-        solved = solve_rows(splitting, drive, tolerance)
-        require_solved(solved, tolerance)
-        states.append(solved.z.numpy())
-    exact = [cell.logits(z) for z in states]
-    certifier = Certifier(cell, margin) if margin.unique else None
-
-    problem = LayerProblem(
-        cell,
-        margin,
-        drives[0].numpy(),
-        states[0],
-        drives[1].numpy(),
-        states[1],
-        np.linalg.norm((chosen - cell.shift) / cell.scale, axis=1),
-        certifier,
-    )
-    say("explicit layers")
-    chain = _fitted_chain(problem, exact[1], layers, kinds, fit, width, random_state)
-    readouts, refits = _readouts(problem, chain, exact)
-    distilled = "not asked for"
-    if distil:
-        say("refinement by gradient descent")
-        chain, readouts, refits, distilled = _distilled(
-            problem, chain, readouts, refits, (fitted, chosen), exact, random_state
-        )
-    say("fidelity and baselines")
-    fidelities = _fidelities(problem, chain, readouts, test, exact[2], labels_test)
-    baselines = {
-        name: fidelity_of(scores, exact[2], labels=labels_test)
-        for name, scores in baseline_logits(
-            cell, splitting, len(chain), (fitted, chosen, test), (exact[0], exact[1]), random_state
-        ).items()
-    }
-    say("the front")
-    hybrids: dict[str, HybridEquilibrium] = {}
-    records: list[HybridRecord | None] = [None, None]
-    if certifier is not None and len(chain[-1].bias) == cell.width:
-        first = next(
-            (k for k, f in enumerate(fidelities, 1) if (f.certified or 0) > 0.05), len(chain)
-        )
-        for index, (name, part) in enumerate(
-            (("certified hybrid", chain), ("solver with early exit", ()))
-        ):
-            module = HybridEquilibrium(
-                cell, margin, part, choice, tolerance=tolerance, first_check=first
-            )
-            module(torch.as_tensor(test))
-            hybrids[name], records[index] = module, module.last_record
-    front = measure_front(cell, splitting, chain, readouts, fidelities, hybrids, test, exact[2])
-    settings = CellSettings(
-        layers, kinds, fit, distil, width, tolerance, agreement_limit, random_state,
-        len(fitted), len(chosen), len(test),
-    )  # fmt: skip
-    evidence = CellEvidence(
-        margin, choice, tuple(fidelities), refits, baselines, front, records[0], records[1],
-        distilled,
-    )  # fmt: skip
-    compiled = TrainedCompilation(settings, cell, chain, readouts, evidence)
-    if out is not None:
-        return dataclasses.replace(compiled, directory=compiled.save(out, force=force))
-    return compiled
+    apart = max(LEAST_ROWS, len(rows) // 5)
+    return (rows[order[apart:]], rows[order[:apart]], test), labels
 
 
 def _fitted_chain(
-    problem: LayerProblem,
-    exact: FloatArray,
-    layers: int | None,
-    kinds: Kinds,
-    fit: str,
-    width: int | None,
-    seed: int,
+    problem: LayerProblem, exact: FloatArray, asked: CellSettings
 ) -> tuple[Layer, ...]:
     """Fit so many layers, or as many as the rows set apart call for."""
 
     def chain_of(count: int) -> tuple[Layer, ...]:
-        if fit == "moments":
+        if asked.fit == "moments":
             return moment_layers(problem, count)
-        return fit_layers(problem, count, kinds=kinds, width=width, rng=seed)
+        return fit_layers(problem, count, kinds=asked.kinds, width=asked.width, rng=asked.seed)
 
-    if layers is not None:
-        return chain_of(layers)
+    if asked.layers is not None:
+        return chain_of(asked.layers)
     labels = exact.argmax(axis=1)
     for count in range(1, _MOST_LAYERS + 1):
         chain = chain_of(count)
@@ -185,24 +339,8 @@ def _fitted_chain(
 
 def _states(problem: LayerProblem, chain: Sequence[Layer], drive: FloatArray) -> list[FloatArray]:
     """Return z_k of all layers."""
-    return [
-        problem.resolvent(layer.step)(s).numpy()
-        for layer, s in zip(chain, _preimages(problem, chain, drive), strict=True)
-    ]
-
-
-def _preimages(
-    problem: LayerProblem, chain: Sequence[Layer], drive: FloatArray
-) -> list[torch.Tensor]:
-    """Return s_k of all layers."""
-    inputs, found = torch.as_tensor(drive), []
-    m = problem.cell.width
-    for layer in chain:
-        s = inputs @ torch.as_tensor(layer.weight).mT + torch.as_tensor(layer.bias)
-        found.append(s)
-        z = problem.resolvent(layer.step)(s)
-        inputs = torch.cat([inputs[:, :m], z, inputs[:, m:]], dim=1)
-    return found
+    resolvents = [problem.resolvent(layer.step) for layer in chain]
+    return [z.numpy() for z in preimages_of(chain, resolvents, torch.as_tensor(drive))[1]]
 
 
 def _readouts(
@@ -229,37 +367,12 @@ def _readouts(
     return tuple(found), tuple(refits)
 
 
-def _fidelities(
-    problem: LayerProblem,
-    chain: Sequence[Layer],
-    readouts: Sequence[Readout],
-    test: FloatArray,
-    exact: FloatArray,
-    labels: NDArray[np.int64] | None,
-) -> list[Fidelity]:
-    """Judge the networks of 1, 2, … layers on held-out rows."""
-    certifier, cell = problem.certifier, problem.cell
-    drive = cell.drive(test)
-    found = []
-    for layer, s, readout in zip(chain, _preimages(problem, chain, drive), readouts, strict=True):
-        resolvent = Resolvent(cell.activation, layer.step, problem.margin.beta)
-        scores = resolvent(s).numpy() @ readout[0].T + readout[1]
-        proved = None
-        if certifier is not None and s.shape[1] == cell.width:
-            certified = certifier.classes(resolvent.preimage(s), *certifier.rows(test))
-            # Proved is what the network says, not what the DEQ's own read-out would say.
-            same = certified.classes.numpy() == scores.argmax(axis=1)
-            proved = certified.proved.numpy() & same
-        found.append(fidelity_of(scores, exact, proved=proved, labels=labels))
-    return found
-
-
 def _distilled(
     problem: LayerProblem,
     chain: tuple[Layer, ...],
     readouts: tuple[Readout, ...],
     refits: tuple[bool, ...],
-    rows: tuple[FloatArray, FloatArray],
+    rows: Sequence[FloatArray],
     exact: Sequence[FloatArray],
     seed: int,
 ) -> tuple[tuple[Layer, ...], tuple[Readout, ...], tuple[bool, ...], str]:
@@ -343,6 +456,11 @@ def _rows(
     if labels.shape != (len(rows),) or labels.dtype.kind not in "iub":
         requirement = f"be a vector of {len(rows)} whole numbers, the indices of logits"
         raise checks.refusal(label_name, _OWNER, requirement, f"{labels.dtype} {labels.shape}")
+    classes = len(cell.readout[1]) if cell.readout else 0
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        requirement = f"be the indices of the network's {classes} logits, 0 to {classes - 1}"
+        got = f"{labels.min()} to {labels.max()}"
+        raise checks.refusal(label_name, _OWNER, requirement, got)
     return rows, labels.astype(np.int64)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import html
 import importlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,17 +15,18 @@ import numpy as np
 
 from notsodeep import checks
 from notsodeep.activations import from_dict as activation_from_dict
-from notsodeep.compilation.pieces import TRAINED
+from notsodeep.compilation.pieces import TRAINED, Arrays, Pieces
 from notsodeep.compilation.verdict import ReplacementVerdict, Word
 from notsodeep.errors import MissingPackage
-from notsodeep.files.run_directory import RunDirectory
+from notsodeep.files import sha256_of_array
+from notsodeep.files.run_directory import RunDirectory, RunRecord
 from notsodeep.models import Conditions
 from notsodeep.records import Record
 from notsodeep.trained.cell import AffineCell, EquilibriumCell, Readout
-from notsodeep.trained.explicit_layers import Layer
+from notsodeep.trained.explicit_layers import Kinds, Layer
 from notsodeep.trained.fidelity import Fidelity
 from notsodeep.trained.front import Front
-from notsodeep.trained.hybrid import HybridEquilibrium, HybridRecord
+from notsodeep.trained.hybrid import HybridEquilibrium, HybridRecord, first_check
 from notsodeep.trained.margin import Margin
 from notsodeep.trained.network import ExplicitLayers
 from notsodeep.trained.splittings import MethodChoice
@@ -36,6 +37,13 @@ if TYPE_CHECKING:
 ONNX = "network.onnx"
 PAGES = ("report.html",)
 _ARRAYS = ("W", "U", "b", "shift", "scale", "C", "c")
+_PARTS = {
+    "solver": ("margin", "choice"),
+    "layers": ("refitted", "distilled"),
+    "fidelity": ("fidelities",),
+    "baselines": ("baselines",),
+    "front": ("front", "hybrid", "cold"),
+}  # records in which the evidence is stored, each as soon as it is there
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,7 +71,7 @@ class CellSettings(Record):
     """
 
     layers: int | None
-    kinds: str
+    kinds: Kinds
     fit: str
     distil: bool
     width: int | None
@@ -122,6 +130,8 @@ class TrainedCompilation:
     readouts : tuple of (C, c)
         After 1, 2, … layers.
     evidence : CellEvidence
+    inputs : Mapping of str to str
+        SHA-256 of the weights and the rows.
     directory : Path or None
     """
 
@@ -130,6 +140,7 @@ class TrainedCompilation:
     layers: tuple[Layer, ...]
     readouts: tuple[Readout, ...]
     evidence: CellEvidence
+    inputs: Mapping[str, str]
     directory: Path | None = None
 
     @property
@@ -182,9 +193,6 @@ class TrainedCompilation:
         InvalidInput
             The DEQ has no margin, by which classes could be proved.
         """
-        shares = [f.certified or 0.0 for f in self.evidence.fidelities]
-        # A check that proves next to nothing costs as much as one that proves everything.
-        first = next((k for k, share in enumerate(shares, 1) if share > 0.05), len(shares))
         return HybridEquilibrium(
             self.cell,
             self.margin,
@@ -192,7 +200,7 @@ class TrainedCompilation:
             self.method,
             tolerance=tolerance,
             max_steps=max_steps,
-            first_check=first,
+            first_check=first_check(self.evidence.fidelities),
         )
 
     @property
@@ -264,31 +272,46 @@ class TrainedCompilation:
         InvalidInput
             The directory holds something else.
         """
-        from notsodeep.networks.onnx_export import export_onnx
-
-        form = {**self.settings.to_dict(), "activation": self.cell.activation.to_dict()}
-        run = RunDirectory(directory, TRAINED, form, pages=PAGES)
+        form = self.evidence.to_dict()
+        run = trained_run(directory, self.settings, self.cell, self.inputs)
         with run.opened(force=force):
-            run.arrays("cell", lambda: _cell_arrays(self.cell))
-            run.arrays("layers", self._layer_arrays)
-            heads = [layer.to_dict(arrays=False) for layer in self.layers]
-            run.piece("layers", lambda: {"layers": heads})
-            run.piece("evidence", self.evidence.to_dict)
-            with contextlib.suppress(MissingPackage):
-                export_onnx(self.network, run.file(ONNX))
-            run.finish([ONNX] if (run.path / ONNX).exists() else [])
+            run.arrays("cell", lambda: cell_arrays(self.cell))
+            run.arrays("layers", lambda: layer_arrays(self.layers, self.readouts))
+            for name, keys in _PARTS.items():
+                content = {key: form[key] for key in keys}
+                if name == "layers":
+                    content["layers"] = [layer.to_dict(arrays=False) for layer in self.layers]
+                run.piece(name, lambda value=content: value)  # type: ignore[misc]
+            self.finish(run)
         return run.path
 
-    def _layer_arrays(self) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for k, (layer, readout) in enumerate(zip(self.layers, self.readouts, strict=True), 1):
-            found |= {f"weight_{k}": layer.weight, f"bias_{k}": layer.bias}
-            found |= {f"readout_{k}": readout[0], f"readout_bias_{k}": readout[1]}
-        return found
+    def finish(self, run: RunDirectory) -> None:
+        """Export the network to the directory of a run whose pieces are all there."""
+        from notsodeep.networks.onnx_export import export_onnx
+
+        with contextlib.suppress(MissingPackage):
+            export_onnx(self.network, run.file(ONNX))
+        run.finish([ONNX] if (run.path / ONNX).exists() else [])
+
+    @classmethod
+    def of_pieces(
+        cls,
+        settings: CellSettings,
+        cell: AffineCell,
+        pieces: Pieces,
+        inputs: Mapping[str, str],
+        directory: Path | None = None,
+    ) -> TrainedCompilation:
+        """Take everything over from the place where it was computed."""
+        records = {name: pieces.read(name) for name in _PARTS}
+        found = {key: records[name][key] for name, keys in _PARTS.items() for key in keys}
+        layers, readouts = read_layers(records["layers"]["layers"], pieces.stored_arrays("layers"))
+        evidence = CellEvidence.from_dict(found)
+        return cls(settings, cell, layers, readouts, evidence, inputs, directory)
 
     @classmethod
     def load(cls, directory: str | Path) -> TrainedCompilation:
-        """Read what `save` has written.
+        """Read what `save`, or `compile` with a directory, has written.
 
         Raises
         ------
@@ -299,20 +322,9 @@ class TrainedCompilation:
         form = dict(run.settings)
         activation = activation_from_dict(form.pop("activation"))
         cell = _read_cell(run.stored_arrays("cell"), activation)
-        arrays = run.stored_arrays("layers")
-        heads = run.read("layers")["layers"]
-        layers = tuple(
-            Layer.from_dict(
-                {**head, "weight": arrays[f"weight_{k}"].tolist(),
-                 "bias": arrays[f"bias_{k}"].tolist()}
-            )
-            for k, head in enumerate(heads, 1)
-        )  # fmt: skip
-        readouts = tuple(
-            (arrays[f"readout_{k}"], arrays[f"readout_bias_{k}"]) for k in range(1, len(layers) + 1)
-        )
-        evidence = CellEvidence.from_dict(run.read("evidence"))
-        return cls(CellSettings.from_dict(form), cell, layers, readouts, evidence, run.path)
+        stored = RunRecord.read(run.path)
+        inputs = {} if stored is None else stored.inputs
+        return cls.of_pieces(CellSettings.from_dict(form), cell, run, inputs, run.path)
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON form: settings, verdict and what was measured, without arrays."""
@@ -363,10 +375,51 @@ def _rule(limit: float) -> str:
     )
 
 
-def _cell_arrays(cell: AffineCell) -> dict[str, Any]:
+def trained_run(
+    directory: str | Path, settings: CellSettings, cell: AffineCell, inputs: Mapping[str, str]
+) -> RunDirectory:
+    """Return the directory of a compilation; one of other settings, weights or rows is rejected."""
+    form = {**settings.to_dict(), "activation": cell.activation.to_dict()}
+    return RunDirectory(directory, TRAINED, form, inputs=inputs, pages=PAGES)
+
+
+def cell_arrays(cell: AffineCell) -> Arrays:
+    """Return the arrays of a network, by their names."""
     values = [cell.recurrent, cell.injection, cell.bias, cell.shift, cell.scale]
     values += list(cell.readout or ())
     return {name: np.array(value) for name, value in zip(_ARRAYS, values, strict=False)}
+
+
+def network_digest(cell: AffineCell) -> str:
+    """Return the SHA-256 of the arrays of a network, one after the other."""
+    return sha256_of_array(np.concatenate([v.ravel() for v in cell_arrays(cell).values()]))
+
+
+def layer_arrays(layers: Sequence[Layer], readouts: Sequence[Readout]) -> Arrays:
+    """Return the weights of layers, and of the read-out after each."""
+    found: Arrays = {}
+    for k, (layer, readout) in enumerate(zip(layers, readouts, strict=True), 1):
+        found |= {f"weight_{k}": layer.weight, f"bias_{k}": layer.bias}
+        found |= {f"readout_{k}": readout[0], f"readout_bias_{k}": readout[1]}
+    return found
+
+
+def read_layers(
+    heads: Sequence[Mapping[str, Any]], arrays: Arrays
+) -> tuple[tuple[Layer, ...], tuple[Readout, ...]]:
+    """Put layers and read-outs together from `layer_arrays` and all that is no array."""
+    layers = tuple(
+        replace(
+            Layer.from_dict({**head, "weight": [], "bias": []}),
+            weight=arrays[f"weight_{k}"],
+            bias=arrays[f"bias_{k}"],
+        )
+        for k, head in enumerate(heads, 1)
+    )
+    readouts = tuple(
+        (arrays[f"readout_{k}"], arrays[f"readout_bias_{k}"]) for k in range(1, len(layers) + 1)
+    )
+    return layers, readouts
 
 
 def _read_cell(arrays: Mapping[str, Any], activation: Any) -> AffineCell:

@@ -368,7 +368,7 @@ def layer_activation(cell: AffineCell, layer: Layer, beta: float) -> Activation:
     return activation
 
 
-def preimages(
+def preimages_of(
     layers: Sequence[Layer], activations: Sequence[Callable[[Tensor], Tensor]], drive: Tensor
 ) -> tuple[list[Tensor], list[Tensor]]:
     """Return s_k and z_k of all layers, for rows h."""

@@ -16,9 +16,12 @@ from notsodeep.records import Record
 from notsodeep.trained.cell import AffineCell
 from notsodeep.trained.certificate import Certified, Certifier
 from notsodeep.trained.explicit_layers import Layer
+from notsodeep.trained.fidelity import Fidelity
 from notsodeep.trained.margin import Margin
 from notsodeep.trained.resolvent import Resolvent
 from notsodeep.trained.splittings import MethodChoice, MethodName, Splitting
+
+_WORTH = 0.05  # share of the rows that a check has to prove
 
 
 @dataclass(frozen=True, repr=False)
@@ -160,6 +163,15 @@ class HybridEquilibrium(nn.Module):
                 f"after {self.max_steps} steps. Use a looser tolerance, or more steps."
             )
         return uncertified
+
+
+def first_check(fidelities: Sequence[Fidelity]) -> int:
+    """Return the first layer whose check proves something, counted from 1; the last if none does.
+
+    A check that proves next to nothing costs as much as one that proves everything.
+    """
+    shares = [fidelity.certified or 0.0 for fidelity in fidelities]
+    return next((k for k, share in enumerate(shares, 1) if share > _WORTH), len(shares))
 
 
 def _without_memory(choice: MethodChoice, margin: Margin) -> tuple[MethodName, float]:
