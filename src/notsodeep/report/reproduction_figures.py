@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from notsodeep import checks
-from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, new_figure
+from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, house_style, new_figure
 from notsodeep.report.accuracy_figure import accuracy_figure
 from notsodeep.report.collapse_figures import kernel_figure, phase_figure
 from notsodeep.report.trained_head_figures import balanced_figure, imbalanced_figure
@@ -20,6 +20,7 @@ Record = dict[str, Any]
 _NAMES = {"conjugate": "CK", "tangent": "NTK"}
 
 
+@house_style()
 def reproduction_figure(name: str, records: list[Record]) -> Figure:
     """Draw the figure of an experiment.
 
@@ -45,7 +46,7 @@ def _spectra(axes: Axes, curves: dict[str, tuple[list[float], str]], title: str)
     axes.set_xlabel("rank")
     axes.set_ylabel("eigenvalue")
     axes.set_title(title)
-    axes.legend(frameon=False)
+    axes.legend()
 
 
 def _sphere(records: list[Record]) -> Figure:
@@ -110,14 +111,19 @@ def _dimension(records: list[Record]) -> Figure:
         panel.set_xlabel("p")
         panel.set_ylabel("distance to the equivalent")
         panel.set_title(_NAMES[kernel])
-        panel.legend(frameon=False, fontsize=8, loc="lower left")
+        panel.legend(fontsize=8, loc="lower left")
     return figure
 
 
 def _risks(records: list[Record]) -> Figure:
     """Draw what was measured over what was predicted, for all ridges, times and networks."""
     figure, axes = new_figure(2)
-    parts = [part for record in records for part in record.get("networks", {"": record}).values()]
+    parts = [
+        part
+        for record in records
+        if record["cell"]["part"] != "process"
+        for part in record["networks"].values()
+    ]
     for panel, (quantity, label) in zip(
         axes, (("test_mse", "mean squared error"), ("accuracy", "accuracy")), strict=True
     ):
