@@ -11,6 +11,8 @@ from typing import Any
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from cycler import cycler
+from matplotlib.colors import to_hex
 
 import notsodeep as nsd
 from notsodeep import plotting, prediction
@@ -24,6 +26,8 @@ from notsodeep.kernel_solvers import (
     top_eigenpairs,
 )
 from notsodeep.kernels import explicit_draw
+from notsodeep.prediction import PointRisk
+from notsodeep.records import Plotted
 from notsodeep.trained.inputs import pixel_data
 
 
@@ -43,6 +47,10 @@ def drawn() -> dict[str, Any]:
     relu, counts = nsd.DeepEquilibrium("relu", 0.2).centred(1.0), (24, 24)
     rows, labels = mixture.sample(96, rng=0)
     given = nsd.zoo.load("tanh-digits-64")
+    network = nsd.build(nsd.DeepEquilibrium("tanh", 0.2), 80, 32, 2, rng=0)
+    settings = nsd.networks.TrainingSettings(epochs=2, learning_rate=0.1)
+    halves = np.arange(60) % 2
+    run = nsd.networks.train(network, X, halves, settings, validation=(X, halves))
     pixels = pixel_data("digits")
     return {
         "best_recurrence": nsd.best_sigma_a2(
@@ -50,6 +58,11 @@ def drawn() -> dict[str, Any]:
         ),
         "diagnosis": nsd.diagnose(given, pixels.X_test[:20], rng=0),
         "front": nsd.compile(given, pixels.X[:200], X_test=pixels.X_test[:60], layers=1).front,
+        "kernel_distance": certificate.matched,
+        "kernel_series": nsd.match(deq, tau0=1.0, family="dual").target,
+        "point_risk": PointRisk(levels, levels, np.minimum(levels, 1.0)),
+        "solve": network.last_record.forward,
+        "training": run,
         "learning_curve": prediction.learning_curve(relu, mixture, [16, 32, 64], ridge=[0.1]),
         "optimum": nsd.best_ridge(relu, mixture, counts),
         "pilot_curve": prediction.pilot_curve(nsd.kernel(relu, rows), labels, [0.1]),
@@ -77,6 +90,12 @@ def drawn() -> dict[str, Any]:
     }
 
 
+def subclasses(kind: type[Plotted]) -> Iterator[type[Plotted]]:
+    for one in kind.__subclasses__():
+        yield one
+        yield from subclasses(one)
+
+
 @pytest.fixture(autouse=True)
 def closed() -> Iterator[None]:
     """Find no figure open, whatever ran before, and leave none."""
@@ -98,9 +117,28 @@ def test_draws_into_given_axes_and_into_new_ones(name: str, drawn: dict[str, Any
     assert draw(record, axes) is axes
     assert axes.has_data()
     assert plt.get_fignums() == []
-    fresh = draw(record)
-    assert plt.get_fignums() == [fresh.get_figure().number]
     assert len(plotting.svg_text(figure)) > 5000
+    own = {"axes.prop_cycle": cycler(color=["#123456", "#654321"]), "font.size": 17.0}
+    with plt.rc_context({**own, "figure.figsize": (9.0, 8.0), "figure.facecolor": "#fedcba"}):
+        fresh = draw(record)
+        assert plt.rcParams["font.size"] == 17.0
+    assert plt.get_fignums() == [fresh.get_figure().number]
+    assert tuple(fresh.get_figure().get_size_inches()) == (9.0, 8.0)
+    assert to_hex(fresh.get_figure().get_facecolor()) == "#fedcba"
+    assert fresh.xaxis.label.get_fontsize() == 17.0
+    used = {to_hex(line.get_color()) for line in fresh.get_lines()}
+    used |= {to_hex(patch.get_facecolor()) for patch in fresh.patches}
+    assert not used & {plotting.DEEP, plotting.SHALLOW}
+
+
+def test_every_record_that_says_so_has_a_drawing() -> None:
+    known = set(functions_of_records())
+    for kind in subclasses(Plotted):
+        assert kind._drawing in known, kind
+
+
+def test_a_figure_shows_itself_in_a_notebook() -> None:
+    assert plotting.new_figure()[0]._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
 
 
 def test_kernels_between_two_sets_have_no_diagonal() -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from PIL import Image
 
 import notsodeep as nsd
 from notsodeep.equivalents import Comparison
 from notsodeep.errors import InvalidInput
-from notsodeep.plotting.canvas import DEEP, SHALLOW, save_figure, svg_text
+from notsodeep.plotting.canvas import DEEP, SHALLOW, house_style, save_figure, svg_text
 from notsodeep.plotting.spectra import spectrum_figure
 
 
@@ -23,6 +25,12 @@ def comparison(n: int, activation: str = "relu", **options: str) -> Comparison:
     deq = nsd.DeepEquilibrium(activation, 0.2).centred(stats.tau0)
     exact = nsd.conjugate_kernel(deq, X, **options)  # type: ignore[arg-type]
     return nsd.compare(exact, nsd.equivalent(deq, X, stats, **options))  # type: ignore[arg-type]
+
+
+@pytest.fixture(autouse=True)
+def styled() -> Iterator[None]:
+    with house_style():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -104,12 +112,12 @@ def test_no_spikes_and_no_bulk() -> None:
     assert "point mass 1.00" in svg_text(spectrum_figure(even))
 
 
-def test_the_users_style_does_not_matter(wide: Comparison) -> None:
-    from matplotlib import rc_context
-
+def test_in_the_house_style_the_users_own_does_not_matter(wide: Comparison) -> None:
     expected = svg_text(spectrum_figure(wide))
-    with rc_context({"font.size": 30.0, "axes.spines.top": True}):
-        assert svg_text(spectrum_figure(wide)) == expected
+    with rc_context({"svg.hashsalt": None, "font.size": 30.0, "axes.spines.top": True}):
+        assert svg_text(spectrum_figure(wide)) != expected
+        with house_style():
+            assert svg_text(spectrum_figure(wide)) == expected
 
 
 def test_a_comparison_without_a_law_is_refused(wide: Comparison) -> None:

@@ -35,7 +35,7 @@ from notsodeep.models import (
     KernelName,
 )
 from notsodeep.numerics.distances import KernelDistance, kernel_distance, operator_norm
-from notsodeep.records import Record
+from notsodeep.records import Plotted
 
 # With kinks away from zero every pair of pixels would be done one by one.
 _FAST = (LeakyReLU, Scaled, Quadratic, Cubic)
@@ -43,7 +43,7 @@ _LEAST = 30  # images: a third to refine on, the others to judge
 
 
 @dataclass(frozen=True, repr=False)
-class ConvolutionalMatch(Record):
+class ConvolutionalMatch(Plotted):
     """An explicit convolutional network that stands for a convolutional DEQ.
 
     Attributes
@@ -72,6 +72,8 @@ class ConvolutionalMatch(Record):
     >>> match.matched.relative_gap < 0.2 * match.unmatched.relative_gap
     True
     """
+
+    _drawing = "certificate"
 
     deq: ConvolutionalEquilibrium
     network: ConvolutionalNetwork

@@ -14,7 +14,7 @@ from notsodeep.checks import FloatArray
 from notsodeep.equivalents.unit_sphere import SphereRing
 from notsodeep.errors import NotConverged
 from notsodeep.models import Convention, DeepEquilibrium, KernelName
-from notsodeep.records import Record
+from notsodeep.records import Plotted
 
 _RADIUS = 0.9
 _NODES = 512
@@ -22,7 +22,7 @@ _TERMS = 320
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class KernelSeries(Record):
+class KernelSeries(Plotted):
     """A kernel on the unit sphere as a power series Σ_k g_k tᵏ in t = x·y, g_k ≥ 0.
 
     Attributes
@@ -34,6 +34,7 @@ class KernelSeries(Record):
     """
 
     _derived = ("remainder",)
+    _drawing = "kernel_series"
 
     coefficients: FloatArray
     total: float

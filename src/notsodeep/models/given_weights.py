@@ -17,7 +17,7 @@ from notsodeep import checks
 from notsodeep.activations import Activation
 from notsodeep.models.conditions import Conditions, Verdict
 from notsodeep.models.equilibrium import DeepEquilibrium
-from notsodeep.records import Record
+from notsodeep.records import Plotted
 
 FloatArray = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ _CONTRACTION = "contraction by these weights"
 
 
 @dataclass(frozen=True, repr=False)
-class WeightAnalysis(Record):
+class WeightAnalysis(Plotted):
     """What the weights of a DEQ z = φ(A z + B x) say about it.
 
     Attributes
@@ -57,6 +57,8 @@ class WeightAnalysis(Record):
     >>> round(analysis.input_scale, 2)
     1.12
     """
+
+    _drawing = "conditions"
 
     model: DeepEquilibrium
     input_scale: float

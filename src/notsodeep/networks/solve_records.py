@@ -11,6 +11,7 @@ from torch import Tensor
 
 from notsodeep import checks
 from notsodeep.errors import NotConverged, NotConvergedWarning
+from notsodeep.records import Plotted
 
 Direction = Literal["forward", "backward", "tangent"]
 OnFailure = Literal["raise", "warn", "ignore"]
@@ -20,8 +21,8 @@ Report = Callable[["SolveRecord"], None]
 _SHOWN = 6  # residuals that a message shows
 
 
-@dataclass(frozen=True)
-class SolveRecord:
+@dataclass(frozen=True, repr=False)
+class SolveRecord(Plotted):
     """Outcome of one iterative solve.
 
     Attributes
@@ -43,6 +44,8 @@ class SolveRecord:
     reason : str
         Why the iteration ended, as a sentence.
     """
+
+    _drawing = "solve"
 
     direction: Direction
     subject: str

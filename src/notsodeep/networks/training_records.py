@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from notsodeep import checks
+from notsodeep.records import Plotted, Record
 
 Optimiser = Literal["sgd", "momentum", "adam"]
 Schedule = Literal["constant", "cosine", "step"]
 Loss = Literal["cross_entropy", "squared_error"]
 
 
-@dataclass(frozen=True)
-class TrainingSettings:
+@dataclass(frozen=True, repr=False)
+class TrainingSettings(Record):
     """How to train.  The defaults are the mixture paper's for a read-out: plain SGD at rate 1.
 
     Parameters
@@ -99,13 +100,9 @@ class TrainingSettings:
             case _:
                 return self.learning_rate
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON form; ``TrainingSettings(**form)`` turns it back."""
-        return asdict(self)
 
-
-@dataclass(frozen=True)
-class SolverSummary:
+@dataclass(frozen=True, repr=False)
+class SolverSummary(Record):
     """What the equilibrium solver did over several batches, each one solve.
 
     Attributes
@@ -156,8 +153,8 @@ def summary_from(content: Mapping[str, Any] | None) -> SolverSummary | None:
     return None if content is None else SolverSummary(**content)
 
 
-@dataclass(frozen=True)
-class EpochRecord:
+@dataclass(frozen=True, repr=False)
+class EpochRecord(Record):
     """One epoch.
 
     Attributes
@@ -202,15 +199,9 @@ class EpochRecord:
     backward: SolverSummary | None
     measured: dict[str, Any] | None = None
 
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> EpochRecord:
-        """Turn the form made by `dataclasses.asdict` back into a record."""
-        solves = {name: summary_from(content[name]) for name in ("forward", "backward")}
-        return cls(**{**content, **solves})
 
-
-@dataclass(frozen=True)
-class Training:
+@dataclass(frozen=True, repr=False)
+class Training(Plotted):
     """A training run that came to its end.
 
     Attributes
@@ -235,6 +226,8 @@ class Training:
     (5, True)
     """
 
+    _drawing = "training"
+
     settings: TrainingSettings
     history: tuple[EpochRecord, ...]
     reason: str
@@ -245,10 +238,6 @@ class Training:
     def seconds(self) -> float:
         """Time of all epochs."""
         return sum(record.seconds for record in self.history)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON form."""
-        return asdict(self)
 
     def __str__(self) -> str:
         last = self.history[-1]

@@ -14,7 +14,7 @@ from scipy.stats import ks_2samp, wasserstein_distance
 from notsodeep.checks import FloatArray
 from notsodeep.errors import NotConverged
 from notsodeep.numerics.structured_matrix import StructuredMatrix, row_blocks
-from notsodeep.records import Record
+from notsodeep.records import Plotted
 
 _DENSE = 200  # rows up to which all eigenvalues are the quicker way to the largest
 
@@ -105,7 +105,7 @@ def wasserstein(left: FloatArray, right: FloatArray) -> float:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class KernelDistance(Record):
+class KernelDistance(Plotted):
     """Distances of a kernel matrix from a reference.
 
     Attributes
@@ -129,6 +129,8 @@ class KernelDistance(Record):
     eigenvalues, other_eigenvalues : ndarray of shape (n,)
         Ascending.
     """
+
+    _drawing = "kernel_distance"
 
     gap: float
     relative_gap: float

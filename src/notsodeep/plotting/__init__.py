@@ -28,13 +28,21 @@ from notsodeep.plotting.class_geometry import collapse, layer_peeled, seli, simp
 from notsodeep.plotting.diagnoses import diagnosis, diagnosis_figure
 from notsodeep.plotting.fronts import front
 from notsodeep.plotting.kernel_entries import kernel_pair, monte_carlo
-from notsodeep.plotting.matches import certificate, conditions, match, match_figure
-from notsodeep.plotting.paths import early_stopping, ridge_path, solution
+from notsodeep.plotting.matches import (
+    certificate,
+    conditions,
+    kernel_distance,
+    kernel_series,
+    match,
+    match_figure,
+)
+from notsodeep.plotting.paths import early_stopping, ridge_path, solution, solve, training
 from notsodeep.plotting.predictions import (
     best_recurrence,
     learning_curve,
     optimum,
     pilot_curve,
+    point_risk,
     predicted_scores,
     risk_comparison,
     risk_curve,
@@ -63,7 +71,9 @@ __all__ = [
     "eigenpairs",
     "front",
     "house_style",
+    "kernel_distance",
     "kernel_pair",
+    "kernel_series",
     "layer_peeled",
     "learning_curve",
     "limiting_spectrum",
@@ -73,6 +83,7 @@ __all__ = [
     "new_figure",
     "optimum",
     "pilot_curve",
+    "point_risk",
     "predicted_scores",
     "ridge_path",
     "risk_comparison",
@@ -81,9 +92,11 @@ __all__ = [
     "seli",
     "simplex_figure",
     "solution",
+    "solve",
     "spectral_density",
     "spectrum_figure",
     "svg_text",
     "themed_svg",
+    "training",
     "width_curve",
 ]

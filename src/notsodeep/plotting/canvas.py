@@ -1,14 +1,16 @@
 """What all figures share: axes, colours, and how they are written.
 
+Figures are drawn in the style that is in force, the user's; our own pages enter `house_style`.
 Matplotlib is imported where it is used: it is an extra, and takes a second.
 """
 
 from __future__ import annotations
 
 import io
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from notsodeep import extras
 from notsodeep.files.atomic_files import atomic_write
@@ -18,17 +20,20 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 DEEP = "#3b6ea8"
-"""Colour of the deep equilibrium model and of what was measured."""
+"""Colour of the deep equilibrium model and of what was measured, in the house style."""
 SHALLOW = "#d9822b"
-"""Colour of the explicit network and of what was predicted."""
+"""Colour of the explicit network and of what was predicted, in the house style."""
 MUTED = "#8a8f98"
-"""Colour of what is there for comparison."""
+"""Colour of what is there for comparison: a grey that is seen on light and on dark."""
 
+_CYCLE = (DEEP, SHALLOW, "#4d8f5b", "#8d5a97", "#b4472c")
 _STYLE: dict[Any, Any] = {
     "font.size": 10.0,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.titlesize": 11.0,
+    "legend.frameon": False,
+    "lines.linewidth": 1.8,
     "svg.fonttype": "none",
     "svg.hashsalt": "notsodeep",
 }
@@ -48,8 +53,9 @@ def require_matplotlib() -> None:
     extras.require("A figure", "matplotlib")
 
 
-def house_style() -> AbstractContextManager[None]:
-    """Return the style figures are drawn in, whatever the user's own is.
+@contextmanager
+def house_style() -> Iterator[None]:
+    """Draw in the style of our own pages, whatever the user's own is; also a decorator.
 
     To switch takes milliseconds: within the style, which its salt gives away, nothing is done.
 
@@ -61,11 +67,39 @@ def house_style() -> AbstractContextManager[None]:
     2
     """
     require_matplotlib()
+    from cycler import cycler
     from matplotlib import rcParams, style
 
     if rcParams["svg.hashsalt"] == _STYLE["svg.hashsalt"]:
-        return nullcontext()
-    return style.context(["default", _STYLE])
+        yield
+        return
+    with style.context(["default", {**_STYLE, "axes.prop_cycle": cycler(color=_CYCLE)}]):
+        yield
+
+
+def colours(count: int = 2) -> list[str]:
+    """Return the first colours of the cycle in force: deep, shallow, and others.
+
+    A cycle that has fewer is filled up with those of the house style.
+
+    Examples
+    --------
+    >>> with house_style():
+    ...     colours() == [DEEP, SHALLOW]
+    True
+    """
+    require_matplotlib()
+    from matplotlib import rcParams
+
+    own = rcParams["axes.prop_cycle"].by_key().get("color", [])
+    return [*own, *_CYCLE[len(own) :]][:count]
+
+
+def ink() -> str:
+    """Return the colour of text in the style in force."""
+    from matplotlib import rcParams
+
+    return str(rcParams["text.color"])
 
 
 def new_figure(
@@ -76,7 +110,7 @@ def new_figure(
     height: float = 3.2,
     ratios: list[float] | None = None,
 ) -> tuple[Figure, list[Axes]]:
-    """Make a figure with panels side by side, without pyplot; draw on it in `house_style`.
+    """Make a figure with panels side by side, without pyplot.
 
     With several `rows`, the panels of one follow those of the other.
 
@@ -86,26 +120,44 @@ def new_figure(
     >>> float(figure.get_figwidth())
     6.0
     """
+    figure = blank_figure(width * panels, height * rows)
+    axes = figure.subplots(rows, panels, squeeze=False, width_ratios=ratios)
+    return figure, list(axes.flat)
+
+
+def blank_figure(
+    width: float, height: float, layout: Literal["constrained", "none"] = "constrained"
+) -> Figure:
+    """Make a figure without axes, in inches; notebooks show it, though pyplot does not know it."""
     require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with house_style():
-        figure = Figure(figsize=(width * panels, height * rows), layout="constrained")
-        FigureCanvasAgg(figure)
-        axes = figure.subplots(rows, panels, squeeze=False, width_ratios=ratios)
-    return figure, list(axes.flat)
+    class Shown(Figure):
+        def _repr_png_(self) -> bytes:
+            buffer = io.BytesIO()
+            self.savefig(buffer, format="png")
+            return buffer.getvalue()
+
+    figure = Shown(figsize=(width, height), layout=layout)
+    FigureCanvasAgg(figure)
+    return figure
 
 
-def axes_or_new(ax: Axes | None, width: float = 4.6, height: float = 3.4) -> Axes:
-    """Return the axes that were given, or those of a new figure of pyplot, which notebooks show."""
+def axes_or_new(ax: Axes | None, height: float | None = None) -> Axes:
+    """Return the axes that were given, or those of a new figure of pyplot, which notebooks show.
+
+    `height` is the least that the figure should have, in inches.
+    """
     if ax is not None:
         return ax
     require_matplotlib()
     import matplotlib.pyplot as plt
 
-    with house_style():
-        return plt.subplots(figsize=(width, height), layout="constrained")[1]
+    figure, axes = plt.subplots(layout="constrained")
+    if height is not None:
+        figure.set_figheight(max(height, figure.get_figheight()))
+    return axes
 
 
 def svg_text(figure: Figure) -> str:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from notsodeep import checks
 from notsodeep.checks import FloatArray
-from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, axes_or_new, house_style
+from notsodeep.plotting.canvas import MUTED, axes_or_new, blank_figure, colours
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,7 +50,7 @@ def collapse(
     if cosines is None:
         remedy = "Compute the report with a classifier: metrics.compute(W)."
         raise checks.refusal("record", owner, "hold a classifier", "features only", remedy)
-    axes = axes_or_new(ax, width=4.4, height=3.6)
+    axes = axes_or_new(ax)
     collapsed = f"{-1.0 / (len(cosines) - 1):.3g}".replace("-", "−")
     words = {"features": "class means", "classifier": "classifiers"}[vectors]
     _draw_cosines(axes, cosines, f"cosines of {words}; {collapsed} at collapse")
@@ -67,7 +67,7 @@ def layer_peeled(record: LayerPeeledOptimum, ax: Axes | None = None) -> Axes:
     >>> layer_peeled(optimum, nsd.plotting.new_figure()[1][0]).get_title()
     'cosines of the optimal classifier'
     """
-    axes = axes_or_new(ax, width=4.4, height=3.6)
+    axes = axes_or_new(ax)
     _draw_cosines(axes, _cosines(record.classifier), "cosines of the optimal classifier")
     return axes
 
@@ -82,7 +82,7 @@ def seli(record: SeliGeometry, ax: Axes | None = None) -> Axes:
     >>> seli(geometry, nsd.plotting.new_figure()[1][0]).get_title()
     'cosines of the SELI classifier'
     """
-    axes = axes_or_new(ax, width=4.4, height=3.6)
+    axes = axes_or_new(ax)
     _draw_cosines(axes, _cosines(record.classifier), "cosines of the SELI classifier")
     return axes
 
@@ -135,34 +135,32 @@ def simplex_figure(
     >>> [text.get_text() for text in figure.legends[0].get_texts()]
     ['majority', 'minority', 'nearest simplex']
     """
+    deep, shallow = colours()
     if vectors.shape[0] != 4:
         requirement = "have four rows: their simplex is the one that fits into space"
         raise checks.refusal("vectors", "simplex_figure", requirement, len(vectors))
     points, corners = _in_space(vectors)
     size = float(np.linalg.norm(points, axis=1).max())
     points, corners = points / size, corners / size
-    with house_style():
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(width, height))
-        axes: Any = figure.add_axes((0.0, 0.08, 1.0, 0.92), projection="3d")
-        axes.set_axis_off()
-        for a, b in combinations(corners, 2):
-            axes.plot(*np.stack([a, b]).T, color=MUTED, lw=0.8)
-        for k, point in enumerate(points):
-            colour, name = (SHALLOW, "minority") if minority[k] else (DEEP, "majority")
-            axes.plot(*np.stack([np.zeros(3), point]).T, color=colour, lw=2.4)
-            seen = bool(minority[k]) in [bool(small) for small in minority[:k]]
-            label = "_" if seen else name
-            axes.plot(*point[:, None], "o", color=colour, ms=6, label=label)
-            axes.text(*(1.14 * point), str(k + 1), ha="center", va="center")
-        axes.plot([], [], color=MUTED, lw=0.8, label="nearest simplex")
-        reach = 0.75 * max(1.0, float(np.abs(corners).max()))
-        for name in "xyz":
-            getattr(axes, f"set_{name}lim")(-reach, reach)
-        axes.set_box_aspect((1, 1, 1))
-        axes.view_init(elev=18.0, azim=70.0)
-        figure.legend(frameon=False, loc="lower center", ncols=3, columnspacing=1.0)
+    figure = blank_figure(width, height, "none")
+    axes: Any = figure.add_axes((0.0, 0.08, 1.0, 0.92), projection="3d")
+    axes.set_axis_off()
+    for a, b in combinations(corners, 2):
+        axes.plot(*np.stack([a, b]).T, color=MUTED, lw=0.8)
+    for k, point in enumerate(points):
+        colour, name = (shallow, "minority") if minority[k] else (deep, "majority")
+        axes.plot(*np.stack([np.zeros(3), point]).T, color=colour, lw=2.4)
+        seen = bool(minority[k]) in [bool(small) for small in minority[:k]]
+        label = "_" if seen else name
+        axes.plot(*point[:, None], "o", color=colour, ms=6, label=label)
+        axes.text(*(1.14 * point), str(k + 1), ha="center", va="center")
+    axes.plot([], [], color=MUTED, lw=0.8, label="nearest simplex")
+    reach = 0.75 * max(1.0, float(np.abs(corners).max()))
+    for name in "xyz":
+        getattr(axes, f"set_{name}lim")(-reach, reach)
+    axes.set_box_aspect((1, 1, 1))
+    axes.view_init(elev=18.0, azim=70.0)
+    figure.legend(loc="lower center", ncols=3, columnspacing=1.0)
     return figure
 
 

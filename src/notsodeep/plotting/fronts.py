@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, axes_or_new, house_style, new_figure
+from notsodeep.plotting.canvas import MUTED, axes_or_new, colours, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from notsodeep.trained.front import Front
 
 _STYLES = {
-    "tolerance": (DEEP, "o", "DEQ at a tolerance"),
-    "truncated": (MUTED, "s", "solver cut off"),
-    "explicit": (SHALLOW, "D", "explicit layers"),
-    "hybrid": ("#4d8f5b", "*", "certified hybrid"),
+    "tolerance": ("o", "DEQ at a tolerance"),
+    "explicit": ("D", "explicit layers"),
+    "hybrid": ("*", "certified hybrid"),
+    "truncated": ("s", "solver cut off"),
 }
 
 
@@ -27,32 +27,33 @@ def front(record: Front, ax: Axes | None = None) -> Axes:
 
     An agreement on every row is drawn at the bottom, at half a row.
     """
-    axes = axes_or_new(ax, width=5.6, height=3.8)
+    axes = axes_or_new(ax)
     # What the rows can show: below one in `rows` there is nothing to see.
     shares = [1.0 - p.agreement for p in record.points]
     least = min((s for s in shares if s > 0.0), default=1e-3) / 2.0
-    with house_style():
-        for kind, (colour, marker, label) in _STYLES.items():
-            points = [p for p in record.points if p.kind == kind]
-            if not points:
-                continue
-            x = [p.ratio for p in points]
-            y = [max(1.0 - p.agreement, least) for p in points]
-            low = [max(p.ratio - p.quartiles[0], 0.0) for p in points]
-            high = [max(p.quartiles[1] - p.ratio, 0.0) for p in points]
-            line = "none" if kind == "hybrid" else "-"
-            axes.errorbar(
-                x, y, xerr=[low, high], color=colour, marker=marker, linestyle=line, label=label,
-                linewidth=1.0, markersize=8 if kind == "hybrid" else 5, capsize=2,
-            )  # fmt: skip
-            for point, a, b in zip(points, x, y, strict=True):
-                shown = f"{point.parameter:g}" if kind != "hybrid" else ""
-                axes.annotate(shown, (a, b), xytext=(3, 4), textcoords="offset points", fontsize=7)
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        axes.set_xlabel(f"time, in units of {record.reference}")
-        axes.set_ylabel("share of rows with another class")
-        axes.legend(fontsize=8, frameon=False)
+    for (kind, (marker, label)), colour in zip(_STYLES.items(), (*colours(3), MUTED), strict=True):
+        points = [p for p in record.points if p.kind == kind]
+        if not points:
+            continue
+        x = [p.ratio for p in points]
+        y = [max(1.0 - p.agreement, least) for p in points]
+        low = [max(p.ratio - p.quartiles[0], 0.0) for p in points]
+        high = [max(p.quartiles[1] - p.ratio, 0.0) for p in points]
+        line = "none" if kind == "hybrid" else "-"
+        axes.errorbar(
+            x, y, xerr=[low, high], color=colour, marker=marker, linestyle=line, label=label,
+            linewidth=1.0, markersize=8 if kind == "hybrid" else 5, capsize=2,
+        )  # fmt: skip
+        for point, a, b in zip(points, x, y, strict=True):
+            shown = f"{point.parameter:g}" if kind != "hybrid" else ""
+            axes.annotate(
+                shown, (a, b), xytext=(3, 4), textcoords="offset points", fontsize="x-small"
+            )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel(f"time, in units of {record.reference}")
+    axes.set_ylabel("share of rows with another class")
+    axes.legend(fontsize="small")
     return axes
 
 
@@ -63,26 +64,28 @@ def fidelities(
 ) -> Axes:
     """Draw agreement and certified share against the number of layers, with baselines as lines."""
     axes = axes_or_new(ax)
+    _, shallow, sure = colours(3)
     numbers = list(by_layers)
-    with house_style():
-        agreement = [100.0 * f.agreement for f in by_layers.values()]
-        bounds = [100.0 * (f.agreement - f.agreement_bound) for f in by_layers.values()]
-        upper = [0.0] * len(bounds)
-        axes.errorbar(
-            numbers, agreement, yerr=[bounds, upper], color=SHALLOW, marker="D", capsize=2,
-            label="same class as the DEQ",
-        )  # fmt: skip
-        proved = [f.certified for f in by_layers.values()]
-        if any(share is not None for share in proved):
-            shares = [100.0 * (share or 0.0) for share in proved]
-            axes.plot(numbers, shares, color="#4d8f5b", marker="*", label="proved")
-        for name, fidelity in (baselines or {}).items():
-            axes.axhline(100.0 * fidelity.agreement, color=MUTED, linewidth=0.7, linestyle=":")
-            axes.annotate(name, (numbers[0], 100.0 * fidelity.agreement), fontsize=6, color=MUTED)
-        axes.set_xticks(numbers)
-        axes.set_xlabel("explicit layers")
-        axes.set_ylabel("held-out rows, %")
-        axes.legend(fontsize=8, frameon=False, loc="lower right")
+    agreement = [100.0 * f.agreement for f in by_layers.values()]
+    bounds = [100.0 * (f.agreement - f.agreement_bound) for f in by_layers.values()]
+    upper = [0.0] * len(bounds)
+    axes.errorbar(
+        numbers, agreement, yerr=[bounds, upper], color=shallow, marker="D", capsize=2,
+        label="same class as the DEQ",
+    )  # fmt: skip
+    proved = [f.certified for f in by_layers.values()]
+    if any(share is not None for share in proved):
+        shares = [100.0 * (share or 0.0) for share in proved]
+        axes.plot(numbers, shares, color=sure, marker="*", label="proved")
+    for name, fidelity in (baselines or {}).items():
+        axes.axhline(100.0 * fidelity.agreement, color=MUTED, linewidth=0.7, linestyle=":")
+        axes.annotate(
+            name, (numbers[0], 100.0 * fidelity.agreement), fontsize="xx-small", color=MUTED
+        )
+    axes.set_xticks(numbers)
+    axes.set_xlabel("explicit layers")
+    axes.set_ylabel("held-out rows, %")
+    axes.legend(fontsize="small", loc="lower right")
     return axes
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, axes_or_new
+from notsodeep.plotting.canvas import MUTED, axes_or_new, colours
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,6 +59,7 @@ def monte_carlo(record: MonteCarloEstimate, ax: Axes | None = None) -> Axes:
 
 
 def _against(axes: Axes, x: NDArray[Any], y: NDArray[Any]) -> None:
+    deep, shallow = colours()
     step = max(1, -(-max(x.shape) // _SIDE))
     square = x.shape[0] == x.shape[1]
     x, y = x[::step, ::step], y[::step, ::step]
@@ -66,7 +67,7 @@ def _against(axes: Axes, x: NDArray[Any], y: NDArray[Any]) -> None:
     axes.axhline(0.0, color=MUTED, lw=0.6)
     axes.axvline(0.0, color=MUTED, lw=0.6)
     rest = "pairs of samples"
-    axes.plot(x[~diagonal], y[~diagonal], ".", ms=2, color=DEEP, label=rest, rasterized=True)
+    axes.plot(x[~diagonal], y[~diagonal], ".", ms=2, color=deep, label=rest, rasterized=True)
     if square:
-        axes.plot(x[diagonal], y[diagonal], ".", ms=5, color=SHALLOW, label="diagonal")
-    axes.legend(frameon=False)
+        axes.plot(x[diagonal], y[diagonal], ".", ms=5, color=shallow, label="diagonal")
+    axes.legend()

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from notsodeep.checks import FloatArray
-from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, axes_or_new, house_style, new_figure
+from notsodeep.plotting.canvas import MUTED, axes_or_new, colours, ink, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from notsodeep.matching import Certificate, Match
-    from notsodeep.models import Conditions, Verdict
+    from notsodeep.matching import Certificate, ConvolutionalMatch, KernelSeries, Match
+    from notsodeep.models import Conditions, Verdict, WeightAnalysis
+    from notsodeep.numerics.distances import KernelDistance
 
 _STYLES = ("-", "--", ":")
 _SIDE = 200  # rows of a heat map, at most
-_INK = "#5b6270"
-_VERDICTS = {True: DEEP, False: "#b4472c", None: MUTED}
+_FAILS = "#b4472c"
 _WIDEST = 2.0  # value over bound at which a bar is cut off
 
 
@@ -40,7 +40,7 @@ def match(record: Match, ax: Axes | None = None) -> Axes:
     return axes
 
 
-def certificate(record: Certificate, ax: Axes | None = None) -> Axes:
+def certificate(record: Certificate | ConvolutionalMatch, ax: Axes | None = None) -> Axes:
     """Draw the eigenvalues of the networks' kernels against those of the DEQ's, one by one.
 
     Examples
@@ -53,6 +53,44 @@ def certificate(record: Certificate, ax: Axes | None = None) -> Axes:
     """
     axes = axes_or_new(ax)
     _draw_certificate(axes, record)
+    return axes
+
+
+def kernel_distance(record: KernelDistance, ax: Axes | None = None) -> Axes:
+    """Draw the eigenvalues of the other kernel against those of the first, one by one.
+
+    Examples
+    --------
+    >>> from notsodeep.numerics.distances import kernel_distance as measured
+    >>> record = measured(np.diag([1.0, 2.0]), np.diag([1.0, 2.1]))
+    >>> kernel_distance(record, new_figure()[1][0]).get_ylabel()
+    'other kernel'
+    """
+    axes = axes_or_new(ax)
+    draw_eigenvalue_scatter(axes, record.eigenvalues, record.other_eigenvalues)
+    axes.set_xlabel("kernel")
+    axes.set_ylabel("other kernel")
+    return axes
+
+
+def kernel_series(record: KernelSeries, ax: Axes | None = None) -> Axes:
+    """Draw the shares of the powers tᵏ in the kernel's diagonal; the rest is in the title.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> series = nsd.match(nsd.DeepEquilibrium("relu", 0.2), tau0=1.0, family="dual").target
+    >>> kernel_series(series, new_figure()[1][0]).get_xlabel()
+    'power of x·y'
+    """
+    axes = axes_or_new(ax)
+    shares = record.coefficients / record.total
+    axes.bar(range(len(shares)), shares, color=colours(1)[0])
+    axes.set_yscale("log")
+    axes.set_ylim(bottom=max(1e-8, 0.5 * float(shares[shares > 0.0].min(initial=1.0))))
+    axes.set_xlabel("power of x·y")
+    axes.set_ylabel("share of the diagonal")
+    axes.set_title(f"{record.remainder / record.total:.2g} in higher powers")
     return axes
 
 
@@ -86,15 +124,15 @@ def _draw_match(axes: Axes, record: Match) -> None:
     draw_activations(axes, x, record.deq.activation(x), layers)
 
 
-def _draw_certificate(axes: Axes, record: Certificate) -> None:
+def _draw_certificate(axes: Axes, record: Certificate | ConvolutionalMatch) -> None:
     matched, unmatched = record.matched, record.unmatched
     draw_eigenvalue_scatter(
         axes, matched.eigenvalues, matched.other_eigenvalues, unmatched.other_eigenvalues
     )
 
 
-def conditions(record: Conditions, ax: Axes | None = None) -> Axes:
-    """Draw each condition's value over its bound: blue bars hold, red ones fail, grey is undecided.
+def conditions(record: Conditions | WeightAnalysis, ax: Axes | None = None) -> Axes:
+    """Draw each condition's value over its bound: red ones fail, grey is undecided.
 
     Examples
     --------
@@ -103,25 +141,25 @@ def conditions(record: Conditions, ax: Axes | None = None) -> Axes:
     >>> [label.get_text() for label in axes.get_yticklabels()][0]
     'contraction'
     """
-    verdicts = record.verdicts
-    axes = axes_or_new(ax, width=6.4, height=0.9 + 0.32 * len(verdicts))
-    with house_style():
-        for row, verdict in enumerate(verdicts):
-            share, colour = _share_of_bound(verdict), _VERDICTS[verdict.holds]
-            axes.barh(row, share, height=0.55, color=colour, alpha=0.75)
-            axes.plot(0.0, row, "o", ms=5, color=colour, clip_on=False)  # seen where the bar is not
-            numbers = f"{verdict.value:.3g} / {verdict.bound:.3g}"
-            axes.text(
-                share + 0.04, row, numbers, va="center", fontsize=8, color=_INK,
-                bbox={"fc": axes.get_facecolor(), "lw": 0, "pad": 0.5},
-            )  # fmt: skip
-        axes.axvline(1.0, color=_INK, lw=0.8, ls=":", zorder=0.5)
-        axes.set_yticks(range(len(verdicts)), labels=[verdict.name for verdict in verdicts])
-        axes.invert_yaxis()
-        axes.set_xlim(0.0, _WIDEST + 0.5)
-        axes.set_xlabel("value / bound")
-        axes.spines["left"].set_visible(False)
-        axes.tick_params(axis="y", length=0)
+    verdicts = tuple(record.verdicts)
+    axes = axes_or_new(ax, height=0.9 + 0.32 * len(verdicts))
+    marks = {True: colours(1)[0], False: _FAILS, None: MUTED}
+    for row, verdict in enumerate(verdicts):
+        share, colour = _share_of_bound(verdict), marks[verdict.holds]
+        axes.barh(row, share, height=0.55, color=colour, alpha=0.75)
+        axes.plot(0.0, row, "o", ms=5, color=colour, clip_on=False)  # seen where the bar is not
+        numbers = f"{verdict.value:.3g} / {verdict.bound:.3g}"
+        axes.text(
+            share + 0.04, row, numbers, va="center", fontsize="small",
+            bbox={"fc": axes.get_facecolor(), "lw": 0, "pad": 0.5},
+        )  # fmt: skip
+    axes.axvline(1.0, color=MUTED, lw=0.8, ls=":", zorder=0.5)
+    axes.set_yticks(range(len(verdicts)), labels=[verdict.name for verdict in verdicts])
+    axes.invert_yaxis()
+    axes.set_xlim(0.0, _WIDEST + 0.5)
+    axes.set_xlabel("value / bound")
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
     return axes
 
 
@@ -136,27 +174,30 @@ def draw_activations(
     axes: Axes, x: FloatArray, phi: FloatArray, layers: Sequence[FloatArray]
 ) -> None:
     """Draw φ of the DEQ and the σ of every layer, where their arguments fall."""
+    deep, shallow = colours()
     axes.axhline(0.0, color=MUTED, lw=0.6)
     axes.axvline(0.0, color=MUTED, lw=0.6)
-    axes.plot(x, phi, color=DEEP, lw=2.0, label="φ of the DEQ")
+    axes.plot(x, phi, color=deep, label="φ of the DEQ")
     for layer, values in enumerate(layers):
         label = "σ of the network" if len(layers) == 1 else f"σ, layer {layer + 1}"
         style = _STYLES[layer % len(_STYLES)]
-        axes.plot(x, values, color=SHALLOW, lw=2.0, ls=style, label=label)
+        axes.plot(x, values, color=shallow, ls=style, label=label)
     axes.set_title("activations")
     axes.set_xlabel("x")
-    axes.legend(frameon=False)
+    axes.legend()
 
 
 def draw_eigenvalue_scatter(
-    axes: Axes, deq: FloatArray, matched: FloatArray, unmatched: FloatArray
+    axes: Axes, deq: FloatArray, matched: FloatArray, unmatched: FloatArray | None = None
 ) -> None:
     """Draw the sorted eigenvalues of the networks against those of the DEQ."""
+    _, shallow = colours()
     lowest = max(float(deq[deq > 0.0].min(initial=1.0)), 1e-6 * float(deq[-1]))
     span = (lowest, 1.5 * float(deq[-1]))
     axes.plot(span, span, color=MUTED, lw=0.8)
-    for values, colour, label in ((unmatched, MUTED, "unmatched"), (matched, SHALLOW, "matched")):
-        axes.plot(deq, values, ".", ms=3, color=colour, label=label)
+    if unmatched is not None:
+        axes.plot(deq, unmatched, ".", ms=3, color=MUTED, label="unmatched")
+    axes.plot(deq, matched, ".", ms=3, color=shallow, label="matched")
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlim(*span)
@@ -164,28 +205,30 @@ def draw_eigenvalue_scatter(
     axes.set_title("eigenvalues, one by one")
     axes.set_xlabel("DEQ")
     axes.set_ylabel("network")
-    axes.legend(frameon=False)
+    if unmatched is not None:
+        axes.legend()
 
 
 def draw_front(axes: Axes, front: Mapping[str, Any]) -> None:
     """Draw accuracy against cost of a DEQ at several tolerances; the network costs 1."""
+    deep, shallow = colours()
     points = front["points"]
     costs = [point["inference"]["ratio"] for point in points]
     accuracies = [100.0 * point["accuracy"] for point in points]
     low, high = (100.0 * end for end in front["interval"])
     axes.axhspan(low, high, color=MUTED, alpha=0.15, lw=0)
-    axes.plot(costs, accuracies, "o-", ms=4, color=DEEP, label="DEQ")
+    axes.plot(costs, accuracies, "o-", ms=4, color=deep, label="DEQ")
     for cost, accuracy, point in zip(costs, accuracies, points, strict=True):
         axes.annotate(
             f"{point['tolerance']:g}", (cost, accuracy), (0, 6), textcoords="offset points",
             ha="center", fontsize="small",
         )  # fmt: skip
-    axes.axvline(1.0, color=SHALLOW, label="network")
+    axes.axvline(1.0, color=shallow, label="network")
     axes.set_xscale("log")
     axes.set_title("cost of the DEQ")
     axes.set_xlabel("time of inference, in calls of the network")
     axes.set_ylabel("test accuracy in %")
-    axes.legend(frameon=False)
+    axes.legend()
 
 
 def draw_difference(axes: Axes, difference: FloatArray) -> None:
@@ -208,10 +251,11 @@ def draw_spectra(
 
     `law` holds the shares that it predicts, or nothing.
     """
+    deep, shallow = colours()
     highest = 0.0
     for values, colour, label, filled in (
-        (deq, DEEP, "DEQ", True),
-        (matched, SHALLOW, "network", False),
+        (deq, deep, "DEQ", True),
+        (matched, shallow, "network", False),
     ):
         counts, _ = np.histogram(values, bins=edges)
         highest = max(highest, float(counts.max()) / len(values))
@@ -219,13 +263,13 @@ def draw_spectra(
         axes.stairs(counts / len(values), edges, color=colour, label=label, **style)
     if law.size:
         middles = np.sqrt(edges[1:] * edges[:-1])
-        axes.plot(middles, law, "k.", ms=4, label="limiting law")
+        axes.plot(middles, law, ".", color=ink(), ms=4, label="limiting law")
     axes.set_ylim(0.0, 1.25 * highest)  # a point mass of the law would dwarf the rest
     axes.set_xscale("log")
     axes.set_title("spectra")
     axes.set_xlabel("eigenvalue")
     axes.set_ylabel("share")
-    axes.legend(frameon=False)
+    axes.legend()
 
 
 def _reduced(matrix: FloatArray, side: int) -> FloatArray:

@@ -1,4 +1,4 @@
-"""Solves and regularisation paths in pictures."""
+"""Solves, training runs and regularisation paths in pictures."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from notsodeep.checks import FloatArray
-from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, axes_or_new
+from notsodeep.plotting.canvas import MUTED, axes_or_new, colours
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from notsodeep.kernel_solvers import EarlyStoppingPath, RidgePath, Solution
+    from notsodeep.networks import Training
+    from notsodeep.networks.solve_records import SolveRecord
 
 
 def solution(record: Solution, ax: Axes | None = None) -> Axes:
@@ -26,15 +28,67 @@ def solution(record: Solution, ax: Axes | None = None) -> Axes:
     'relative residual'
     """
     axes = axes_or_new(ax)
+    (deep,) = colours(1)
     steps = np.arange(len(record.residuals))
-    axes.semilogy(steps, record.worst, color=DEEP, lw=1.8, label="worst column")
+    axes.semilogy(steps, record.worst, color=deep, label="worst column")
     if record.residuals.shape[1] > 1:
         median = np.median(record.residuals, axis=1)
         axes.semilogy(steps, median, color=MUTED, lw=1.2, label="median column")
-        axes.legend(frameon=False)
+        axes.legend()
     axes.set_xlabel("step")
     axes.set_ylabel("relative residual")
     axes.set_title(record.reason if len(record.reason) < 40 else "residuals")
+    return axes
+
+
+def solve(record: SolveRecord, ax: Axes | None = None) -> Axes:
+    """Draw the largest relative residual of an equilibrium solver after every step.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> network = nsd.build(nsd.DeepEquilibrium("tanh", 0.2), 3, 64, 1, rng=0)
+    >>> import torch
+    >>> outputs = network(torch.eye(3))
+    >>> solve(network.last_record.forward, nsd.plotting.new_figure()[1][0]).get_xlabel()
+    'evaluations of the layer'
+    """
+    axes = axes_or_new(ax)
+    axes.semilogy(range(1, len(record.history) + 1), record.history, color=colours(1)[0])
+    axes.axhline(record.tolerance, color=MUTED, lw=0.8, ls=":")
+    axes.set_xlabel("evaluations of the layer")
+    axes.set_ylabel("largest relative residual")
+    axes.set_title(record.reason if len(record.reason) < 40 else record.direction)
+    return axes
+
+
+def training(record: Training, ax: Axes | None = None) -> Axes:
+    """Draw the loss of every epoch, and that of the validation set if there was one.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> data = nsd.data.load("digits", samples=60, rng=0)
+    >>> network = nsd.build(nsd.ExplicitNetwork(["relu"]), 64, 32, 10, rng=0)
+    >>> settings = nsd.networks.TrainingSettings(epochs=2, learning_rate=0.1)
+    >>> run = nsd.networks.train(network, data.X, data.y, settings)
+    >>> training(run, nsd.plotting.new_figure()[1][0]).get_xlabel()
+    'epoch'
+    """
+    axes = axes_or_new(ax)
+    deep, shallow = colours()
+    epochs = [1 + epoch.epoch for epoch in record.history]
+    axes.plot(epochs, [epoch.loss for epoch in record.history], color=deep, label="training")
+    losses = [epoch.validation_loss for epoch in record.history]
+    if any(loss is not None for loss in losses):
+        values = [np.nan if loss is None else loss for loss in losses]
+        axes.plot(epochs, values, color=shallow, label="validation")
+    if record.best_epoch is not None:
+        axes.axvline(1 + record.best_epoch, color=MUTED, lw=0.8)
+    axes.set_yscale("log")
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("loss")
+    axes.legend()
     return axes
 
 
@@ -52,11 +106,12 @@ def ridge_path(record: RidgePath, ax: Axes | None = None) -> Axes:
     'ridge λ'
     """
     axes = axes_or_new(ax)
+    _, shallow = colours()
     _draw_path(axes, record, record.ridges)
     if record.leave_one_out is not None:
-        axes.loglog(record.ridges, record.leave_one_out, color=SHALLOW, label="leave-one-out")
+        axes.loglog(record.ridges, record.leave_one_out, color=shallow, label="leave-one-out")
     axes.set_xlabel("ridge λ")
-    axes.legend(frameon=False)
+    axes.legend()
     return axes
 
 
@@ -76,14 +131,15 @@ def early_stopping(record: EarlyStoppingPath, ax: Axes | None = None) -> Axes:
     axes = axes_or_new(ax)
     _draw_path(axes, record, record.times)
     axes.set_xlabel("time")
-    axes.legend(frameon=False)
+    axes.legend()
     return axes
 
 
 def _draw_path(axes: Axes, record: RidgePath | EarlyStoppingPath, x: FloatArray) -> None:
+    (deep,) = colours(1)
     scores = record.generalised_cross_validation
     axes.loglog(x, record.training_error, color=MUTED, label="training")
-    axes.loglog(x, scores, color=DEEP, lw=1.8, label="cross-validation")
+    axes.loglog(x, scores, color=deep, label="cross-validation")
     if (record.residual <= record.tolerance).any():
         axes.axvline(record.best(), color=MUTED, lw=0.8)
     axes.set_ylabel("mean squared error")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, axes_or_new
+from notsodeep.plotting.canvas import MUTED, axes_or_new, colours
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         LearningCurve,
         Optimum,
         PilotCurve,
+        PointRisk,
         RiskComparison,
         RiskCurve,
         WidthCurve,
@@ -39,29 +40,42 @@ def risk_curve(record: RiskCurve, ax: Axes | None = None, *, accuracy: bool = Fa
     'ridge λ'
     """
     axes = axes_or_new(ax)
+    (deep,) = colours(1)
     test = record.accuracy if accuracy else record.test_mse
     train = record.train_accuracy if accuracy else record.train_mse
-    axes.plot(record.values, test, color=DEEP, label="test")
+    axes.plot(record.values, test, color=deep, label="test")
     if train is not None:
         axes.plot(record.values, train, color=MUTED, ls="--", label="training")
     axes.set_xscale("log")
     axes.set_xlabel("ridge λ" if record.axis == "ridge" else "time t")
     axes.set_ylabel("accuracy" if accuracy else "mean squared error")
-    axes.legend(frameon=False)
+    axes.legend()
+    return axes
+
+
+def point_risk(record: PointRisk, ax: Axes | None = None, *, accuracy: bool = False) -> Axes:
+    """Draw the predicted error on given points over the ridge, or the accuracy."""
+    axes = axes_or_new(ax)
+    values = record.accuracy if accuracy else record.test_mse
+    axes.plot(record.ridges, values, color=colours(1)[0])
+    axes.set_xscale("log")
+    axes.set_xlabel("ridge λ")
+    axes.set_ylabel(_NAMES["accuracy" if accuracy else "test_mse"])
     return axes
 
 
 def optimum(record: Optimum, ax: Axes | None = None) -> Axes:
     """Draw the curve of a search, and its best value."""
     axes = axes_or_new(ax)
+    deep, shallow = colours()
     curve = record.curve
-    axes.plot(curve.values, getattr(curve, record.goal), color=DEEP)
+    axes.plot(curve.values, getattr(curve, record.goal), color=deep)
     axes.axvline(record.value, color=MUTED, lw=0.8)
-    axes.plot([record.value], [record.score], "o", color=SHALLOW, label=f"{record.value:.3g}")
+    axes.plot([record.value], [record.score], "o", color=shallow, label=f"{record.value:.3g}")
     axes.set_xscale("log")
     axes.set_xlabel("ridge λ" if curve.axis == "ridge" else "time t")
     axes.set_ylabel(_NAMES[record.goal])
-    axes.legend(frameon=False)
+    axes.legend()
     return axes
 
 
@@ -70,24 +84,25 @@ def learning_curve(
 ) -> Axes:
     """Draw the test error, or the accuracy, over n/p: one line for each ridge."""
     axes = axes_or_new(ax)
+    (deep,) = colours(1)
     table = record.accuracy if accuracy else record.test_mse
     shades = np.linspace(1.0, 0.35, len(record.ridges))
     for column, level, alpha in zip(table.T, record.ridges, shades, strict=True):
         ratio = record.samples / record.dimension
-        axes.plot(ratio, column, color=DEEP, alpha=float(alpha), label=f"λ = {level:.3g}")
+        axes.plot(ratio, column, color=deep, alpha=float(alpha), label=f"λ = {level:.3g}")
     axes.set_xscale("log")
     axes.set_xlabel("samples per dimension n/p")
     axes.set_ylabel("accuracy" if accuracy else "mean squared error")
-    axes.legend(frameon=False)
+    axes.legend()
     return axes
 
 
 def width_curve(record: WidthCurve, ax: Axes | None = None, *, accuracy: bool = True) -> Axes:
     """Draw accuracies, or errors, of read-outs over the width; dashed at infinite width."""
     axes = axes_or_new(ax)
-    colours = [DEEP, SHALLOW, MUTED]
+    shades = [*colours(), MUTED]
     for i, name in enumerate(record.accuracy):
-        colour = colours[i % len(colours)]
+        colour = shades[i % len(shades)]
         column = (record.accuracy if accuracy else record.test_mse)[name]
         limit = (record.limit_accuracy if accuracy else record.limit_mse)[name]
         axes.plot(record.widths, column, color=colour, marker="o", ms=3, label=name)
@@ -95,7 +110,7 @@ def width_curve(record: WidthCurve, ax: Axes | None = None, *, accuracy: bool = 
     axes.set_xscale("log", base=2)
     axes.set_xlabel("width m")
     axes.set_ylabel("accuracy" if accuracy else "mean squared error")
-    axes.legend(frameon=False)
+    axes.legend()
     return axes
 
 
@@ -127,19 +142,19 @@ def predicted_scores(
     vector of measured scores for each class.
     """
     axes = axes_or_new(ax)
-    colours = [DEEP, SHALLOW, MUTED, "#5a9367", "#8d5a97"]
+    shades = [*colours(), MUTED, *colours(5)[2:]]
     means = record.means[place, :, output]
     spreads = np.sqrt(record.covariances[place, :, output, output])
     x = np.linspace((means - 4.0 * spreads).min(), (means + 4.0 * spreads).max(), 400)
     for a, (mean, spread) in enumerate(zip(means, spreads, strict=True)):
-        colour = colours[a % len(colours)]
+        colour = shades[a % len(shades)]
         if scores is not None:
             axes.hist(scores[a], bins=40, density=True, color=colour, alpha=0.3)
         density = np.exp(-0.5 * np.square((x - mean) / spread)) / (spread * np.sqrt(2.0 * np.pi))
         axes.plot(x, density, color=colour, label=f"class {a}")
     axes.set_xlabel("score")
     axes.set_ylabel("density")
-    axes.legend(frameon=False)
+    axes.legend()
     return axes
 
 
@@ -148,15 +163,16 @@ def risk_comparison(
 ) -> Axes:
     """Draw the accuracies, or errors, of several networks over the ridge or the time."""
     axes = axes_or_new(ax)
-    styles = [(DEEP, "-"), (SHALLOW, "--"), (MUTED, "-")]
+    deep, shallow = colours()
+    styles = [(deep, "-"), (shallow, "--"), (MUTED, "-")]
     for i, (name, curve) in enumerate(zip(record.names, record.curves, strict=True)):
         colour, line = styles[i % len(styles)]
         column = curve.accuracy if accuracy else curve.test_mse
-        axes.plot(curve.values, column, color=colour, ls=line, lw=1.8, label=name)
+        axes.plot(curve.values, column, color=colour, ls=line, label=name)
     axes.set_xscale("log")
     axes.set_xlabel("ridge λ" if record.curves[0].axis == "ridge" else "time t")
     axes.set_ylabel("accuracy" if accuracy else "mean squared error")
-    axes.legend(frameon=False)
+    axes.legend()
     return axes
 
 
@@ -175,5 +191,5 @@ def pilot_curve(
     axes.set_yscale("log")
     axes.set_xlabel("samples n")
     axes.set_ylabel("leave-one-out mean squared error")
-    axes.legend(frameon=False)
+    axes.legend()
     return axes

@@ -8,7 +8,7 @@ import numpy as np
 
 from notsodeep import checks
 from notsodeep.checks import FloatArray
-from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, axes_or_new, house_style, new_figure
+from notsodeep.plotting.canvas import MUTED, axes_or_new, colours, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,12 +43,11 @@ def spectrum_figure(comparison: Comparison, title: str = "") -> Figure:
     if law is None:
         remedy = "Pass law=limiting_spectrum(eq, population='deconvolved') to compare."
         raise checks.refusal("comparison", "spectrum_figure", "hold a limiting law", "None", remedy)
-    with house_style():
-        figure, axes = new_figure(2, ratios=[2.2, 1.0])
-        draw_bulk(axes[0], comparison.eigenvalues, law)
-        draw_spikes(axes[1], comparison)
-        if title:
-            figure.suptitle(title)
+    figure, axes = new_figure(2, ratios=[2.2, 1.0])
+    draw_bulk(axes[0], comparison.eigenvalues, law)
+    draw_spikes(axes[1], comparison)
+    if title:
+        figure.suptitle(title)
     return figure
 
 
@@ -82,6 +81,7 @@ def limiting_spectrum(record: LimitingSpectrum, ax: Axes | None = None) -> Axes:
     'eigenvalue'
     """
     axes = axes_or_new(ax)
+    _, shallow = colours()
     place, mass = record.point_mass
     ends = [*np.ravel(record.support), *([place] if mass else [])]
     width = max(max(ends) - min(ends), 1e-3 * abs(place) + 1e-12)
@@ -92,7 +92,7 @@ def limiting_spectrum(record: LimitingSpectrum, ax: Axes | None = None) -> Axes:
     _draw_law(axes, record)
     if near:
         ground = np.zeros(len(near))
-        axes.plot(near, ground, "^", color=SHALLOW, ms=8, clip_on=False, label="spikes")
+        axes.plot(near, ground, "^", color=shallow, ms=8, clip_on=False, label="spikes")
     if far:
         listed = ", ".join(f"{value:.4g}" for value in far)
         axes.text(
@@ -104,7 +104,7 @@ def limiting_spectrum(record: LimitingSpectrum, ax: Axes | None = None) -> Axes:
     axes.set_xlabel("eigenvalue")
     axes.set_ylabel("density")
     axes.set_title("limiting spectrum")
-    axes.legend(frameon=False)
+    axes.legend()
     return axes
 
 
@@ -128,6 +128,7 @@ def spectral_density(
     'density'
     """
     axes = axes_or_new(ax)
+    (deep,) = colours(1)
     nodes, weights = record.nodes.ravel(), record.weights.ravel()
     order = np.argsort(nodes)
     shares = np.cumsum(weights[order]) / weights.sum()
@@ -136,8 +137,8 @@ def spectral_density(
     span = float(high - low) or 1.0
     x = np.linspace(low - 0.1 * span, high + 0.1 * span, 400)
     value, error = record.density(x, 0.02 * span if width is None else width)
-    axes.fill_between(x, value - 2.0 * error, value + 2.0 * error, color=DEEP, alpha=0.25, lw=0)
-    axes.plot(x, value, color=DEEP, lw=1.8)
+    axes.fill_between(x, value - 2.0 * error, value + 2.0 * error, color=deep, alpha=0.25, lw=0)
+    axes.plot(x, value, color=deep)
     axes.set_ylim(bottom=0.0)
     axes.set_xlabel("eigenvalue")
     axes.set_ylabel("density")
@@ -156,10 +157,11 @@ def eigenpairs(record: Eigenpairs, ax: Axes | None = None) -> Axes:
     'rank'
     """
     axes = axes_or_new(ax)
+    (deep,) = colours(1)
     from matplotlib.ticker import MaxNLocator
 
     ranks = np.arange(1, len(record.values) + 1)
-    axes.errorbar(ranks, record.values, yerr=record.residuals, fmt="o", color=DEEP, ms=5, capsize=2)
+    axes.errorbar(ranks, record.values, yerr=record.residuals, fmt="o", color=deep, ms=5, capsize=2)
     if record.values.min() > 0.0:
         axes.set_yscale("log")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -171,6 +173,7 @@ def eigenpairs(record: Eigenpairs, ax: Axes | None = None) -> Axes:
 
 def draw_bulk(axes: Axes, eigenvalues: FloatArray, law: LimitingSpectrum | None) -> None:
     """Draw the histogram of the eigenvalues within the bulk and the density over it."""
+    (deep,) = colours(1)
     place, mass = (0.0, 0.0) if law is None else law.point_mass
     support = () if law is None else law.support
     ends = np.ravel(support) if support else np.quantile(eigenvalues, [0.02, 0.98])
@@ -179,7 +182,7 @@ def draw_bulk(axes: Axes, eigenvalues: FloatArray, law: LimitingSpectrum | None)
     edges = np.linspace(low - margin, high + margin, _BINS + 1)
     counts, _ = np.histogram(eigenvalues, bins=edges)
     heights = counts / (len(eigenvalues) * (edges[1] - edges[0]))
-    axes.stairs(heights, edges, fill=True, color=DEEP, alpha=0.45, label="exact eigenvalues")
+    axes.stairs(heights, edges, fill=True, color=deep, alpha=0.45, label="exact eigenvalues")
     if law is not None:
         _draw_law(axes, law)
     inside = heights[edges[1:] > place + margin]
@@ -188,22 +191,24 @@ def draw_bulk(axes: Axes, eigenvalues: FloatArray, law: LimitingSpectrum | None)
     axes.set_xlabel("eigenvalue")
     axes.set_ylabel("density")
     axes.set_title("bulk")
-    axes.legend(frameon=False)
+    axes.legend()
 
 
 def _draw_law(axes: Axes, law: LimitingSpectrum) -> None:
+    _, shallow = colours()
     for index, (left, right) in enumerate(law.support):
         # Dense near the edges, where the density rises like a square root.
         x = left + (right - left) * np.sin(np.linspace(0.0, np.pi / 2, 200)) ** 2
         label = "limiting density" if index == 0 else None
-        axes.plot(x, law.density(x), color=SHALLOW, lw=1.8, label=label)
+        axes.plot(x, law.density(x), color=shallow, label=label)
     place, mass = law.point_mass
     if mass:
-        axes.axvline(place, color=SHALLOW, lw=1.2, ls=":", label=f"point mass {mass:.2f}")
+        axes.axvline(place, color=shallow, lw=1.2, ls=":", label=f"point mass {mass:.2f}")
 
 
 def draw_spikes(axes: Axes, comparison: Comparison) -> None:
     """Draw predicted and found isolated eigenvalues side by side."""
+    deep, shallow = colours()
     axes.set_title("isolated eigenvalues")
     if not comparison.spikes:
         axes.set_axis_off()
@@ -212,10 +217,10 @@ def draw_spikes(axes: Axes, comparison: Comparison) -> None:
     places = np.arange(1, len(comparison.spikes) + 1)
     found = [spike.found for spike in comparison.spikes]
     predicted = [spike.predicted for spike in comparison.spikes]
-    axes.plot(places, found, "o", color=DEEP, ms=7, label="exact")
-    axes.plot(places, predicted, "x", color=SHALLOW, ms=9, mew=2, label="predicted")
+    axes.plot(places, found, "o", color=deep, ms=7, label="exact")
+    axes.plot(places, predicted, "x", color=shallow, ms=9, mew=2, label="predicted")
     axes.set_xticks(places)
     axes.set_xlim(0.5, len(places) + 0.5)
     axes.set_ylim(0.0, 1.15 * max(*found, *predicted))
     axes.set_xlabel("largest first")
-    axes.legend(loc="lower left", frameon=False)
+    axes.legend(loc="lower left")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from notsodeep.checks import FloatArray
-from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW
+from notsodeep.plotting.canvas import MUTED, colours, ink
 from notsodeep.plotting.matches import draw_spectra
 
 if TYPE_CHECKING:
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 _BINS = 50
 _WIDE = 30.0  # ratio of the ends of a bulk from which on a linear axis shows little
-_INK = "#000000"
 
 
 def draw_twin_bulks(
@@ -34,6 +33,7 @@ def draw_twin_bulks(
         Of the DEQ's kernel.  If its bulk reaches over orders of magnitude, as on images, the axis
         is logarithmic.
     """
+    deep, shallow = colours()
     bulk = law.support if law is not None and law.support else ((deq[0], deq[-1]),)
     if bulk[-1][1] > _WIDE * max(bulk[0][0], 0.0):
         edges = np.geomspace(*_decades(deq), _BINS + 1)
@@ -44,8 +44,8 @@ def draw_twin_bulks(
     width = edges[1] - edges[0]
     highest = 0.0
     for values, colour, label, filled in (
-        (deq, DEEP, "DEQ", True),
-        (network, SHALLOW, "network", False),
+        (deq, deep, "DEQ", True),
+        (network, shallow, "network", False),
     ):
         heights = np.histogram(values, bins=edges)[0] / (len(values) * width)
         highest = max(highest, float(np.sort(heights)[-3:].min()))
@@ -58,16 +58,16 @@ def draw_twin_bulks(
             density = law.density(x)
             highest = max(highest, float(np.quantile(density, 0.9)))
             label = "limiting density" if index == 0 else "_"
-            axes.plot(x, density, color=_INK, lw=1.2, label=label)
+            axes.plot(x, density, color=ink(), lw=1.2, label=label)
         place, mass = law.point_mass
         if mass:
-            axes.axvline(place, color=_INK, lw=1.0, ls=":", label=f"point mass {mass:.2f}")
+            axes.axvline(place, color=ink(), lw=1.0, ls=":", label=f"point mass {mass:.2f}")
     axes.set_ylim(0.0, 1.25 * highest)  # a bin that holds a point mass would dwarf the rest
     axes.set_xlim(edges[0], edges[-1])
     axes.set_title("eigenvalues: the bulk")
     axes.set_xlabel("eigenvalue")
     axes.set_ylabel("density")
-    axes.legend(frameon=False)
+    axes.legend()
 
 
 def _decades(deq: FloatArray) -> tuple[float, float]:
@@ -97,18 +97,19 @@ def draw_isolated(
 
     Those that the law predicts below the bulk, or in a gap of it, are left out.
     """
+    deep, shallow = colours()
     spikes = [] if law is None else [s for s in law.spikes if s.rank is not None and s.rank < most]
     count = min(len(deq), max(3, min(most, len(spikes) + 2)))
     places = np.arange(1, count + 1)
-    axes.plot(places, deq[::-1][:count], "o", color=DEEP, ms=8, alpha=0.6, label="DEQ")
+    axes.plot(places, deq[::-1][:count], "o", color=deep, ms=8, alpha=0.6, label="DEQ")
     axes.plot(
-        places, network[::-1][:count], "o", color=SHALLOW, ms=8, mfc="none", mew=1.8,
+        places, network[::-1][:count], "o", color=shallow, ms=8, mfc="none", mew=1.8,
         label="network",
     )  # fmt: skip
     if spikes:
         ranks = [1 + s.rank for s in spikes if s.rank is not None]
         values = [spike.value for spike in spikes]
-        axes.plot(ranks, values, "x", color=_INK, ms=8, mew=1.6, label="predicted")
+        axes.plot(ranks, values, "x", color=ink(), ms=8, mew=1.6, label="predicted")
     if law is not None and law.support:
         axes.axhline(law.support[-1][1], color=MUTED, lw=1.0, ls=":", label="edge of the bulk")
     axes.set_xticks(places)
@@ -116,4 +117,4 @@ def draw_isolated(
     axes.set_ylim(bottom=0.0)
     axes.set_title("the largest")
     axes.set_xlabel("rank")
-    axes.legend(frameon=False)
+    axes.legend()

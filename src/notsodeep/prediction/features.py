@@ -18,13 +18,13 @@ from notsodeep.prediction.problem import Problem
 from notsodeep.prediction.resolvent import Ensemble
 from notsodeep.prediction.risk import RiskCurve, predict_risk
 from notsodeep.prediction.tables import limit_tables
-from notsodeep.records import Record
+from notsodeep.records import Plotted
 
 _DRAWS = 8  # of each given point's score
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PointRisk(Record):
+class PointRisk(Plotted):
     """Predicted errors on given points.
 
     Attributes
@@ -32,6 +32,8 @@ class PointRisk(Record):
     ridges : ndarray of shape (R,)
     test_mse, accuracy : ndarray of shape (R,)
     """
+
+    _drawing = "point_risk"
 
     ridges: FloatArray
     test_mse: FloatArray

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from notsodeep.papers.width_summary import WidthSummary, by_width
-from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, new_figure
+from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, house_style, new_figure
 
 _ROLES = {"deq": ("DEQ", DEEP), "matched": ("matched", SHALLOW), "unmatched": ("unmatched", MUTED)}
 _LINES = {"relu": "-", "tanh": "--"}
@@ -17,6 +17,7 @@ _MARKERS = "osD^"
 _TRAINED = {"readout": "read-out trained", "all": "all weights trained"}
 
 
+@house_style()
 def accuracy_figure(records: list[dict[str, Any]]) -> Figure:
     """Draw a row of panels for each way of training: data sets, differences, cost.
 
@@ -41,9 +42,7 @@ def accuracy_figure(records: list[dict[str, Any]]) -> Figure:
         for panel in panels:
             _width_axis(panel, sorted({s.width for curve in curves for s in curve}))
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside upper center", ncols=len(labels), frameon=False, fontsize=9
-    )
+    figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), fontsize=9)
     return figure
 
 
@@ -112,7 +111,7 @@ def _times(panel: Axes, curves: list[list[WidthSummary]], names: list[str]) -> N
     panel.minorticks_off()
     panel.set_ylabel("time of the DEQ / matched")
     panel.set_title("cost")
-    panel.legend(frameon=False, fontsize=7)
+    panel.legend(fontsize=7)
 
 
 def _ratio_ticks(curves: list[list[WidthSummary]]) -> tuple[list[float], list[str]]:
@@ -126,7 +125,7 @@ def _ratio_ticks(curves: list[list[WidthSummary]]) -> tuple[list[float], list[st
 def _data_legend(panel: Axes, names: list[str]) -> None:
     for marker, name in zip(_MARKERS, names, strict=False):
         panel.plot([], [], marker=marker, ls="", color=MUTED, ms=4, label=name.replace("_", " "))
-    panel.legend(frameon=False, fontsize=7)
+    panel.legend(fontsize=7)
 
 
 def _width_axis(panel: Axes, widths: list[int]) -> None:

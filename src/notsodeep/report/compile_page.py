@@ -13,7 +13,7 @@ from notsodeep.compilation.record import Compilation
 from notsodeep.compilation.settings import ROLES
 from notsodeep.matching import Match
 from notsodeep.models import Conditions
-from notsodeep.plotting.canvas import new_figure
+from notsodeep.plotting.canvas import house_style, new_figure
 from notsodeep.plotting.matches import (
     draw_activations,
     draw_difference,
@@ -37,6 +37,7 @@ _DISTANCES = {
 _NAMES = {"deq": "DEQ", "matched": "matched network", "unmatched": "unmatched network"}
 
 
+@house_style()
 def write_compile_page(compiled: Compilation, path: str | Path) -> Path:
     """Write the page of a compilation; ``compiled.report(path)`` is the same."""
     return write_page(path, "compile.html", _content(compiled))

@@ -142,6 +142,31 @@ def _risks(records: list[Record]) -> Figure:
     return figure
 
 
+def _image_risks(records: list[Record]) -> Figure:
+    """Draw measured errors over the number of images, on the predicted lines."""
+    curves = [record for record in records if record["cell"]["part"] == "features"]
+    figure, axes = new_figure(len(curves))
+    for panel, record in zip(axes, curves, strict=True):
+        cell = record["cell"]
+        for i, level in enumerate(cell["ridges"]):
+            points, errors = (
+                [curve[what]["test_mse"][i] for curve in record["curves"]]
+                for what in ("measured", "errors")
+            )
+            marks = panel.errorbar(
+                cell["samples"], points, yerr=errors, fmt="o", ms=4, label=f"λ = {level:g}"
+            )
+            for name, line in (("Gaussian scores", "-"), ("given points", ":")):
+                lines = [curve["predicted"][name]["test_mse"][i] for curve in record["curves"]]
+                panel.plot(cell["samples"], lines, ls=line, lw=1.2, color=marks[0].get_color())
+        panel.set_xscale("log")
+        panel.set_xlabel("images n")
+        panel.set_ylabel("mean squared error")
+        panel.set_title(f"{cell['data']}, {cell['activation']}")
+        panel.legend(frameon=False)
+    return figure
+
+
 _FIGURES: dict[str, Callable[[list[Record]], Figure]] = {
     "sphere-spectra": _sphere,
     "mixture-equivalent": _equivalent,
@@ -149,6 +174,7 @@ _FIGURES: dict[str, Callable[[list[Record]], Figure]] = {
     "gap-versus-dimension": _dimension,
     "accuracy-versus-width": accuracy_figure,
     "risk-predictions": _risks,
+    "risk-on-images": _image_risks,
     "collapse-phase": phase_figure,
     "collapse-kernels": kernel_figure,
     "collapse-balanced": balanced_figure,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from notsodeep.compilation.trained_record import TrainedCompilation
-from notsodeep.plotting.canvas import new_figure
+from notsodeep.plotting.canvas import house_style, new_figure
 from notsodeep.plotting.fronts import fidelities, front
 from notsodeep.report.page import inline_figure, write_page
 from notsodeep.trained.fidelity import Fidelity
@@ -14,6 +14,7 @@ from notsodeep.trained.fidelity import Fidelity
 _COLOURS = {"replaceable": "yes", "not shown": "open", "not replaceable": "no"}
 
 
+@house_style()
 def write_trained_page(compiled: TrainedCompilation, path: str | Path) -> Path:
     """Write the page of a compilation; ``compiled.report(path)`` is the same."""
     return write_page(path, "trained.html", _content(compiled))
