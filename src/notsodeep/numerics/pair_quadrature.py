@@ -5,9 +5,10 @@ f.  As a function of ξ it is smooth, but changes within √(1−ρ²) of the pl
 so the outer panels shrink geometrically towards those places, and towards the kinks of f(τ₁ξ).
 
 This is the slow, certain route: about 10⁵ evaluations for a pair.  It is meant for the few pairs
-that neither a closed form nor a series can do.  The error is estimated on every panel from the
-decay of Legendre coefficients, as in `notsodeep.numerics.quadrature`; where the sum is too large,
-the panels are halved, and a pair that stays unresolved or asks for too many evaluations is refused.
+that neither a closed form nor a series can do, nor, without kinks, the rule of
+`notsodeep.numerics.smooth_pairs`.  The error is estimated on every panel from the decay of Legendre
+coefficients, as in `notsodeep.numerics.quadrature`; where the sum is too large, the panels are
+halved, and a pair that stays unresolved or asks for too many evaluations is rejected.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from notsodeep.errors import QuadratureError
 from notsodeep.numerics.quadrature import gauss_legendre, gauss_legendre_errors
+from notsodeep.numerics.smooth_pairs import smooth_pair
 
 FloatArray = NDArray[np.float64]
 VectorFunction = Callable[[FloatArray], FloatArray]
@@ -74,9 +76,15 @@ def pair_quadrature(
     QuadratureError
         Some pair cannot be done to the tolerance, or not with a bounded number of evaluations.
     """
-    pairs = map(_Pair, scale1, scale2, rho, root)
-    layouts = (_Layout(pair, kinks, ends, name) for pair in pairs)
-    columns = [_integrate(function, function, np.multiply, layout) for layout in layouts]
+    columns = []
+    for pair in map(_Pair, scale1, scale2, rho, root):
+        value = None
+        if not kinks and not ends and pair.root > 0.0:
+            value = smooth_pair(function, *pair, TOLERANCE)
+        if value is None:
+            layout = _Layout(pair, kinks, ends, name)
+            value = _integrate(function, function, np.multiply, layout)
+        columns.append(value)
     return np.stack(columns, axis=1)
 
 
