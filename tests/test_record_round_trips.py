@@ -123,7 +123,7 @@ def test_a_record_comes_back_from_json(name: str) -> None:
     back = type(record).from_dict(strict_json(text))
     assert same(record, back)
     assert str(back) == str(record)
-    assert len(repr(record)) < 1500
+    assert len(repr(record)) < 400
     assert repr(back) == repr(record)
     assert record._repr_html_().startswith("<table>")
 

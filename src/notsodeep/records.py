@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import html
 import importlib
+import itertools
 import math
 import types
 import typing
@@ -29,6 +30,7 @@ NOT_STORED: Mapping[str, Any] = types.MappingProxyType({"stored": False})
 """Metadata of a field that is no part of the JSON form; reading gives it its default."""
 
 _NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_LONGEST = 320  # characters of the fields that a repr shows
 _OWN_NUMBERS = ("bool", "int64", "float64")  # of a JSON list; other arrays have to name their type
 
 
@@ -120,9 +122,12 @@ class Record:
         return cls(**values)
 
     def __repr__(self) -> str:
-        shown = [f for f in dataclasses.fields(cast(Any, self)) if f.repr]
-        parts = (f"{field.name}={_short(getattr(self, field.name))}" for field in shown)
-        return f"{type(self).__name__}({', '.join(parts)})"
+        shown = [f.name for f in dataclasses.fields(cast(Any, self)) if f.repr]
+        parts = [f"{name}={_short(getattr(self, name))}" for name in shown]
+        ends = itertools.accumulate(len(part) + 2 for part in parts)
+        kept = sum(end <= _LONGEST for end in ends)
+        more = [f"… {len(parts) - kept} more"] * (kept < len(parts))
+        return f"{type(self).__name__}({', '.join(parts[:kept] + more)})"
 
     def _repr_html_(self) -> str:
         """Return a table of the fields, with records inside this one folded, for notebooks."""
