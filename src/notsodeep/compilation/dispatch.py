@@ -186,9 +186,14 @@ def compile(
         from notsodeep.compilation.trained_cell import compile_cell
 
         if isinstance(model, FunctionCell):
+            _left_out("a function f(z, x)", kinds=kinds, fit=fit, width=width)
+            if refine == "distil":
+                requirement = "be a bool for a function f(z, x)"
+                raise checks.refusal("refine", "compile", requirement, refine)
             return compile_function(
                 model,
                 *_cell_rows(X, y, X_test, y_test),
+                out=out,
                 layers=layers,
                 tolerance=1e-8 if tolerance is None else tolerance,
                 agreement_limit=agreement_limit,

@@ -53,7 +53,7 @@ from notsodeep.trained.splittings import (
 
 FloatArray = NDArray[np.float64]
 Say = Callable[[str], Any]
-Parts = tuple[FloatArray, FloatArray, FloatArray]
+Parts = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 """Rows to fit, rows set apart to choose by, rows to judge on."""
 
 LEAST_ROWS = 20
@@ -94,7 +94,7 @@ def compile_cell(
     cell.require_readout(_OWNER)
     _check_settings(layers, kinds, fit, width, tolerance, agreement_limit)
     seed = checks.integer_at_least(random_state, 0, "random_state", _OWNER)
-    parts, labels = _parts(cell, X, y, X_test, y_test, seed)
+    parts, labels = divided_rows(cell, X, y, X_test, y_test, seed)
     settings = CellSettings(
         layers, kinds, fit, distil, width, tolerance, agreement_limit, seed, *map(len, parts)
     )
@@ -287,8 +287,8 @@ class _Job:
         return {"front": front.to_dict(), **records}
 
 
-def _parts(
-    cell: AffineCell, X: Any, y: Any, X_test: Any, y_test: Any, seed: int
+def divided_rows(
+    cell: EquilibriumCell, X: Any, y: Any, X_test: Any, y_test: Any, seed: int
 ) -> tuple[Parts, NDArray[np.int64] | None]:
     """Return rows to fit, to choose by and to judge on, and labels of the last.
 
@@ -300,7 +300,7 @@ def _parts(
         if y_test is not None:
             raise checks.refusal("y_test", _OWNER, "come with X_test", "labels alone")
         _require_rows(len(rows), 3 * LEAST_ROWS, "X")
-        order = draw_rows(rows, len(rows), generator)
+        order = draw_rows(rows.reshape(len(rows), -1), len(rows), generator)
         held = order[: max(LEAST_ROWS, len(rows) // 4)]
         test, labels = rows[held], None if labels is None else labels[held]
         rows = rows[order[len(held) :]]
@@ -311,7 +311,7 @@ def _parts(
             raise checks.refusal("y_test", _OWNER, "come with y and X_test", "none", remedy)
         test, labels = _rows(cell, X_test, y_test, "X_test", "y_test")
         _require_rows(len(test), LEAST_ROWS, "X_test")
-    order = draw_rows(rows, len(rows), generator)
+    order = draw_rows(rows.reshape(len(rows), -1), len(rows), generator)
     apart = max(LEAST_ROWS, len(rows) // 5)
     return (rows[order[apart:]], rows[order[:apart]], test), labels
 
@@ -443,20 +443,24 @@ def _check_settings(
 
 
 def _rows(
-    cell: AffineCell, X: Any, y: Any, name: str, label_name: str
-) -> tuple[FloatArray, NDArray[np.int64] | None]:
-    values = X.detach().cpu().double().numpy() if hasattr(X, "detach") else X
-    rows = checks.samples(values, name, _OWNER)
-    if rows.shape[1] != cell.inputs:
-        requirement = f"have {cell.inputs} features, as the network takes"
-        raise checks.refusal(name, _OWNER, requirement, f"shape {rows.shape}")
+    cell: EquilibriumCell, X: Any, y: Any, name: str, label_name: str
+) -> tuple[NDArray[Any], NDArray[np.int64] | None]:
+    """Check rows, and labels as indices of logits."""
+    if isinstance(cell, AffineCell):
+        values = X.detach().cpu().double().numpy() if hasattr(X, "detach") else X
+        rows: NDArray[Any] = checks.samples(values, name, _OWNER)
+        if rows.shape[1] != cell.inputs:
+            requirement = f"have {cell.inputs} features, as the network takes"
+            raise checks.refusal(name, _OWNER, requirement, f"shape {rows.shape}")
+    else:
+        rows = cell.drive(X)
     if y is None:
         return rows, None
     labels = checks.plain_array(y, label_name, _OWNER)
     if labels.shape != (len(rows),) or labels.dtype.kind not in "iub":
         requirement = f"be a vector of {len(rows)} whole numbers, the indices of logits"
         raise checks.refusal(label_name, _OWNER, requirement, f"{labels.dtype} {labels.shape}")
-    classes = len(cell.readout[1]) if cell.readout else 0
+    classes = cell.logits(np.zeros((1, cell.width))).shape[1]
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         requirement = f"be the indices of the network's {classes} logits, 0 to {classes - 1}"
         got = f"{labels.min()} to {labels.max()}"

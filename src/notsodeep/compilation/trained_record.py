@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import html
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -84,20 +85,33 @@ class CellSettings(Record):
 
 
 @dataclass(frozen=True, repr=False)
-class CellEvidence(Record):
-    """What was found out about a given network and its explicit layers.
+class FidelityEvidence(Record):
+    """How faithful explicit layers are to a given network, and at which cost.
+
+    Attributes
+    ----------
+    fidelities : tuple of Fidelity
+        With 1, 2, … layers.
+    baselines : dict of str to Fidelity
+    front : Front
+    """
+
+    fidelities: tuple[Fidelity, ...]
+    baselines: dict[str, Fidelity]
+    front: Front
+
+
+@dataclass(frozen=True, repr=False)
+class CellEvidence(FidelityEvidence):
+    """What was found out about a network with given weights and its explicit layers.
 
     Attributes
     ----------
     margin : Margin
     choice : MethodChoice
         The solver, and why.
-    fidelities : tuple of Fidelity
-        With 1, 2, … layers.
     refitted : tuple of bool
         Whether the read-out after 1, 2, … layers was refitted to the DEQ's logits.
-    baselines : dict of str to Fidelity
-    front : Front
     hybrid, cold : HybridRecord or None
         Of the held-out rows; `cold` is the solver with the same early exit and no layers.
     distilled : str
@@ -106,21 +120,116 @@ class CellEvidence(Record):
 
     margin: Margin
     choice: MethodChoice
-    fidelities: tuple[Fidelity, ...]
     refitted: tuple[bool, ...]
-    baselines: dict[str, Fidelity]
-    front: Front
     hybrid: HybridRecord | None
     cold: HybridRecord | None
     distilled: str
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class TrainedCompilation:
-    """Explicit layers for a DEQ with given weights, and the evidence that they will do.
+class CellCompilation(ABC):
+    """What `compile` returns for a given network: fidelity first, and a verdict by a printed rule.
 
-    It has the face of `Compilation`: ``network``, ``verdict``, ``front``, ``plot()``,
-    ``report(path)`` and ``save(directory)``; fidelity to the DEQ comes first.
+    It has the face of `Compilation`: ``network``, ``verdict``, ``front``, ``plot()`` and
+    ``report(path)``.
+    """
+
+    cell: EquilibriumCell
+    evidence: FidelityEvidence
+
+    @property
+    def fidelity(self) -> Fidelity:
+        """Agreement with the DEQ on held-out rows, of the network with all layers."""
+        return self.evidence.fidelities[-1]
+
+    @property
+    def fidelity_by_layers(self) -> dict[int, Fidelity]:
+        """The same for the networks of the first 1, 2, … layers, by their number."""
+        return dict(enumerate(self.evidence.fidelities, 1))
+
+    @property
+    def baselines(self) -> Mapping[str, Fidelity]:
+        """Fidelity of what is simpler."""
+        return self.evidence.baselines
+
+    @property
+    def front(self) -> Front:
+        """Cost against fidelity."""
+        return self.evidence.front
+
+    @property
+    @abstractmethod
+    def _limit(self) -> float:
+        """Least agreement of a network that may replace the DEQ."""
+
+    @abstractmethod
+    def _headline(self, word: Word) -> str:
+        """Say the verdict in a sentence."""
+
+    @abstractmethod
+    def _reasons(self) -> list[str]:
+        """Return the evidence in words."""
+
+    @abstractmethod
+    def facts(self) -> list[tuple[str, str]]:
+        """Return what a report says of the DEQ itself, as names and values."""
+
+    @property
+    def verdict(self) -> ReplacementVerdict:
+        """Whether the network may replace the DEQ, and by which rule."""
+        limit, own = self._limit, self.fidelity
+        word: Word = "not replaceable"
+        if own.agreement >= limit:
+            word = "replaceable" if own.agreement_bound >= limit else "not shown"
+        reasons = [*self._reasons(), self.front.headline]
+        if own.accuracy is not None and own.deq_accuracy is not None:
+            reasons.append(
+                f"Accuracy {own.accuracy:.2%} against {own.deq_accuracy:.2%} of the DEQ."
+            )
+        headline = self._headline(word)
+        return ReplacementVerdict(word, headline, _rule(limit), tuple(reasons), Conditions(()))
+
+    def plot(self) -> Figure:
+        """Draw the front, and agreement and certified share by the number of layers."""
+        fronts = importlib.import_module("notsodeep.plotting.fronts")
+        figure: Figure = fronts.trained_figure(self.front, self.fidelity_by_layers, self.baselines)
+        return figure
+
+    def report(self, path: str | Path) -> Path:
+        """Write the report: one HTML file without any link to the outside."""
+        page = importlib.import_module("notsodeep.report.trained_page")
+        written: Path = page.write_trained_page(self, path)
+        return written
+
+    def __repr__(self) -> str:
+        own = self.fidelity
+        proved = "nothing proved" if own.certified is None else f"{own.certified:.1%} proved"
+        return (
+            f"{type(self).__name__}({self.verdict.word}: {len(self.evidence.fidelities)} layers, "
+            f"agreement {own.agreement:.2%} (at least {own.agreement_bound:.2%}), {proved})"
+        )
+
+    def __str__(self) -> str:
+        lines = [
+            f"  {count} layer{'s' * (count > 1)}: {_line(f)}"
+            for count, f in self.fidelity_by_layers.items()
+        ]
+        lines += [f"  {name}: {_line(f)}" for name, f in self.baselines.items()]
+        return "\n".join([str(self.verdict), *lines])
+
+    def _repr_html_(self) -> str:
+        """Return the verdict and its evidence, for notebooks."""
+        verdict = self.verdict
+        rows = "".join(
+            f"<tr><td style='text-align:left'>{html.escape(reason)}</td></tr>"
+            for reason in (*verdict.reasons, verdict.rule)
+        )
+        title = html.escape(verdict.headline)
+        return f"<table><caption><b>{title}</b></caption><tbody>{rows}</tbody></table>"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TrainedCompilation(CellCompilation):
+    """Explicit layers for a DEQ with given weights, and the evidence that they will do.
 
     Attributes
     ----------
@@ -142,26 +251,6 @@ class TrainedCompilation:
     evidence: CellEvidence
     inputs: Mapping[str, str]
     directory: Path | None = None
-
-    @property
-    def fidelity(self) -> Fidelity:
-        """Agreement with the DEQ on held-out rows, of the network with all layers."""
-        return self.evidence.fidelities[-1]
-
-    @property
-    def fidelity_by_layers(self) -> dict[int, Fidelity]:
-        """The same for the networks of the first 1, 2, … layers, by their number."""
-        return dict(enumerate(self.evidence.fidelities, 1))
-
-    @property
-    def baselines(self) -> Mapping[str, Fidelity]:
-        """Fidelity of what is simpler."""
-        return self.evidence.baselines
-
-    @property
-    def front(self) -> Front:
-        """Cost against fidelity."""
-        return self.evidence.front
 
     @property
     def margin(self) -> Margin:
@@ -204,24 +293,19 @@ class TrainedCompilation:
         )
 
     @property
-    def verdict(self) -> ReplacementVerdict:
-        """Whether the network may replace the DEQ, and by which rule."""
-        limit, own = self.settings.agreement_limit, self.fidelity
-        word: Word = "not replaceable"
-        if own.agreement >= limit:
-            word = "replaceable" if own.agreement_bound >= limit else "not shown"
+    def _limit(self) -> float:
+        return self.settings.agreement_limit
+
+    def _headline(self, word: Word) -> str:
         single = len(self.layers) == 1
         network = "One explicit layer" if single else f"{len(self.layers)} explicit layers"
-        headline = {
+        return {
             "replaceable": f"This DEQ can be replaced by {network.lower()}.",
             "not shown": f"{network} agree{'s' * single} with this DEQ, but the rows are too few "
             "to show it.",
             "not replaceable": f"{network} {'does' if single else 'do'} not follow this DEQ "
             "closely enough.",
         }[word]
-        return ReplacementVerdict(
-            word, headline, _rule(limit), tuple(self._reasons()), Conditions(())
-        )
 
     def _reasons(self) -> list[str]:
         own = self.fidelity
@@ -238,22 +322,28 @@ class TrainedCompilation:
             )
         else:
             found.append(f"No row can be proved: {self.margin.reason}")
-        found.append(self.front.headline)
-        if own.accuracy is not None and own.deq_accuracy is not None:
-            found.append(f"Accuracy {own.accuracy:.2%} against {own.deq_accuracy:.2%} of the DEQ.")
         return found
 
-    def plot(self) -> Figure:
-        """Draw the front, and agreement and certified share by the number of layers."""
-        fronts = importlib.import_module("notsodeep.plotting.fronts")
-        figure: Figure = fronts.trained_figure(self.front, self.fidelity_by_layers, self.baselines)
-        return figure
-
-    def report(self, path: str | Path) -> Path:
-        """Write the report: one HTML file without any link to the outside."""
-        page = importlib.import_module("notsodeep.report.trained_page")
-        written: Path = page.write_trained_page(self, path)
-        return written
+    def facts(self) -> list[tuple[str, str]]:
+        """Return what a report says of the DEQ itself, as names and values."""
+        asked, hybrid, cold = self.settings, self.evidence.hybrid, self.evidence.cold
+        rows = f"{asked.rows} to fit, {asked.apart} to choose by, {asked.test_rows} to judge on"
+        found = [
+            ("network", repr(self.cell)),
+            ("size of W", f"‖W‖ = {self.margin.norm:.4g}"),
+            ("fixed point", self.margin.reason),
+            ("solver", self.method.reason),
+            ("rows", rows),
+        ]
+        if hybrid is not None and cold is not None:
+            after = ", ".join(f"{share:.1%}" for share in hybrid.certified_after)
+            words = (
+                f"proved after each layer: {after}; then {hybrid.mean_steps:.2f} solver steps per "
+                f"row, against {cold.mean_steps:.2f} of the solver with the same early exit and no "
+                f"layers; {hybrid.uncertified} rows solved without a proof"
+            )
+            found.append(("hybrid", words))
+        return found
 
     def save(self, directory: str | Path, *, force: bool = False) -> Path:
         """Write everything; `notsodeep.load` reads it.
@@ -334,33 +424,6 @@ class TrainedCompilation:
             "layers": [layer.to_dict(arrays=False) for layer in self.layers],
             **self.evidence.to_dict(arrays=False),
         }
-
-    def __repr__(self) -> str:
-        own = self.fidelity
-        proved = "nothing proved" if own.certified is None else f"{own.certified:.1%} proved"
-        return (
-            f"TrainedCompilation({self.verdict.word}: {len(self.layers)} layers, agreement "
-            f"{own.agreement:.2%} (at least {own.agreement_bound:.2%}), {proved})"
-        )
-
-    def __str__(self) -> str:
-        first, *rest = str(self.verdict).splitlines()
-        lines = [
-            f"  {count} layer{'s' * (count > 1)}: {_line(f)}"
-            for count, f in self.fidelity_by_layers.items()
-        ]
-        lines += [f"  {name}: {_line(f)}" for name, f in self.baselines.items()]
-        return "\n".join([first, *rest, *lines])
-
-    def _repr_html_(self) -> str:
-        """Return the verdict and its evidence, for notebooks."""
-        verdict = self.verdict
-        rows = "".join(
-            f"<tr><td style='text-align:left'>{html.escape(reason)}</td></tr>"
-            for reason in (*verdict.reasons, verdict.rule)
-        )
-        title = html.escape(verdict.headline)
-        return f"<table><caption><b>{title}</b></caption><tbody>{rows}</tbody></table>"
 
 
 def _line(fidelity: Fidelity) -> str:

@@ -5,25 +5,31 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from notsodeep.compilation.trained_record import TrainedCompilation
+from notsodeep.compilation.trained_record import CellCompilation, TrainedCompilation
 from notsodeep.plotting.canvas import house_style, new_figure
 from notsodeep.plotting.fronts import fidelities, front
 from notsodeep.report.page import inline_figure, write_page
 from notsodeep.trained.fidelity import Fidelity
 
+_BLACK_BOX_CODE = (
+    "scores = compiled.network(torch.as_tensor(rows))  # what `compile` has returned; f itself is "
+    "code, and is not saved"
+)
 _COLOURS = {"replaceable": "yes", "not shown": "open", "not replaceable": "no"}
 
 
 @house_style()
-def write_trained_page(compiled: TrainedCompilation, path: str | Path) -> Path:
+def write_trained_page(compiled: CellCompilation, path: str | Path) -> Path:
     """Write the page of a compilation; ``compiled.report(path)`` is the same."""
     return write_page(path, "trained.html", _content(compiled))
 
 
-def _content(compiled: TrainedCompilation) -> dict[str, Any]:
+def _content(compiled: CellCompilation) -> dict[str, Any]:
     verdict, own = compiled.verdict, compiled.fidelity
+    given = compiled if isinstance(compiled, TrainedCompilation) else None
+    of_kind = "A" if given is None else str(given.cell.activation)
     return {
-        "title": f"{compiled.cell.activation} DEQ of width {compiled.cell.width}",
+        "title": f"{of_kind} DEQ of width {compiled.cell.width}",
         "headline": verdict.headline,
         "colour": _COLOURS[verdict.word],
         "sentences": verdict.reasons,
@@ -34,10 +40,10 @@ def _content(compiled: TrainedCompilation) -> dict[str, Any]:
             {"value": _share(own.certified), "label": "of the rows proved"},
             {"value": f"{own.logit_error:.3g}", "label": "relative logit error"},
         ],
-        "test_rows": compiled.settings.test_rows,
+        "test_rows": own.rows,
         "fidelities": [
             *(
-                _fidelity(f"{k} explicit layer{'s' * (k > 1)}{_refit(compiled, k)}", f)
+                _fidelity(f"{k} explicit layer{'s' * (k > 1)}{_refit(given, k)}", f)
                 for k, f in compiled.fidelity_by_layers.items()
             ),
             *(_fidelity(name, f) for name, f in compiled.baselines.items()),
@@ -65,16 +71,17 @@ def _content(compiled: TrainedCompilation) -> dict[str, Any]:
                 "ridge": "–" if layer.ridge is None else f"{layer.ridge:g}",
                 "score": f"{layer.score:.3g}",
             }
-            for k, layer in enumerate(compiled.layers, 1)
+            for k, layer in enumerate(given.layers if given else (), 1)
         ],
-        "distilled": compiled.evidence.distilled,
-        "deq": _deq(compiled),
-        "code": _code(compiled.directory),
+        "distilled": given.evidence.distilled if given else "",
+        "deq": [{"name": name, "value": value} for name, value in compiled.facts()],
+        "code": _code(given.directory) if given else _BLACK_BOX_CODE,
     }
 
 
-def _refit(compiled: TrainedCompilation, layers: int) -> str:
-    return ", read-out refitted" if compiled.evidence.refitted[layers - 1] else ""
+def _refit(compiled: TrainedCompilation | None, layers: int) -> str:
+    refitted = compiled is not None and compiled.evidence.refitted[layers - 1]
+    return ", read-out refitted" if refitted else ""
 
 
 def _share(value: float | None) -> str:
@@ -93,7 +100,7 @@ def _fidelity(name: str, fidelity: Fidelity) -> dict[str, str]:
     }
 
 
-def _figures(compiled: TrainedCompilation) -> list[dict[str, Any]]:
+def _figures(compiled: CellCompilation) -> list[dict[str, Any]]:
     first, (left,) = new_figure(1, width=5.2, height=3.8)
     front(compiled.front, left)
     second, (right,) = new_figure(1, width=5.2, height=3.8)
@@ -113,31 +120,6 @@ def _figures(compiled: TrainedCompilation) -> list[dict[str, Any]]:
             "Bars end at the lower 95 % bound; dotted lines are the baselines.",
         ),
     ]
-
-
-def _deq(compiled: TrainedCompilation) -> list[dict[str, str]]:
-    margin, cell = compiled.margin, compiled.cell
-    rows = [
-        ("network", repr(cell)),
-        ("size of W", f"‖W‖ = {margin.norm:.4g}"),
-        ("fixed point", margin.reason),
-        ("solver", compiled.method.reason),
-        (
-            "rows",
-            f"{compiled.settings.rows} to fit, {compiled.settings.apart} to choose by, "
-            f"{compiled.settings.test_rows} to judge on",
-        ),
-    ]
-    hybrid, cold = compiled.evidence.hybrid, compiled.evidence.cold
-    if hybrid is not None and cold is not None:
-        after = ", ".join(f"{share:.1%}" for share in hybrid.certified_after)
-        words = (
-            f"proved after each layer: {after}; then {hybrid.mean_steps:.2f} solver steps per row, "
-            f"against {cold.mean_steps:.2f} of the solver with the same early exit and no layers; "
-            f"{hybrid.uncertified} rows solved without a proof"
-        )
-        rows.append(("hybrid", words))
-    return [{"name": name, "value": value} for name, value in rows]
 
 
 def _code(directory: Path | None) -> str:

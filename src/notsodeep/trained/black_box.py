@@ -5,16 +5,14 @@ Nothing is known of f but its values, so nothing is proved: what there is are st
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from notsodeep.errors import NotConverged
-from notsodeep.networks.equilibrium_solvers import SOLVERS
-from notsodeep.networks.equilibrium_solvers import solve as solve_tensors
+from notsodeep.networks.equilibrium_solvers import SOLVERS, solve
+from notsodeep.networks.solve_records import SolveRecord
 from notsodeep.trained.baselines import refitted
 from notsodeep.trained.cell import FunctionCell
 
@@ -22,6 +20,7 @@ FloatArray = NDArray[np.float64]
 
 _MOST_STEPS = 2000
 _TRIAL_ROWS = 64
+_STATE_BYTES = 1 << 26  # of the states that are solved at once
 
 
 class UnrolledFunction(nn.Module):
@@ -76,29 +75,43 @@ def solve_function(
         None of them does.
     """
     x = torch.as_tensor(drive)
-    few = x[:_TRIAL_ROWS]
-    # Half of a float32's digits, at least.
-    least = max(tolerance, 1e-5) if x.dtype == torch.float32 else tolerance
+    batch = max(_TRIAL_ROWS, _STATE_BYTES // (8 * cell.width))
     failures = []
-    with torch.no_grad():
-        for name, make in SOLVERS.items():
-            solver = make(tolerance=least, max_steps=_MOST_STEPS)
-            for rows, final in ((few, False), (x, True)):
-                start = torch.zeros(len(rows), cell.width, dtype=x.dtype)
-                z, record = solve_tensors(partial(_step, cell, rows), start, solver)
-                if not record.converged:
-                    failures.append(f"{name}: {record.reason}")
-                    break
-                if final:
-                    return np.asarray(z.double().numpy()), name, record.steps
+    for name in SOLVERS:
+        found, steps = [], 0
+        for rows in (x[:_TRIAL_ROWS], *torch.split(x, batch)):
+            z, record = solve_tensors(cell, rows, name, tolerance)
+            if not record.converged:
+                failures.append(f"{name}: {record.reason}")
+                break
+            found.append(z.double().numpy())
+            steps = max(steps, record.steps)
+        else:
+            return np.concatenate(found[1:]), name, steps
     raise NotConverged(
         f"No solver found the fixed points of f ({'; '.join(failures)}). Look at it with "
         "notsodeep.diagnose: it may be a loop of fixed length and no equilibrium."
     )
 
 
-def _step(cell: FunctionCell, rows: Tensor, z: Tensor) -> Tensor:
-    return cell.tensor_step(z, rows)
+@torch.no_grad()
+def solve_tensors(
+    cell: FunctionCell, rows: Tensor, solver: str, tolerance: float
+) -> tuple[Tensor, SolveRecord]:
+    """Solve z = f(z, x) from zero by a solver of that name; the record says whether it was found.
+
+    The tolerance is no smaller than `least_tolerance`.
+    """
+    made = SOLVERS[solver](
+        tolerance=max(tolerance, least_tolerance(rows.dtype)), max_steps=_MOST_STEPS
+    )
+    start = torch.zeros(len(rows), cell.width, dtype=rows.dtype)
+    return solve(lambda z: cell.tensor_step(z, rows), start, made)
+
+
+def least_tolerance(dtype: torch.dtype) -> float:
+    """Return what f can be solved to at best: in float32, a bit more than half of the digits."""
+    return 1e-5 if dtype == torch.float32 else 0.0
 
 
 def linear_start(

@@ -16,6 +16,7 @@ from notsodeep.errors import NotConverged
 from notsodeep.progress import progress_bar
 from notsodeep.records import Plotted
 from notsodeep.trained.cell import AffineCell, EquilibriumCell
+from notsodeep.trained.fidelity import STATE_ERROR
 from notsodeep.trained.margin import Margin, margin_of
 from notsodeep.trained.row_histories import STAYS, BoolArray, RowHistories, RowStep, follow
 
@@ -30,7 +31,7 @@ TOLERANCES = ("1e-2", "1e-3", "1e-6")
 """Relative residuals whose steps are counted."""
 
 _LOST_SHARE, _SLOW_SHARE, _SEVERAL_SHARE = 0.05, 0.05, 0.01
-_AGREEMENT, _SHALLOW_DEPTH, _STATE_ERROR = 0.995, 3, 1e-2
+_AGREEMENT, _SHALLOW_DEPTH = 0.995, 3
 _APART = 100.0  # times the tolerance
 _SETTLED_SHARE = 0.95  # of the rows, in counts of steps
 _STATE_BYTES = 1 << 26  # of the states of all rows; fewer rows are looked at if need be
@@ -450,11 +451,11 @@ class _Examination:
             self._count()
             z = method.state_of(state)
             if goal is None:
-                agrees = np.linalg.norm(z - limit, axis=1) <= _STATE_ERROR * size
+                agrees = np.linalg.norm(z - limit, axis=1) <= STATE_ERROR * size
             else:
                 agrees = self.cell.logits(z).argmax(axis=1) == goal
             shares.append(float(agrees.mean()))
-            near = np.linalg.norm(z - limit, axis=1) <= _STATE_ERROR * size
+            near = np.linalg.norm(z - limit, axis=1) <= STATE_ERROR * size
             if agrees.all() and near.all():
                 break
         return np.array(shares)

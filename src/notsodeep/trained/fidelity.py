@@ -13,6 +13,8 @@ from notsodeep.records import Record
 
 FloatArray = NDArray[np.float64]
 LEVEL = 0.95
+STATE_ERROR = 1e-2
+"""Relative error within which a state agrees with another, where there are no classes."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -23,7 +25,8 @@ class Fidelity(Record):
     ----------
     rows : int
     agreement : float
-        Share of rows to which both give the same class.
+        Share of rows to which both give the same class; without a read-out, whose state is within
+        1 % of the fixed point.
     agreement_bound : float
         Clopper and Pearson's lower bound of it at 95 %, for data drawn as the held-out rows are.
     logit_error : float
@@ -61,6 +64,7 @@ def fidelity_of(
     *,
     proved: NDArray[np.bool_] | None = None,
     labels: NDArray[np.int64] | None = None,
+    states: bool = False,
 ) -> Fidelity:
     """Compare logits with those of the DEQ, both of shape (n, K).
 
@@ -70,9 +74,14 @@ def fidelity_of(
     proved : ndarray of bool, optional
         Rows whose class is proved.
     labels : ndarray of int, optional
+    states : bool
+        They are states, and not logits: there are no classes.
     """
-    same = scores.argmax(axis=1) == exact.argmax(axis=1)
     distances = np.linalg.norm(scores - exact, axis=1)
+    if states:
+        same = distances <= STATE_ERROR * np.linalg.norm(exact, axis=1)
+    else:
+        same = scores.argmax(axis=1) == exact.argmax(axis=1)
     size = float(np.linalg.norm(exact))
 
     def right(values: FloatArray) -> float | None:

@@ -7,15 +7,17 @@ explicit network, since a ratio outlives the machine it was measured on.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from notsodeep.records import Plotted, Record
-from notsodeep.trained.cell import AffineCell
+from notsodeep.trained.black_box import UnrolledFunction, least_tolerance, solve_tensors
+from notsodeep.trained.cell import AffineCell, FunctionCell
 from notsodeep.trained.explicit_layers import Layer
 from notsodeep.trained.fidelity import Fidelity, FloatArray, fidelity_of
 from notsodeep.trained.hybrid import HybridEquilibrium
@@ -46,7 +48,8 @@ class FrontPoint(Record):
     steps : float
         Solver steps per row.
     work : float
-        Multiplications per row, in units of those of the injection U x.
+        Multiplications per row, in units of those of the injection U x; of a black box,
+        evaluations of f.
     ratio : float
         Median over the repeats of the time, over that of the explicit network beside it.
     quartiles : tuple of float
@@ -94,13 +97,13 @@ class Front(Plotted):
     @property
     def headline(self) -> str:
         """What the explicit network saves, at the usual tolerances and at the strict one."""
-        layers = max(int(p.parameter) for p in self.points if p.kind == "explicit")
-        times = [self.point("tolerance", tolerance) for tolerance in (*USUAL, TOLERANCES[-1])]
+        own = max((p for p in self.points if p.kind == "explicit"), key=lambda p: p.parameter)
+        strictest = min(p.parameter for p in self.points if p.kind == "tolerance")
+        times = [self.point("tolerance", tolerance) for tolerance in (*USUAL, strictest)]
         shown = ", ".join(f"{p.ratio:.1f} × at {p.parameter:g}" for p in times)
-        own = self.point("explicit", layers)
         return (
-            f"Against {layers} explicit layers, which agree on {own.agreement:.2%}, the DEQ with "
-            f"its best solver takes {shown} of the time."
+            f"Against {own.name}, with an agreement of {own.agreement:.2%}, the DEQ with its best "
+            f"solver takes {shown} of the time."
         )
 
     def __str__(self) -> str:
@@ -146,50 +149,40 @@ def measure_front(
         Held-out rows, and the DEQ's logits there.
     batch, repeats : int
     """
-    runs: list[Callable[[], object]] = []
-    facts: list[tuple[str, PointKind, float, float, float, float | None, float, float]] = []
+    bench = _Bench(exact)
     rows = torch.as_tensor(X[: min(batch, len(X))])
     drive = torch.as_tensor(cell.drive(X))
     unit = cell.width * cell.inputs
     square, out = cell.width**2, cell.width * exact.shape[1]
     inject = _injection(cell)
-
-    def note(
-        name: str, kind: PointKind, parameter: float, scores: FloatArray, steps: float, work: float
-    ) -> None:
-        f = fidelity_of(scores, exact)
-        facts.append((name, kind, parameter, f.agreement, f.logit_error, None, steps, work / unit))
-
     readout = cell.readout
     assert readout is not None
     C, c = torch.tensor(readout[0]).mT.contiguous(), torch.tensor(readout[1])
     for tolerance in TOLERANCES:
         solved = solve_rows(splitting, drive, tolerance)
-        work = unit + (solved.steps + 1) * square + out
-        name = f"DEQ to {tolerance:g}"
-        note(name, "tolerance", tolerance, cell.logits(solved.z.numpy()), solved.steps, work)
-        runs.append(
-            lambda tol=tolerance: torch.addmm(c, solve_rows(splitting, inject(rows), tol).z, C)  # type: ignore[misc]
+        bench.add(
+            (f"DEQ to {tolerance:g}", "tolerance", tolerance),
+            cell.logits(solved.z.numpy()),
+            lambda tol=tolerance: torch.addmm(c, solve_rows(splitting, inject(rows), tol).z, C),  # type: ignore[misc]
+            steps=solved.steps,
+            work=(unit + (solved.steps + 1) * square + out) / unit,
         )
     for count in TRUNCATIONS:
-        states = _truncated(splitting, drive, count)
-        name = f"solver cut off after {count}"
-        work = unit + count * square + out
-        note(name, "truncated", count, cell.logits(states.numpy()), count, work)
-        runs.append(
-            lambda k=count: torch.addmm(c, _truncated(splitting, inject(rows), k), C)  # type: ignore[misc]
+        bench.add(
+            (f"solver cut off after {count}", "truncated", count),
+            cell.logits(_truncated(splitting, drive, count).numpy()),
+            lambda k=count: torch.addmm(c, _truncated(splitting, inject(rows), k), C),  # type: ignore[misc]
+            steps=count,
+            work=(unit + count * square + out) / unit,
         )
-    reference = 0
     for count, (own, fidelity) in enumerate(zip(readouts, fidelities, strict=True), 1):
         module = ExplicitLayers(cell, layers[:count], splitting.beta, own, torch.float64)
-        work = unit + sum(layer.weight.size for layer in layers[:count]) + own[0].size
-        reference = len(facts)
-        name = f"{count} explicit layer{'s' * (count > 1)}"
-        facts.append(
-            (name, "explicit", count, fidelity.agreement, fidelity.logit_error,
-             fidelity.certified, 0.0, work / unit)
-        )  # fmt: skip
-        runs.append(lambda net=module: _without_gradient(net, rows))  # type: ignore[misc]
+        bench.add(
+            (f"{count} explicit layer{'s' * (count > 1)}", "explicit", count),
+            fidelity,
+            lambda net=module: net(rows),  # type: ignore[misc]
+            work=(unit + sum(k.weight.size for k in layers[:count]) + own[0].size) / unit,
+        )
     for name, hybrid in hybrids.items():
         scores = hybrid(torch.as_tensor(X)).numpy()
         record = hybrid.last_record
@@ -199,21 +192,139 @@ def measure_front(
             share * (layer.weight.size + 2 * square + out)
             for share, layer in zip(passed, layers, strict=False)
         )
-        work = unit + of_layers + record.mean_steps * (3 * square + out)
-        f = fidelity_of(scores, exact)
         proved = 1.0 - record.uncertified / max(record.rows, 1)
-        facts.append(
-            (name, "hybrid", float(len(record.certified_after)), f.agreement, f.logit_error,
-             proved, record.mean_steps, work / unit)
-        )  # fmt: skip
-        runs.append(lambda module=hybrid: module(rows))  # type: ignore[misc]
-    ratios = _timed(runs, reference, repeats)
-    points = tuple(
-        FrontPoint(*fact, ratio, (low, high))
-        for fact, (low, ratio, high) in zip(facts, ratios, strict=True)
-    )
-    threads = torch.get_num_threads()
-    return Front(points, len(rows), repeats, threads, facts[reference][0])
+        bench.add(
+            (name, "hybrid", len(record.certified_after)),
+            replace(fidelity_of(scores, exact), certified=proved),
+            lambda module=hybrid: module(rows),  # type: ignore[misc]
+            steps=record.mean_steps,
+            work=(unit + of_layers + record.mean_steps * (3 * square + out)) / unit,
+        )
+    return bench.front(len(rows), repeats)
+
+
+def measure_function_front(
+    cell: FunctionCell,
+    solver: str,
+    networks: Sequence[UnrolledFunction],
+    fidelities: Sequence[Fidelity],
+    drive: NDArray[Any],
+    exact: FloatArray,
+    *,
+    batch: int = 512,
+    repeats: int = 7,
+) -> Front:
+    """Measure a black box: f iterated to tolerances and cut off, and steps from a fitted start.
+
+    Parameters
+    ----------
+    cell : FunctionCell
+    solver : str
+        One of `notsodeep.networks.SOLVERS`, which finds the fixed points.
+    networks, fidelities
+        Of 1, 2, … steps of f.
+    drive, exact : ndarray
+        Held-out rows as `cell.drive` returns them, and logits (or states) of their fixed points.
+    batch, repeats : int
+    """
+    bench = _Bench(exact, states=cell.readout is None)
+    x = torch.as_tensor(drive)
+    rows = x[:batch]
+
+    def scores(z: Tensor) -> Tensor:
+        return z if cell.readout is None else cell.tensor_logits(z)
+
+    def cut_off(x: Tensor, steps: int) -> Tensor:
+        z = torch.zeros(len(x), cell.width, dtype=x.dtype)
+        for _ in range(steps):
+            z = cell.tensor_step(z, x)
+        return scores(z)
+
+    with torch.no_grad():
+        for tolerance in TOLERANCES:
+            if tolerance < least_tolerance(x.dtype):
+                continue
+            z, record = solve_tensors(cell, x, solver, tolerance)
+            bench.add(
+                (f"DEQ to {tolerance:g}", "tolerance", tolerance),
+                scores(z).double().numpy(),
+                lambda tol=tolerance: scores(solve_tensors(cell, rows, solver, tol)[0]),  # type: ignore[misc]
+                steps=record.steps,
+                work=record.steps,
+            )
+        for count in TRUNCATIONS:
+            bench.add(
+                (f"f cut off after {count}", "truncated", count),
+                cut_off(x, count).double().numpy(),
+                lambda k=count: cut_off(rows, k),  # type: ignore[misc]
+                steps=count,
+                work=count,
+            )
+    for network, fidelity in zip(networks, fidelities, strict=True):
+        count = network.steps
+        bench.add(
+            (f"{count} step{'s' * (count > 1)} from a fitted start", "explicit", count),
+            fidelity,
+            lambda net=network: net(rows),  # type: ignore[misc]
+            work=count,
+        )
+    return bench.front(len(rows), repeats)
+
+
+class _Bench:
+    """Ways to get an answer, gathered first and then timed in turns.
+
+    Parameters
+    ----------
+    exact : ndarray of shape (n, K)
+        The converged DEQ's logits on the held-out rows.
+    states : bool
+        They are states.
+    """
+
+    def __init__(self, exact: FloatArray, *, states: bool = False) -> None:
+        self.exact, self.states = exact, states
+        self.facts: list[dict[str, Any]] = []
+        self.runs: list[Callable[[], object]] = []
+
+    def add(
+        self,
+        what: tuple[str, PointKind, float],
+        answers: FloatArray | Fidelity,
+        run: Callable[[], object],
+        *,
+        steps: float = 0.0,
+        work: float,
+    ) -> None:
+        """Add a way: its name, kind and parameter; its answers, or how faithful they are; a run."""
+        own = (
+            answers
+            if isinstance(answers, Fidelity)
+            else fidelity_of(answers, self.exact, states=self.states)
+        )
+        self.facts.append(
+            {
+                **dict(zip(("name", "kind", "parameter"), what, strict=True)),
+                "agreement": own.agreement,
+                "logit_error": own.logit_error,
+                "certified": own.certified,
+                "steps": steps,
+                "work": work,
+            }
+        )
+        self.runs.append(run)
+
+    def front(self, batch: int, repeats: int) -> Front:
+        """Time all ways; ratios are to the last explicit one."""
+        reference = max(k for k, fact in enumerate(self.facts) if fact["kind"] == "explicit")
+        with torch.no_grad():
+            ratios = _timed(self.runs, reference, repeats)
+        points = tuple(
+            FrontPoint(**fact, ratio=ratio, quartiles=(low, high))
+            for fact, (low, ratio, high) in zip(self.facts, ratios, strict=True)
+        )
+        threads = torch.get_num_threads()
+        return Front(points, batch, repeats, threads, self.facts[reference]["name"])
 
 
 def _injection(cell: AffineCell) -> Callable[[Tensor], Tensor]:
@@ -229,12 +340,6 @@ def _truncated(splitting: Splitting, drive: Tensor, steps: int) -> Tensor:
     for _ in range(steps):
         s = following(s)
     return splitting.resolvent(s)
-
-
-def _without_gradient(module: ExplicitLayers, rows: Tensor) -> Tensor:
-    with torch.no_grad():
-        scores: Tensor = module(rows)
-    return scores
 
 
 def _timed(
