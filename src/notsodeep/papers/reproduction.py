@@ -78,6 +78,7 @@ _MODULES = {
     "gap-versus-dimension": "gap_versus_dimension",
     "accuracy-versus-width": "accuracy_versus_width",
     "risk-predictions": "risk_predictions",
+    "risk-on-images": "risk_on_images",
     "collapse-phase": "collapse_phase",
     "collapse-kernels": "collapse_kernels",
     "collapse-balanced": "collapse_balanced",

@@ -15,7 +15,7 @@ from notsodeep.data import GaussianMixture
 from notsodeep.errors import TheoryDoubtful
 from notsodeep.prediction.classes import Classes
 from notsodeep.prediction.problem import Problem
-from notsodeep.prediction.resolvent import Ensemble
+from notsodeep.prediction.resolvent import Ensemble, Resolvent
 from notsodeep.prediction.risk import RiskCurve, predict_risk
 from notsodeep.prediction.tables import limit_tables
 from notsodeep.records import Plotted
@@ -125,8 +125,9 @@ def predict_on_points(
 ) -> PointRisk:
     """Predict ridge regression on features, scored on given points instead of Gaussian ones.
 
-    The weights of the fit have a mean, −√p Y μᵀG_Z U, and a covariance, Σ_a c_a E α_a² Y C_a Y,
-    over training sets; the score of a point follows, whatever its law.
+    The weights of the fit have a mean over training sets, √p d with d = −Y μᵀ G_Z U, and a sample
+    x_i moves them by Ỹ x_i q_a r_i, r_i its leave-one-out residual and Ỹ = (I + Σ_a c_a q_a (C_a +
+    μ_a μ_aᵀ))⁻¹.  The score of a point follows, whatever its law.
 
     Parameters
     ----------
@@ -165,17 +166,14 @@ def predict_on_points(
     tables = limit_tables(classes, problem.shares, (1.0, 0.0, 0.0, tau2))
     resolvent = Ensemble.of(classes, tables, problem.counts).resolvent(-levels)
     fit = resolvent.fitted(problem.given)
-    second = fit.covariance(problem.noise_covariance) + problem.noise_covariance
-    second = second + fit.residual[..., :, None] * fit.residual[..., None, :]
+    spreads = fit.covariance(problem.noise_covariance) + problem.noise_covariance
     assert classes.full is not None
     assert classes.means is not None
     mse, right = [], []
     for i in range(len(levels)):
-        Y = resolvent.responses[0][i]
-        mean = -math.sqrt(classes.dimension) * z @ (Y @ (classes.means.T @ fit.along[i]))
-        seen = np.stack([np.einsum("ni,ni->n", z @ Y @ C, z @ Y) for C in classes.full], axis=1)
-        weights = problem.counts / classes.dimension * resolvent.q[i] ** 2
-        spread = np.einsum("na,a,akl->nkl", seen, weights, second[i], optimize=True)
+        d = -resolvent.responses[0][i] @ (classes.means.T @ fit.along[i])
+        mean = math.sqrt(classes.dimension) * z @ d
+        spread = _score_spread(z, d, fit.residual[i], spreads[i], resolvent, i)
         values, vectors = np.linalg.eigh(spread)
         roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
         drawn = generator.standard_normal((_DRAWS, *mean.shape))
@@ -186,6 +184,38 @@ def predict_on_points(
         bias = np.square(mean - truth).sum(axis=1)
         mse.append((bias + np.trace(spread, axis1=1, axis2=2)).mean())
     return PointRisk(levels, np.array(mse), np.array(right))
+
+
+def _score_spread(
+    z: FloatArray,
+    d: FloatArray,
+    residual: FloatArray,
+    spreads: FloatArray,
+    resolvent: Resolvent,
+    place: int,
+) -> FloatArray:
+    """Return the covariance of the scores of points z over training sets, shape (N, k, k).
+
+    The sum over samples of q_a² Cov(u·x_i r_i), u = Ỹz, with r_i Gaussian: of mean `residual`, of
+    covariance `spreads`, and −√p d of it along the noise of x_i itself.
+    """
+    classes, occupation = resolvent.ensemble.classes, resolvent.occupation[place]
+    assert classes.full is not None
+    assert classes.means is not None
+    moments = classes.full + classes.means[:, :, None] * classes.means[:, None, :]
+    u = z @ np.linalg.inv(np.eye(z.shape[1]) + np.tensordot(occupation, moments, axes=1))
+    total = np.zeros((len(z), d.shape[1], d.shape[1]))
+    weights = occupation * resolvent.q[place]
+    for weight, C, mu, r, V in zip(
+        weights, classes.full, classes.means, residual, spreads, strict=True
+    ):
+        seen, along = u @ C, u @ mu
+        noise, mean = np.einsum("ni,ni->n", seen, u), np.square(along)
+        own = seen @ d - along[:, None] * r
+        part = own[:, :, None] * own[:, None, :]
+        part += np.multiply.outer(noise + mean, V) + np.multiply.outer(noise - mean, np.outer(r, r))
+        total += weight * part
+    return total
 
 
 def _dense(mixture: GaussianMixture) -> Classes:
