@@ -1,16 +1,28 @@
 """Torch modules as cells: what is made of parts that one can recognise.
 
-Known are our own networks and heads; two `torch.nn.Linear`, one from states to states and one from
-inputs to states, with an activation and perhaps a third one as read-out; and the monotone form with
-parameters A, B (or S), U and a number m.  Anything else is a function f(z, x).
+Known are our own networks and heads, and three forms of public code, each with an activation and
+perhaps a `torch.nn.Linear` as read-out:
+
+* two `torch.nn.Linear`, from states to states and from inputs to states (or one alone, if inputs
+  are added as they are);
+* the monotone form W = (1 − m)I − AᵀA + B − Bᵀ of Winston and Kolter, 2020, with A, B (or S) and U
+  as parameters or as Linear layers and a number m;
+* the non-Euclidean form W = mI + D⁻¹AD − diag(|A|1) of Jafarpour, Davydov, Proskurnikov and Bullo,
+  2021, with A, U, a positive vector D and m < 1.
+
+A module that is a step itself, forward(z, x), is compared with what was found, and so tells its
+activation where no part of it does, which of two square layers is W, and whether it mixes f with z:
+a·z + c·f(z, x) has the fixed points of c/(1 − a)·f(z, x), as damping (a = 1 − α, c = α) and
+residuals γ(z + f) have.  Anything else is a function f(z, x).
 """
 
 from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from itertools import permutations
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,7 +30,15 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from notsodeep import checks
-from notsodeep.activations import Activation, from_formula, leaky_relu, named
+from notsodeep.activations import (
+    Activation,
+    as_activation,
+    from_formula,
+    leaky_relu,
+    named,
+    scaled,
+)
+from notsodeep.checks import FloatArray
 from notsodeep.models import DeepEquilibrium
 from notsodeep.networks.build import build
 from notsodeep.networks.heads import EquilibriumHead
@@ -38,6 +58,10 @@ _FUNCTIONS: dict[Any, str] = {
     nn.functional.tanh: "tanh",
     torch.sin: "sin",
     torch.sigmoid: "sigmoid",
+    nn.functional.sigmoid: "sigmoid",
+    nn.functional.silu: "swish",
+    nn.functional.gelu: "gelu",
+    nn.functional.softplus: "softplus",
 }
 _MODULES: dict[type[nn.Module], str] = {
     nn.ReLU: "relu",
@@ -49,6 +73,11 @@ _MODULES: dict[type[nn.Module], str] = {
     nn.Sigmoid: "sigmoid",
 }
 _SAME = 1e-4  # relative, of a step in float32
+_MOST_LINEAR = 3
+
+T = TypeVar("T")
+Weights = tuple[Any, Any, Any, Any]
+"""W, U, b or None, and (C, c) or None."""
 
 
 def as_cell(
@@ -77,7 +106,8 @@ def cell_of_module(
 ) -> AffineCell:
     """Find z = φ(W z + U x + b), logits C z + c, in a module.
 
-    If its ``forward`` takes two arguments, (z, x), it is compared with what was found.
+    If its ``forward`` takes two arguments, (z, x), it is compared with what was found; otherwise
+    the names and shapes of the parts are all there is to go by.
 
     Parameters
     ----------
@@ -119,15 +149,25 @@ def cell_of_module(
             matrix, np.eye(len(matrix)), activation="identity", **options
         )
     found = _monotone(module) or _linear_layers(module)
-    if found is None:
+    if not found:
         parts = ", ".join(type(child).__name__ for _, child in module.named_children())
         requirement = "be made of parts that are recognised: two Linear, or A, B, m and U"
         raise checks.refusal("module", _OWNER, requirement, parts or "none", _BY_FUNCTION)
-    W, U, b, readout = found
-    phi = _activation(module) if activation is None else activation
-    cell = EquilibriumCell.from_weights(W, U, b, phi, readout if keep_readout else None, **options)
-    _require_same_step(module, cell)
-    return cell
+    known = [as_activation(activation)] if activation is not None else _activations(module)
+    if _is_step(module):
+        weights, phi = _of_step(module, found, known or _ALL_KNOWN)
+    else:
+        weights, phi = _only(found, "W among its square Linear layers"), _only(known, "activation")
+    W, U, b, readout = weights
+    return EquilibriumCell.from_weights(W, U, b, phi, readout if keep_readout else None, **options)
+
+
+def _only(candidates: Sequence[T], what: str) -> T:
+    if len(candidates) == 1:
+        return candidates[0]
+    got = " or ".join(map(str, candidates)) if what == "activation" else len(candidates)
+    remedy = "Pass activation=…, a name or an Activation." if what == "activation" else _BY_FUNCTION
+    raise checks.refusal("module", _OWNER, f"have one {what}", got or "none", remedy)
 
 
 def _own_network(
@@ -146,48 +186,66 @@ def _own_network(
     )
 
 
-def _monotone(module: nn.Module) -> tuple[Any, Any, Any, Any] | None:
-    """Find W = (1 − m)I − AᵀA + B − Bᵀ, with S for B in some code, in one of the submodules."""
+def _monotone(module: nn.Module) -> list[Weights]:
+    """Find A, U and m in one of the submodules, with B (or S) or with D; see the module's head."""
     for name, part in module.named_modules():
-        own = dict(part.named_parameters(recurse=False))
-        skew = own.get("B", own.get("S"))
-        if not {"A", "U"} <= own.keys() or skew is None:
+        own: dict[str, Any] = dict(part.named_parameters(recurse=False))
+        linear = {
+            key: child for key, child in part.named_children() if isinstance(child, nn.Linear)
+        }
+        own |= {key: child.weight for key, child in linear.items()}
+        skew, diagonal = own.get("B", own.get("S")), own.get("D")
+        if not {"A", "U"} <= own.keys() or (skew is None and diagonal is None):
             continue
         margin = getattr(part, "m", None)
         if not isinstance(margin, float | int | Tensor):
             requirement = f"have a number m beside A and U of {name or 'the module'}"
             raise checks.refusal("module", _OWNER, requirement, repr(margin), _BY_FUNCTION)
         number = float(margin.detach()) if isinstance(margin, Tensor) else float(margin)
-        A, U = own["A"].detach().double(), own["U"]
-        width = A.shape[1]
-        W = (1.0 - number) * torch.eye(width) - A.mT @ A
-        W = W + skew.detach().double() - skew.detach().double().mT
-        others = [child for child in module.modules() if isinstance(child, nn.Linear)]
-        _no_other_parameters(module, [*own.values(), *_parameters(others)])
-        return W, U, own.get("b"), _readout(others, width)
-    return None
+        A = own["A"].detach().double()
+        identity = torch.eye(A.shape[1], dtype=A.dtype)
+        if skew is not None:
+            B = skew.detach().double()
+            W = (1.0 - number) * identity - A.mT @ A + B - B.mT
+        else:
+            D = _positive(diagonal)
+            W = number * identity + A * D / D[:, None] - torch.diag(A.abs().sum(dim=1))
+        used = [child for key, child in linear.items() if key in ("A", "B", "S", "U")]
+        bias = own.get("b", linear["U"].bias if "U" in linear else None)
+        others = [c for c in module.modules() if isinstance(c, nn.Linear) and c not in used]
+        _no_other_parameters(module, [*own.values(), *_parameters([*used, *others])])
+        return [(W, own["U"], bias, _readout(others, len(W)))]
+    return []
 
 
-def _linear_layers(module: nn.Module) -> tuple[Any, Any, Any, Any] | None:
-    """Find W and U among the Linear layers by their shapes, and by elimination the read-out."""
-    layers = {name: part for name, part in module.named_modules() if isinstance(part, nn.Linear)}
-    square = {n: p for n, p in layers.items() if p.in_features == p.out_features}
-    if len(layers) not in (2, 3) or not square:
-        return None
-    if len(square) > 1:
-        remedy = f"Which of {', '.join(square)} is W cannot be told. {_BY_FUNCTION}"
-        raise checks.refusal("module", _OWNER, "have one square Linear", len(square), remedy)
-    ((name, recurrent),) = square.items()
-    width = recurrent.in_features
-    rest = [part for other, part in layers.items() if other != name]
-    inputs = [part for part in rest if part.out_features == width]
-    if len(inputs) != 1:
-        return None
-    _no_other_parameters(module, _parameters(layers.values()))
-    biases = [part.bias.detach() for part in (recurrent, *inputs) if part.bias is not None]
-    bias = torch.stack(biases).sum(dim=0) if biases else None
-    others = [part for part in rest if part is not inputs[0]]
-    return recurrent.weight, inputs[0].weight, bias, _readout(others, width)
+def _positive(diagonal: Any) -> Tensor:
+    """Return the diagonal of D, given as a vector or as a matrix."""
+    values: Tensor = diagonal.detach().double()
+    values = values.diagonal() if values.ndim == 2 else values
+    if not bool((values > 0.0).all()):
+        raise checks.refusal("D", _OWNER, "be positive", float(values.min()), _BY_FUNCTION)
+    return values
+
+
+def _linear_layers(module: nn.Module) -> list[Weights]:
+    """Return the ways to take Linear layers for W, U and a read-out that their shapes allow."""
+    layers = [part for part in module.modules() if isinstance(part, nn.Linear)]
+    if not 1 <= len(layers) <= _MOST_LINEAR or (len(layers) == 1 and not _is_step(module)):
+        return []
+    found: list[Weights] = []
+    for recurrent, *rest in permutations(layers):
+        width = recurrent.in_features
+        inputs, others = rest[:1], rest[1:]
+        if any(part.out_features != width for part in (recurrent, *inputs)):
+            continue
+        biases = [part.bias.detach() for part in (recurrent, *inputs) if part.bias is not None]
+        bias = torch.stack(biases).sum(dim=0) if biases else None
+        injection = inputs[0].weight if inputs else torch.eye(width)
+        if not others or others[0].in_features == width:
+            found.append((recurrent.weight, injection, bias, _readout(others, width)))
+    if found:
+        _no_other_parameters(module, _parameters(layers))
+    return found
 
 
 def _readout(layers: list[nn.Linear], width: int) -> tuple[Tensor, Tensor | None] | None:
@@ -215,15 +273,10 @@ def _no_other_parameters(module: nn.Module, known: list[Tensor]) -> None:
         raise checks.refusal("module", _OWNER, requirement, ", ".join(others), _BY_FUNCTION)
 
 
-def _activation(module: nn.Module) -> Activation:
-    """Find the one activation among the submodules and the attributes."""
+def _activations(module: nn.Module) -> list[Activation]:
+    """Return the activations among the submodules and the attributes."""
     parts: list[Any] = [*module.modules(), *vars(module).values()]
-    found = {str(phi): phi for part in parts if (phi := _known_activation(part)) is not None}
-    if len(found) != 1:
-        got = ", ".join(found) or "none that is known"
-        remedy = "Pass activation=…, a name or an Activation."
-        raise checks.refusal("module", _OWNER, "have one activation", got, remedy)
-    return next(iter(found.values()))
+    return list({str(phi): phi for part in parts if (phi := _known_activation(part))}.values())
 
 
 def _known_activation(part: Any) -> Activation | None:
@@ -237,30 +290,66 @@ def _known_activation(part: Any) -> Activation | None:
             name = _FUNCTIONS.get(part)
         except TypeError:  # not hashable
             return None
-    if name is None:
-        return None
+    return None if name is None else _by_name(name)
+
+
+def _by_name(name: str) -> Activation:
     return from_formula("sigmoid(x)") if name == "sigmoid" else named(name)
 
 
-@torch.no_grad()
-def _require_same_step(module: nn.Module, cell: AffineCell) -> None:
-    """Compare a module that is a step, forward(z, x), with the cell that was found in it."""
+_ALL_KNOWN = [_by_name(name) for name in dict.fromkeys([*_FUNCTIONS.values(), *_MODULES.values()])]
+
+
+def _is_step(module: nn.Module) -> bool:
+    """Whether forward takes two arguments, z and x."""
     arguments = inspect.signature(module.forward).parameters.values()
     needed = [a for a in arguments if a.default is a.empty and a.kind is a.POSITIONAL_OR_KEYWORD]
-    if len(needed) != 2:
-        return
+    return len(needed) == 2
+
+
+@torch.no_grad()
+def _of_step(
+    module: nn.Module, found: Sequence[Weights], known: Sequence[Activation]
+) -> tuple[Weights, Activation]:
+    """Choose the weights and φ by which forward(z, x) is a·z + c·φ(W z + U x + b).
+
+    a and c are fitted to a few random states.  The fixed points are those of c/(1 − a)·φ, which is
+    returned as φ.
+    """
     generator = torch.Generator().manual_seed(0)
     like = next(module.parameters())
-    z, x = (torch.randn(4, k, generator=generator).to(like) for k in (cell.width, cell.inputs))
-    first, again = module(z, x), module(z, x)
-    if not torch.equal(first, again):
-        remedy = "Switch it to evaluation mode, or let it forget what it has seen."
-        requirement = "give the same answer twice"
-        raise checks.refusal("module", _OWNER, requirement, "two different ones", remedy)
-    raw = x.double().cpu().numpy() * cell.scale + cell.shift
-    expected = torch.as_tensor(cell.step(z.double().cpu().numpy(), cell.drive(raw)))
-    gap = float((first.cpu().double() - expected).abs().max()) if first.shape == z.shape else None
-    if gap is None or gap > _SAME * max(1.0, float(expected.abs().max())):
-        got = f"shape {tuple(first.shape)}" if gap is None else f"a difference of {gap:.2g}"
-        requirement = "compute φ(W z + U x + b) from its Linear layers"
+    best, answer = math.inf, None
+    for weights in found:
+        W, U, b, _ = (_plain(w) if isinstance(w, Tensor) else w for w in weights)
+        z, x = (torch.randn(8, k, generator=generator).to(like) for k in (len(W), U.shape[1]))
+        try:
+            first, again = module(z, x), module(z, x)
+        except Exception:  # noqa: BLE001  # z and x the other way round, for instance
+            continue
+        if not torch.equal(first, again):
+            remedy = "Switch it to evaluation mode, or let it forget what it has seen."
+            requirement = "give the same answer twice"
+            raise checks.refusal("module", _OWNER, requirement, "two different ones", remedy)
+        if first.shape != z.shape:
+            continue
+        target, state, rows = _plain(first).ravel(), _plain(z), _plain(x)
+        u = state @ W.T + rows @ U.T + (0.0 if b is None else b)
+        for phi in known:
+            columns = np.stack([state.ravel(), phi(u).ravel()], axis=1)
+            (a, c), *_ = np.linalg.lstsq(columns, target, rcond=None)
+            error = np.abs(columns @ (a, c) - target).max() / max(1.0, np.abs(target).max())
+            if error < best:
+                best, answer = error, (weights, phi, a, c)
+    if answer is None or best > _SAME or answer[2] > 1.0 - _SAME:
+        got = f"a difference of {best:.2g}"
+        if best <= _SAME:
+            got = "z + f(z, x), whose fixed points are the zeros of f"
+        requirement = "compute φ(W z + U x + b) from its Linear layers, or a mean of that and z"
         raise checks.refusal("module", _OWNER, requirement, got, _BY_FUNCTION)
+    weights, phi, a, c = answer
+    gain = float(c / (1.0 - a))
+    return weights, phi if abs(gain - 1.0) <= _SAME else scaled(phi, gain)
+
+
+def _plain(tensor: Tensor) -> FloatArray:
+    return np.asarray(tensor.detach().cpu().double().numpy())
