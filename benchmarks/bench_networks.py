@@ -19,7 +19,8 @@ from measure import Results, benchmark_parser
 from notsodeep.activations import hard_tanh
 from notsodeep.networks import EquilibriumNetwork
 from notsodeep.networks.build import build
-from notsodeep.networks.timing import Timing, time_against
+from notsodeep.networks.timing import time_against
+from notsodeep.numerics.paired_times import Timing
 
 BATCH, P, CLASSES = 256, 784, 10
 WIDTHS, TOLERANCES = (256, 1024, 4096), (1e-3, 1e-6)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
 import textwrap
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+import notsodeep as nsd
 from notsodeep import extras
 from notsodeep.errors import MissingPackage
 
@@ -29,7 +33,9 @@ ABSENT = {
 }
 
 
-def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def python(
+    code: str, *arguments: str, hidden: set[str] = ABSENT
+) -> subprocess.CompletedProcess[str]:
     """Run code in a process in which the optional packages cannot be found."""
     absent = textwrap.dedent(f"""
         import sys
@@ -38,7 +44,7 @@ def python(code: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         class Finder(PathFinder):
             @classmethod
             def find_spec(cls, name, path=None, target=None):
-                absent = name.split(".")[0] in {sorted(ABSENT)}
+                absent = name.split(".")[0] in {sorted(hidden)}
                 return None if absent else super().find_spec(name, path, target)
 
         sys.meta_path = [Finder if finder is PathFinder else finder for finder in sys.meta_path]
@@ -77,11 +83,56 @@ def test_the_core_works_alone() -> None:
     assert not ABSENT & set(result.stdout.split())
 
 
+_COMPILE = """
+    import json, sys
+    import numpy as np
+    import notsodeep as nsd
+
+    rng = np.random.default_rng(0)
+    y = np.arange(200) % 4
+    X = (rng.normal(size=(200, 20)) + 2.0 * np.eye(4, 20)[y]) / 5.0
+    options = {"family": "leaky_relu", "refine": False, "width": 64, "seeds": 3}
+    compiled = nsd.compile(nsd.DeepEquilibrium("relu", 0.2), X, y, **options)
+"""
+
+
+def test_read_outs_are_compiled_without_torch_to_the_same_numbers(tmp_path: Path) -> None:
+    code = (
+        _COMPILE
+        + """
+    compiled.save(sys.argv[1])
+    again = nsd.load(sys.argv[1])
+    assert again.to_dict() == json.loads(json.dumps(compiled.to_dict()))
+    for each in (compiled, again):
+        try:
+            each.network
+        except nsd.errors.MissingPackage as error:
+            assert "The network as a torch module needs the package torch" in str(error)
+        else:
+            raise AssertionError
+    assert "both in NumPy" in str(compiled)
+    assert compiled.records.get("export", {}).get("onnx") != "written"
+    print(json.dumps(compiled.accuracy.draws))
+    """
+    )
+    result = python(code, str(tmp_path / "run"), hidden={"torch"})
+    assert result.returncode == 0, result.stderr
+    space: dict[str, Any] = {}
+    exec(textwrap.dedent(_COMPILE), space)
+    ours = space["compiled"]
+    assert {k: tuple(v) for k, v in json.loads(result.stdout).items()} == ours.accuracy.draws
+    assert min(ours.accuracy.mean.values()) > 0.6
+    # What was written without torch is read with it, and is the same network.
+    net, X = nsd.load(tmp_path / "run" / "network.safetensors"), torch.ones(2, 20)
+    torch.testing.assert_close(net(X), ours.network(X), atol=1e-5, rtol=1e-4)
+    assert net.classes == ours.network.classes
+
+
 @pytest.mark.parametrize(
     ("call", "packages", "extra"),
     [
         ("nsd.build(deq, 4, 8, 2, rng=0)", "torch", "torch"),
-        ("nsd.compile(deq, np.eye(80), np.arange(80) % 2)", "torch", "torch"),
+        ("nsd.compile(deq, np.eye(80), np.arange(80) % 2, train='all')", "torch", "torch"),
         ("nsd.networks", "torch", "torch"),
         ("nsd.load('network.safetensors')", "torch", "torch"),
         ("nsd.kernels.store_kernel('k.zarr', deq, np.eye(4))", "zarr", "cluster"),
@@ -118,15 +169,26 @@ def test_the_command_line_says_so_in_one_line() -> None:
 
 
 def test_a_command_that_needs_more_says_so_too(tmp_path: Path) -> None:
-    code = "import sys; sys.modules['torch'] = None; from notsodeep.__main__ import main; main()"
+    code = "from notsodeep.__main__ import main; main()"
     out = tmp_path / "run"
-    result = subprocess.run(
-        [sys.executable, "-c", code, "compile", "--out", str(out)], capture_output=True, text=True
-    )
-    assert result.returncode == 1
-    assert result.stderr.count("\n") == 1
-    assert result.stderr.startswith("error: notsodeep compile needs the package torch, which")
-    assert not out.exists()
+    for more in (["--train", "all"], ["--zoo", "tanh-digits-64"]):
+        result = python(code, "compile", *more, "--out", str(out), hidden={"torch"})
+        assert result.returncode == 1
+        assert result.stderr.count("\n") == 1
+        assert result.stderr.startswith("error: notsodeep compile needs the package torch, which")
+        assert not out.exists()
+
+
+def test_the_main_command_works_without_torch(tmp_path: Path) -> None:
+    code = "from notsodeep.__main__ import main; main()"
+    small = "--samples 150 --test-samples 40 --width 32 --seeds 2 --family leaky_relu --no-refine"
+    out = tmp_path / "run"
+    result = python(code, "compile", *small.split(), "--out", str(out), hidden={"torch"})
+    assert result.returncode == 0, result.stderr
+    assert f"network: {out / 'network.safetensors'}" in result.stdout
+    assert (out / "report.html").exists()
+    assert not (out / "network.onnx").exists()
+    assert "network.onnx: not written" in result.stdout
 
 
 def test_imports_that_fail_elsewhere_are_explained() -> None:

@@ -131,6 +131,38 @@ def test_other_settings_are_refused_unless_forced(finished: Path, tmp_path: Path
     assert Manifest.read(copy).facts["settings"]["width"] == 32  # type: ignore[union-attr]
 
 
+def test_more_seeds_extend_a_run(finished: Path, tmp_path: Path) -> None:
+    """The draws that are there are kept; the verdict is found anew, also by other limits."""
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(finished, copy)
+    heard: list[str] = []
+    more = compile_in(copy, seeds=3, gap_limit=1e-6, progress=heard.append)
+    trained = [text for text in heard if text.startswith("training")]
+    assert len(trained) == 3
+    assert all("draw 3" in text for text in trained)
+    kept = nsd.load(finished).accuracy.draws
+    assert {role: values[:2] for role, values in more.accuracy.draws.items()} == kept
+    assert not more.records["summary"]["kernel_close"]
+    manifest = Manifest.read(copy)
+    assert manifest is not None
+    assert manifest.problems(copy) == ()
+    assert manifest.facts["settings"]["seeds"] == 3
+    fewer = compile_in(copy, seeds=2)
+    assert fewer.records["summary"] == nsd.load(finished).records["summary"]
+
+
+def test_a_failed_start_leaves_the_directory_free(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    data = nsd.data.load("digits", samples=200, test_samples=60, rng=0)
+    tanh = nsd.DeepEquilibrium("tanh", 0.2)
+    with pytest.raises(nsd.errors.NotSoDeepError, match="quadratic"):
+        nsd.compile(tanh, data, out=out, **(SMALL | {"family": "quadratic"}))
+    compile_in(out)
+    assert Manifest.read(out).facts["settings"]["family"] == "leaky_relu"  # type: ignore[union-attr]
+
+
 def test_a_foreign_directory_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(InvalidInput, match=r"thesis\.tex"):

@@ -78,13 +78,14 @@ class PiecewiseLinear(Activation):
         )
 
     def value(self, x: FloatArray) -> FloatArray:
-        """Evaluate φ(x)."""
-        points, heights = self._anchors
-        segment = np.searchsorted(self.knots, x)
-        result: FloatArray = heights[segment] + np.array(self.slopes)[segment] * (
-            x - points[segment]
-        )
-        return result
+        """Evaluate φ(x), in the precision of x."""
+        lines = zip(*(values.tolist() for values in self._anchors), self.slopes, strict=True)
+        # Where another segment holds, a line may be anything.
+        with np.errstate(over="ignore", invalid="ignore"):
+            first, *others = (height + slope * (x - point) for point, height, slope in lines)
+            for knot, line in zip(self.knots, others, strict=True):
+                first = np.where(x > knot, line, first)
+        return np.asarray(first)
 
     def derivative(self, x: FloatArray) -> FloatArray:
         """Evaluate φ′(x); at a knot, the slope on its left."""

@@ -109,13 +109,15 @@ def compile_command(
 
     Example: notsodeep compile --activation relu --sigma-a2 0.2 --data digits --out runs/relu
     """
-    extras.require("notsodeep compile", "jinja2", "matplotlib", "torch")
+    given = model is not None or zoo is not None
+    needed = ["torch"] if given or train == "all" else []
+    extras.require("notsodeep compile", "jinja2", "matplotlib", *needed)
     from notsodeep.compilation.dispatch import compile as compile_model
     from notsodeep.compilation.record import Compilation
     from notsodeep.compilation.verdict import certified_rows
     from notsodeep.data import load
 
-    if model is not None or zoo is not None:
+    if given:
         reject_options(context, OF_RANDOM_DEQS, "describe a random DEQ, and not a trained network")
         compile_given(
             (model, zoo, activation, input_shift, input_scale, fetch),
@@ -168,6 +170,9 @@ def compile_command(
             typer.echo(reason)
     typer.echo(verdict.rule)
     typer.echo(f"network: {out / 'network.safetensors'}")
+    onnx = compiled.records["export"]["onnx"]
+    if onnx != "written":
+        typer.echo(f"{out / 'network.onnx'}: not written. {onnx}")
     typer.echo(f"report:  {page}")
 
 

@@ -96,3 +96,9 @@ def row_error(right: Mapping[str, NDArray[np.bool_]]) -> float:
     """Return `Accuracy.row_error` from who got which row right, arrays of shape (draws, rows)."""
     differences = 100.0 * (right["matched"].mean(axis=0) - right["deq"].mean(axis=0))
     return float(differences.std(ddof=1)) / math.sqrt(len(differences))
+
+
+def unpacked_rows(packed: str, count: int) -> NDArray[np.bool_]:
+    """Return which rows a network gets right, from its record."""
+    bits = np.unpackbits(np.frombuffer(bytes.fromhex(packed), np.uint8), count=count)
+    return bits.astype(bool)

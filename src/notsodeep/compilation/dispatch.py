@@ -130,7 +130,8 @@ def compile(
         the scale is far off.
     out : path, optional
         Directory in which every piece is stored as soon as it is done, with the network as
-        safetensors and ONNX; the same call resumes a run that was stopped.  In memory without it.
+        safetensors and ONNX; the same call resumes a run that was stopped, and one with other
+        `seeds`, `gap_limit` or `accuracy_limit` goes on from it.  In memory without it.
     force : bool
         Replace what `out` holds of other settings, or on other data.
     progress : bool or callable
@@ -149,7 +150,8 @@ def compile(
     InvalidInput
         `y` is missing; rows are too few, or do not fit each other; `out` holds something else.
     MissingPackage
-        PyTorch, the extra ``torch``, is not installed.
+        PyTorch, the extra ``torch``, is not installed: trained DEQs and ``train="all"`` need it.
+        Read-outs are then trained in NumPy, and ``network`` alone needs it.
     RunInUse
         Another process works in `out`.
 
@@ -224,7 +226,8 @@ def compile(
         remedy = "Networks for random DEQs are refined on exact kernels: refine=True."
         raise checks.refusal("refine", "compile", "be a bool for a random DEQ", refine, remedy)
     _left_out("a random DEQ", layers=layers, kinds=kinds, fit=fit, agreement_limit=agreement_limit)
-    extras.require("compile", "torch")
+    if train == "all":
+        extras.require("compile with train='all'", "torch")
     settings = CompileSettings(
         model,
         family=family,

@@ -3,41 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from notsodeep.compilation.settings import DESCENT
+from notsodeep.compilation.settings import DESCENT, SCALE_ROWS, NetworkSettings
 from notsodeep.data import Dataset, draw_rows
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 from notsodeep.networks.build import build
 from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule
 from notsodeep.networks.readout import fit_readout
+from notsodeep.networks.timing import time_against
+from notsodeep.networks.timing import tolerance_front as tolerance_front  # of this module too
 from notsodeep.networks.training import train
 from notsodeep.networks.training_records import TrainingSettings
+from notsodeep.numerics.paired_times import TimingTable
 
 FiniteNetwork = EquilibriumNetwork | ExplicitModule
-
-_SCALE_ROWS = 256  # by which the size of features is measured, to which the ridge is relative
-
-
-class NetworkSettings(Protocol):
-    """What of a job's settings concerns a finite network."""
-
-    @property
-    def width(self) -> int: ...  # noqa: D102
-    @property
-    def train(self) -> Any: ...  # noqa: D102
-    @property
-    def epochs(self) -> int: ...  # noqa: D102
-    @property
-    def seed(self) -> int: ...  # noqa: D102
-    @property
-    def ridge(self) -> float: ...  # noqa: D102
-    @property
-    def tolerance(self) -> float: ...  # noqa: D102
 
 
 def train_network(
@@ -118,7 +102,7 @@ def fit_network(
     """
     if settings.train == "readout":
         with torch.no_grad():
-            rows = data.X[draw_rows(data.X, _SCALE_ROWS, settings.seed)]
+            rows = data.X[draw_rows(data.X, SCALE_ROWS, settings.seed)]
             features = module.features(torch.as_tensor(rows, dtype=torch.float32))
         ridge = settings.ridge * float(features.square().sum(dim=1).mean())
         fit = fit_readout(module, data.X, data.y, ridge)
@@ -150,7 +134,23 @@ def right_rows(module: torch.nn.Module, X: Any, y: Any) -> NDArray[np.bool_]:
     return np.asarray(torch.cat(guesses).numpy() == np.asarray(y))
 
 
-def unpacked_rows(packed: str, count: int) -> NDArray[np.bool_]:
-    """Return what `right_rows` has returned, from the record of a network."""
-    bits = np.unpackbits(np.frombuffer(bytes.fromhex(packed), np.uint8), count=count)
-    return bits.astype(bool)
+def time_models(
+    deq: DeepEquilibrium,
+    explicit: ExplicitNetwork,
+    data: Dataset,
+    settings: NetworkSettings,
+    batch: int,
+) -> TimingTable:
+    """Time a new DEQ and a new network beside each other, on `batch` rows.
+
+    A read-out is fitted once, by ridge regression: then there is no training step to measure.
+    """
+    sizes = (data.X.shape[1], settings.width, len(data.classes), settings.seed)
+    first, second = (build(model, *sizes, trainable=settings.train) for model in (deq, explicit))
+    return time_against(
+        first,  # type: ignore[arg-type]
+        second,  # type: ignore[arg-type]
+        data.X[draw_rows(data.X, batch, settings.seed)],
+        tolerance=settings.tolerance,
+        training=settings.train == "all",
+    )

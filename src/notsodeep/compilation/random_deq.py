@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.stats import binomtest
 
+from notsodeep import extras
 from notsodeep.checks import FloatArray, IntArray
-from notsodeep.compilation.accuracy import Accuracy, row_error
+from notsodeep.compilation.accuracy import Accuracy, row_error, unpacked_rows
 from notsodeep.compilation.labelled_rows import input_digests, selection
 from notsodeep.compilation.pieces import MemoryPieces, Pieces
 from notsodeep.compilation.record import (
+    JUDGED_BY,
     NETWORK,
     ONNX,
     PAGES,
     Compilation,
-    read_network,
     write_network,
 )
 from notsodeep.compilation.settings import ROLES, CompileSettings
@@ -30,15 +31,11 @@ from notsodeep.files.run_directory import RunDirectory
 from notsodeep.matching import Match, match
 from notsodeep.models import Conditions, DeepEquilibrium, ExplicitNetwork, Verdict
 
-if TYPE_CHECKING:
-    from notsodeep.networks.modules import ExplicitModule
-
 Say = Callable[[str], None]
 
 _CERTIFIED = 600  # held-out rows of the certificate, at most
 _TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4)  # at which people run DEQs, beside the one asked for
 _TIMED = 256  # rows in a batch that is timed
-_FIRST = "network-matched-0"  # the piece whose network is the product
 _BINS = 40  # of the eigenvalues, by their logarithm
 _SCALE = 4.0  # most that the scale of data differs from 1; beyond, activations saturate or are flat
 
@@ -85,20 +82,22 @@ def compile_random_deq(
     )
     if out is None:
         pieces = MemoryPieces()
-        found, module = _gather(settings, data, pieces, say)
-        return Compilation.of_pieces(settings, found, pieces, module=module)
+        found, network = _gather(settings, data, pieces, say)
+        return Compilation.of_pieces(settings, found, pieces, first=network)
     inputs = input_digests(origin)
-    run = RunDirectory(out, "compile", settings.to_dict(), inputs=inputs, pages=PAGES)
+    run = RunDirectory(
+        out, "compile", settings.to_dict(), inputs=inputs, pages=PAGES, judged_by=JUDGED_BY
+    )
     with run.opened(force=force):
-        found, module = _gather(settings, data, run, say)
+        found, network = _gather(settings, data, run, say)
         run.finish([name for name in (NETWORK, ONNX) if (run.path / name).exists()])
-        return Compilation.of_pieces(settings, found, run, directory=run.path, module=module)
+        return Compilation.of_pieces(settings, found, run, directory=run.path, first=network)
 
 
 def _gather(
     settings: CompileSettings, data: Dataset, pieces: Pieces, say: Say
-) -> tuple[Match, ExplicitModule]:
-    """Compute what is missing of the pieces; return the match and a network."""
+) -> tuple[Match, Any]:
+    """Compute what is missing of the pieces; return the match, and the network if it was made."""
     say("matching" + (" and refining" if settings.refine else ""))
     # A stored match is rebuilt by solving again, which is deterministic.
     found = match(
@@ -110,22 +109,52 @@ def _gather(
         refine=settings.refine,
         rng=settings.seed,
     )
+    _ = found.network  # an infeasible family ends here, with its reason, and leaves nothing behind
     if isinstance(pieces, RunDirectory):  # in memory the match itself is kept
         pieces.piece("match", found.to_dict)
-    _ = found.network  # an infeasible family ends here, with its reason
     pieces.piece("data", lambda: _data_record(found, data))
     say("certifying on held-out rows")
     drawn = draw_rows(data.X_test, _CERTIFIED, settings.seed)
     held_out = data.X_test[drawn], data.y_test[drawn]
     pieces.piece("certificate", lambda: _certificate(found, *held_out, pieces))
     pieces.piece("spectrum", lambda: _spectrum(settings, *held_out, pieces))
-    accuracy, first = _accuracies(settings, found, data, pieces, say)
+    networks = _finite_networks(settings)
+    accuracy, first = _accuracies(settings, found, data, pieces, say, networks)
     say("timing")
-    pieces.piece("timing", lambda: _timing(settings, found, data))
-    module = _first_network(settings, found, data, pieces, first.get("matched"))
-    pieces.piece("front", lambda: _front(settings, found, data, module, first.get("deq")))
+    models = found.deq, found.network
+    pieces.piece("timing", lambda: networks.time_models(*models, data, settings, _TIMED).to_dict())
+
+    def first_network(role: str) -> Any:
+        """Return a network of the first draw, trained again if only its record is there."""
+        if role not in first:
+            place = pieces.work_directory(f"network-{role}-0")
+            first[role], _ = networks.train_network(_models(found)[role], data, settings, 0, place)
+        return first[role]
+
+    pieces.piece("front", lambda: _front(settings, data, networks, first_network))
+    if not isinstance(pieces, RunDirectory):
+        first_network("matched")
+    elif not (pieces.has("export") and (pieces.path / NETWORK).exists()):
+        write_network(_attached(first_network("matched"), data), pieces)
     pieces.piece("summary", lambda: _summary(settings, found, pieces, accuracy))
-    return found, module
+    return found, _attached(first["matched"], data) if "matched" in first else None
+
+
+def _finite_networks(settings: CompileSettings) -> Any:
+    """Return the module that draws, trains and times networks: in PyTorch, or else in NumPy."""
+    if settings.train == "all" or extras.is_installed("torch"):
+        from notsodeep.compilation import finite_networks
+
+        return finite_networks
+    from notsodeep.compilation import numpy_networks
+
+    return numpy_networks
+
+
+def _attached(network: Any, data: Dataset) -> Any:
+    """Give a network the map from raw rows, and the names of its outputs."""
+    network.preprocessing, network.classes = data.preprocessing, data.classes
+    return network
 
 
 def _data_record(found: Match, data: Dataset) -> dict[str, Any]:
@@ -228,11 +257,14 @@ def _models(found: Match) -> dict[str, DeepEquilibrium | ExplicitNetwork]:
 
 
 def _accuracies(
-    settings: CompileSettings, found: Match, data: Dataset, pieces: Pieces, say: Say
+    settings: CompileSettings,
+    found: Match,
+    data: Dataset,
+    pieces: Pieces,
+    say: Say,
+    networks: Any,
 ) -> tuple[Accuracy, dict[str, Any]]:
     """Train all networks, once for each seed; return also those of the first draw that are new."""
-    from notsodeep.compilation.finite_networks import train_network, unpacked_rows
-
     accuracies: dict[str, list[float]] = {role: [] for role in ROLES}
     right: dict[str, list[Any]] = {role: [] for role in ROLES}
     total = settings.seeds * len(ROLES)
@@ -246,59 +278,36 @@ def _accuracies(
 
             def work(model: Any = model, role: str = role, index: int = index) -> dict[str, Any]:
                 place = pieces.work_directory(f"network-{role}-{index}")
-                module, record = train_network(model, data, settings, index, place)
+                record: dict[str, Any]
+                network, record = networks.train_network(model, data, settings, index, place)
                 if index == 0:
-                    first[role] = module
+                    first[role] = network
                 return record
 
-            record = pieces.piece(name, work)
-            accuracies[role].append(record["accuracy"])
-            right[role].append(unpacked_rows(record["right"], len(data.y_test)))
+            measured = pieces.piece(name, work)
+            accuracies[role].append(measured["accuracy"])
+            right[role].append(unpacked_rows(measured["right"], len(data.y_test)))
     draws = {role: tuple(values) for role, values in accuracies.items()}
     return Accuracy(draws, row_error({role: np.array(rows) for role, rows in right.items()})), first
 
 
-def _timing(settings: CompileSettings, found: Match, data: Dataset) -> dict[str, Any]:
-    from notsodeep.networks.build import build
-    from notsodeep.networks.timing import time_against
-
-    sizes = (data.X.shape[1], settings.width, len(data.classes), settings.seed)
-    options: Any = {"trainable": settings.train}
-    deq = build(found.deq, *sizes, **options)
-    explicit = build(found.network, *sizes, **options)
-    rows = data.X[draw_rows(data.X, _TIMED, settings.seed)]
-    # A read-out is fitted once, by ridge regression: there is no training step to measure.
-    table = time_against(
-        deq,  # type: ignore[arg-type]
-        explicit,  # type: ignore[arg-type]
-        rows,
-        tolerance=settings.tolerance,
-        training=settings.train == "all",
-    )
-    return table.to_dict()
-
-
 def _front(
-    settings: CompileSettings,
-    found: Match,
-    data: Dataset,
-    module: ExplicitModule,
-    deq: Any,
+    settings: CompileSettings, data: Dataset, networks: Any, first_network: Callable[[str], Any]
 ) -> dict[str, Any]:
     """Accuracy and cost of the first DEQ at several tolerances, beside the first network.
 
     "chosen" is the loosest, and so the cheapest, whose accuracy lies in the 95 % interval (Clopper
     and Pearson) of the one at the tolerance asked for.
     """
-    from notsodeep.compilation.finite_networks import train_network
-    from notsodeep.networks.timing import tolerance_front
-
-    if deq is None:  # its record is there from an earlier call, the network is not
-        deq, _ = train_network(found.deq, data, settings, 0, None)
     tolerances = [t for t in _TOLERANCES if t > settings.tolerance] + [settings.tolerance]
     order = draw_rows(data.X_test, len(data.X_test), settings.seed)  # the first are timed
-    points = tolerance_front(
-        deq, module, data.X_test[order], data.y_test[order], tolerances, batch=_TIMED
+    points = networks.tolerance_front(
+        first_network("deq"),
+        first_network("matched"),
+        data.X_test[order],
+        data.y_test[order],
+        tolerances,
+        batch=_TIMED,
     )
     rows = len(data.y_test)
     low, high = binomtest(round(points[-1].accuracy * rows), rows).proportion_ci()
@@ -309,29 +318,6 @@ def _front(
         "points": [asdict(point) for point in points],
         "chosen": min(good),
     }
-
-
-def _first_network(
-    settings: CompileSettings,
-    found: Match,
-    data: Dataset,
-    pieces: Pieces,
-    module: ExplicitModule | None,
-) -> ExplicitModule:
-    """Return the first draw of the matched network, trained again if only its record is there."""
-    from notsodeep.compilation.finite_networks import train_network
-
-    stored = pieces if isinstance(pieces, RunDirectory) else None
-    if stored is not None and stored.has("export") and (stored.path / NETWORK).exists():
-        return read_network(stored.path)
-    if module is None:
-        place = pieces.work_directory(_FIRST)
-        module, _ = train_network(found.network, data, settings, 0, place)  # type: ignore[assignment]
-    assert module is not None
-    module.preprocessing, module.classes = data.preprocessing, data.classes  # type: ignore[assignment]
-    if stored is not None:
-        write_network(module, stored)
-    return module.eval()
 
 
 def _summary(
@@ -367,6 +353,7 @@ def _summary(
         "inference_ratio": chosen["inference"]["ratio"],
         "inference_quartiles": list(chosen["inference"]["quartiles"]),
         "strict_inference_ratio": strict["inference"]["ratio"],
+        "library": times["library"],
         "training_ratio": None if step is None else step["ratio"],
         "family": found.family,
         "layers": found.network.depth,

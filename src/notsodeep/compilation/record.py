@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
+from notsodeep import extras
 from notsodeep.compilation.accuracy import Accuracy
 from notsodeep.compilation.labelled_rows import input_digests
+from notsodeep.compilation.numpy_networks import ArrayNetwork
 from notsodeep.compilation.pieces import Arrays, Pieces
 from notsodeep.compilation.settings import ROLES, CompileSettings
 from notsodeep.compilation.stored_match import stored_conditions, stored_match
@@ -29,15 +31,17 @@ from notsodeep.errors import MissingPackage
 from notsodeep.files.run_directory import RunDirectory
 from notsodeep.matching import Certificate, Match
 from notsodeep.numerics.distances import KernelDistance
+from notsodeep.numerics.paired_times import Timing, TimingTable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from notsodeep.networks.modules import ExplicitModule
-    from notsodeep.networks.timing import TimingTable
 
 NETWORK, ONNX = "network.safetensors", "network.onnx"
 PAGES = ("report.html",)
+JUDGED_BY = dict.fromkeys(("seeds", "gap_limit", "accuracy_limit"), ("summary",))
+"""Settings that may change in a directory: the draws stay, and the verdict is found anew."""
 
 _RECORDS = ("data", "certificate", "spectrum", "timing", "front", "summary")
 _ARRAYS = ("certificate", "spectrum")
@@ -57,7 +61,7 @@ class Compilation:
         All that was measured, as it is stored, by the names of the pieces.
     directory : Path or None
         Where it is stored, if it is.
-    module : torch.nn.Module or None
+    first : torch.nn.Module, ArrayNetwork or None
         The network, unless it is still to be read from the directory; see `network`.
     """
 
@@ -66,7 +70,7 @@ class Compilation:
     records: Mapping[str, dict[str, Any]]
     arrays: Mapping[str, Arrays]
     directory: Path | None = None
-    module: ExplicitModule | None = None
+    first: ExplicitModule | ArrayNetwork | None = None
 
     @classmethod
     def of_pieces(
@@ -76,14 +80,14 @@ class Compilation:
         pieces: Pieces,
         *,
         directory: Path | None = None,
-        module: ExplicitModule | None = None,
+        first: ExplicitModule | ArrayNetwork | None = None,
     ) -> Compilation:
         """Take everything over from the place where it was computed."""
         networks = [f"network-{role}-{k}" for k in range(settings.seeds) for role in ROLES]
         written = ("match", "export") if directory else ()
         records = {name: pieces.read(name) for name in (*_RECORDS, *networks, *written)}
         arrays = {name: pieces.stored_arrays(name) for name in _ARRAYS}
-        return cls(settings, found, records, arrays, directory, module)
+        return cls(settings, found, records, arrays, directory, first)
 
     @classmethod
     def load(cls, directory: str | Path) -> Compilation:
@@ -128,7 +132,7 @@ class Compilation:
             for name, record in self.records.items():
                 if name != "export":  # that is about the files of another directory
                     run.piece(name, lambda value=record: value)  # type: ignore[misc]
-            write_network(self.network, run)
+            write_network(self.first or self.network, run)
             run.finish([name for name in (NETWORK, ONNX) if (run.path / name).exists()])
         return run.path
 
@@ -138,11 +142,21 @@ class Compilation:
 
         It has the attributes ``preprocessing``, from raw rows to the rows that it takes, and
         ``classes``, the names of its outputs.
+
+        Raises
+        ------
+        MissingPackage
+            PyTorch, the extra ``torch``, is not installed.
         """
-        if self.module is not None:
-            return self.module
+        if isinstance(self.first, ArrayNetwork):
+            return self.first.module()
+        if self.first is not None:
+            return self.first.eval()
         assert self.directory is not None  # one of the two is always there
-        return read_network(self.directory)
+        extras.require("The network as a torch module", "torch")
+        from notsodeep.networks.persistence import load
+
+        return cast("ExplicitModule", load(self.directory / NETWORK))
 
     @property
     def certificate(self) -> Certificate:
@@ -178,8 +192,6 @@ class Compilation:
     @property
     def timing(self) -> TimingTable:
         """Times of DEQ and network, side by side."""
-        from notsodeep.networks.timing import Timing, TimingTable
-
         record = self.records["timing"]
         work = {
             name: Timing(**{**record[name], "quartiles": tuple(record[name]["quartiles"])})
@@ -258,26 +270,20 @@ class Compilation:
         return f"<table><caption><b>{title}</b></caption><tbody>{rows}</tbody></table>"
 
 
-def write_network(module: ExplicitModule, run: RunDirectory) -> None:
+def write_network(network: ExplicitModule | ArrayNetwork, run: RunDirectory) -> None:
     """Write a network to the directory of a run, and to ONNX if that can be done."""
-    from notsodeep.networks.onnx_export import export_onnx
-    from notsodeep.networks.persistence import save
-
     target, onnx = run.file(NETWORK), run.file(ONNX)
-    save(module, target)
     note = "written"
-    try:
-        export_onnx(module, onnx)
-    except MissingPackage as error:
-        note = str(error)
+    if isinstance(network, ArrayNetwork):
+        network.write(target)
+        note = str(extras.missing("The ONNX file", "torch"))
+    else:
+        from notsodeep.networks.onnx_export import export_onnx
+        from notsodeep.networks.persistence import save
+
+        save(network, target)
+        try:
+            export_onnx(network, onnx)
+        except MissingPackage as error:
+            note = str(error)
     run.piece("export", lambda: {"safetensors": target.name, "onnx": note})
-
-
-def read_network(directory: Path) -> ExplicitModule:
-    """Read the network from the directory of a run."""
-    from notsodeep.networks.modules import ExplicitModule
-    from notsodeep.networks.persistence import load
-
-    module = load(directory / NETWORK)
-    assert isinstance(module, ExplicitModule)
-    return module

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from notsodeep import checks
 from notsodeep.errors import InvalidInput
@@ -35,6 +35,26 @@ In the theory's scaling a rate serves all widths: kernels do not depend on the w
 recurrent weights move so little that it stays a contraction.  (Adam moves every entry by its rate,
 which the wider a DEQ is drives it the faster to where its solver needs many steps.)
 """
+
+SCALE_ROWS = 256
+"""By which the size of features is measured, to which the ridge is relative."""
+
+
+class NetworkSettings(Protocol):
+    """What of a job's settings concerns a finite network."""
+
+    @property
+    def width(self) -> int: ...  # noqa: D102
+    @property
+    def train(self) -> Any: ...  # noqa: D102
+    @property
+    def epochs(self) -> int: ...  # noqa: D102
+    @property
+    def seed(self) -> int: ...  # noqa: D102
+    @property
+    def ridge(self) -> float: ...  # noqa: D102
+    @property
+    def tolerance(self) -> float: ...  # noqa: D102
 
 
 @dataclass(frozen=True)

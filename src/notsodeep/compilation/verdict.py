@@ -103,6 +103,8 @@ def reasons(summary: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str
     fast, slow = summary["inference_quartiles"]
     if slow > _SCATTER * fast:
         speed += f" (unreliable: half of the ratios lie between {fast:.1f} and {slow:.1f})"
+    if summary.get("library") == "numpy":
+        speed += ", both in NumPy"
     if summary["training_ratio"] is not None:
         speed += f"; a training step is {summary['training_ratio']:.1f} times faster"
     return [

@@ -25,7 +25,8 @@ from notsodeep.networks.build import build
 from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule
 from notsodeep.networks.onnx_export import export_onnx
 from notsodeep.networks.persistence import save
-from notsodeep.networks.timing import TimingTable, time_against
+from notsodeep.networks.timing import time_against
+from notsodeep.numerics.paired_times import TimingTable
 
 
 def code_of(state: ExplorerState, upload_name: str = "data.npz") -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -76,11 +76,14 @@ class RunRecord:
         plain = isinstance(record.settings, dict) and isinstance(record.inputs, dict)
         return record if plain and isinstance(record.kind, str) else None
 
-    def difference(self, wanted: RunRecord) -> str:
-        """Say how the run that is wanted differs from this one; empty if it does not."""
+    def difference(self, wanted: RunRecord, apart_from: Iterable[str] = ()) -> str:
+        """Say how the run that is wanted differs from this one; empty if it does not.
+
+        Settings named in `apart_from` may differ.
+        """
         if self.kind != wanted.kind:
             return f"a {self.kind} run"
-        for key in sorted({*self.settings, *wanted.settings}):
+        for key in sorted({*self.settings, *wanted.settings} - {*apart_from}):
             theirs, ours = self.settings.get(key), wanted.settings.get(key)
             if theirs != ours:
                 return f"{key} is {theirs!r} there and {ours!r} here"
@@ -144,6 +147,9 @@ class RunDirectory:
         rejected.
     pages : sequence of str
         Names of files that are made of the results when the job is done, such as a report.
+    judged_by : Mapping of str to sequence of str, optional
+        Settings that may change from one call to the next, and the pieces that depend on them:
+        these are computed again, all others are kept.
     """
 
     def __init__(
@@ -154,9 +160,11 @@ class RunDirectory:
         *,
         inputs: Mapping[str, str] | None = None,
         pages: Sequence[str] = (),
+        judged_by: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
         self.path = Path(path)
         self._pages = tuple(pages)
+        self._judged_by = dict(judged_by or {})
         self._record = RunRecord(kind, plain(settings), dict(inputs or {}))
 
     @classmethod
@@ -230,8 +238,10 @@ class RunDirectory:
     def _take_over(self, stored: RunRecord | None, force: bool) -> None:
         """Go on with a stored run, or begin one."""
         if stored is not None:
-            difference = stored.difference(self._record)
-            if force:
+            changed = [name for name in self._judged_by if self._changes(stored, name)]
+            difference = stored.difference(self._record, changed)
+            # A run that failed before it had any result has nothing that could be mixed up.
+            if force or (difference and not self._has_results(stored)):
                 self._clear(stored)
                 stored = None
             elif difference:
@@ -239,6 +249,10 @@ class RunDirectory:
                     f"{self.path} holds results of another run ({difference}). Choose another "
                     "--out, or --force to replace them."
                 )
+            else:
+                for name in changed:
+                    for piece in self._judged_by[name]:
+                        (self.path / _PIECES / f"{piece}.json").unlink(missing_ok=True)
         files = () if stored is None else stored.files
         self._record = replace(self._record, files=tuple(dict.fromkeys([*files, *self._pages])))
         self._record.write(self.path)
@@ -246,6 +260,12 @@ class RunDirectory:
         ours = {Path(name).name for name in {FILE_NAME, *files} - {*self._pages}}
         for place in (self.path, self.path / _PIECES):
             remove_abandoned(place, "|".join(map(re.escape, ours)))
+
+    def _changes(self, stored: RunRecord, name: str) -> bool:
+        return stored.settings.get(name) != self.settings.get(name)
+
+    def _has_results(self, stored: RunRecord) -> bool:
+        return any((self.path / name).exists() for name in stored.files)
 
     def _clear(self, stored: RunRecord) -> None:
         """Remove what a run has written, the manifest first; whatever else is there stays."""

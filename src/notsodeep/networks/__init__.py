@@ -11,7 +11,7 @@ from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule, Featu
 from notsodeep.networks.onnx_export import export_onnx
 from notsodeep.networks.persistence import load, save
 from notsodeep.networks.readout import ReadoutFit, fit_readout
-from notsodeep.networks.timing import Timing, TimingTable, time_against
+from notsodeep.networks.timing import time_against
 from notsodeep.networks.torch_draws import torch_draw
 from notsodeep.networks.training import train
 from notsodeep.networks.training_records import (
@@ -20,6 +20,7 @@ from notsodeep.networks.training_records import (
     Training,
     TrainingSettings,
 )
+from notsodeep.numerics.paired_times import Timing, TimingTable
 
 __all__ = [
     "EmpiricalKernels",

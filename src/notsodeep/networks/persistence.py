@@ -6,7 +6,6 @@ one file, which can be moved, says what it is and whether it is still what was w
 
 from __future__ import annotations
 
-import hashlib
 import json
 import numbers
 import struct
@@ -14,7 +13,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import safetensors
 import safetensors.torch
 import torch
@@ -23,14 +21,19 @@ from torch import Tensor
 from notsodeep import checks
 from notsodeep.data import Preprocessing
 from notsodeep.errors import DataCorrupted, DataNotFound
-from notsodeep.files import atomic_write
+from notsodeep.files.network_files import (
+    ENTRY,
+    VERSION,
+    canonical_json,
+    sha256_of_arrays,
+    write_network_file,
+)
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
+from notsodeep.models.convolutional import CONVOLUTIONAL
 from notsodeep.networks import requirements
 from notsodeep.networks.cell_module import CellNetwork
+from notsodeep.networks.convolutional import ConvolutionalModule
 from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule, FeatureNetwork
-
-_ENTRY = "notsodeep"  # of the metadata
-_VERSION = 1
 
 
 def save(
@@ -82,13 +85,8 @@ def save(
         "preprocessing": None if preprocessing is None else preprocessing.to_dict(),
         "classes": None if classes is None else list(classes),
     }
-    tensors = {k: v.detach().cpu().contiguous() for k, v in module.state_dict().items()}
-    digest = sha256_of_tensors(tensors, _canonical(content))
-    # One entry only: safetensors writes several in no fixed order, and equal networks would then
-    # not make equal files.
-    entry = _canonical({"version": _VERSION, "sha256": digest, **content})
-    with atomic_write(Path(path)) as stream:
-        stream.write(safetensors.torch.save(tensors, {_ENTRY: entry}))
+    arrays = {k: v.detach().cpu().contiguous().numpy() for k, v in module.state_dict().items()}
+    write_network_file(Path(path), arrays, content)
 
 
 def load(path: str | Path) -> EquilibriumNetwork | ExplicitModule:
@@ -122,9 +120,9 @@ def load(path: str | Path) -> EquilibriumNetwork | ExplicitModule:
     """
     place = Path(path)
     tensors, metadata = _read(place)
-    content = _known_format(metadata.get(_ENTRY), _VERSION, place)
+    content = _known_format(metadata.get(ENTRY), VERSION, place)
     version, expected = content.pop("version"), content.pop("sha256", None)
-    _same_digest(sha256_of_tensors(tensors, _canonical(content)), expected, place)
+    _same_digest(sha256_of_tensors(tensors, canonical_json(content)), expected, place)
     try:
         module = _empty_module(content["network"])
         preprocessing, classes = content["preprocessing"], content["classes"]
@@ -163,11 +161,6 @@ def attached(
     return preprocessing, names
 
 
-def _canonical(content: Mapping[str, Any]) -> str:
-    """JSON text that equal content has in common."""
-    return json.dumps(content, sort_keys=True, allow_nan=False)
-
-
 def _architecture(module: FeatureNetwork) -> dict[str, Any]:
     """Everything that `_empty_module` needs, as JSON."""
     form = {
@@ -181,7 +174,7 @@ def _architecture(module: FeatureNetwork) -> dict[str, Any]:
     }
     if isinstance(module, EquilibriumNetwork):
         form["input_scale"] = module.input_scale
-    if isinstance(module, EquilibriumNetwork | CellNetwork):
+    if isinstance(module, EquilibriumNetwork | CellNetwork | ConvolutionalModule):
         form |= {
             "solver": module.solver.to_dict(),
             "gradient": module.gradient.to_dict(),
@@ -199,6 +192,11 @@ def _empty_module(form: Mapping[str, Any]) -> EquilibriumNetwork | ExplicitModul
     if description["kind"] == "explicit_network":
         network = ExplicitNetwork.from_dict(description)
         return ExplicitModule(network, *sizes, device="meta", **options)
+    if description["kind"] in CONVOLUTIONAL:
+        images = CONVOLUTIONAL[description["kind"]].from_dict(description)
+        # The other kinds have the attributes of these two but their weights.
+        convolutional: Any = ConvolutionalModule(images, *sizes, device="meta", **options)
+        return cast(EquilibriumNetwork, convolutional)
     deq = DeepEquilibrium.from_dict(description)
     if not deq.is_vanilla:
         # A CellNetwork has the attributes of an EquilibriumNetwork but its weights.
@@ -305,9 +303,4 @@ def _no_such_network(path: Path) -> DataNotFound:
 
 def sha256_of_tensors(tensors: Mapping[str, Tensor], beside: str = "") -> str:
     """Hexadecimal SHA-256 of a text and of names, dtypes, shapes and values, in order of names."""
-    digest = hashlib.sha256(f"{beside};".encode())
-    for name, tensor in sorted(tensors.items()):
-        array = np.ascontiguousarray(tensor.detach().cpu().numpy())
-        digest.update(f"{name} {array.dtype} {tuple(tensor.shape)};".encode())
-        digest.update(array.reshape(-1).view(np.uint8).data)
-    return digest.hexdigest()
+    return sha256_of_arrays({k: v.detach().cpu().numpy() for k, v in tensors.items()}, beside)

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from scipy.linalg import cho_factor, cho_solve
-from scipy.linalg.lapack import dpocon
 from torch import Tensor
 
 from notsodeep import checks
 from notsodeep.errors import NotEnoughMemory
-from notsodeep.networks.feature_rows import (
-    CHUNK,
-    features_of,
-    one_hot,
-    tensor_rows,
-    tensor_targets,
-)
+from notsodeep.networks.feature_rows import features_of, one_hot, tensor_rows, tensor_targets
 from notsodeep.networks.modules import FeatureNetwork
 from notsodeep.networks.training_records import SolverSummary
-
-FloatArray = NDArray[np.float64]
-Side = Literal["samples", "features"]
+from notsodeep.numerics.ridge_fit import Side, fit_ridge
 
 
 @dataclass(frozen=True)
@@ -110,68 +98,29 @@ def fit_readout(module: FeatureNetwork, X: Any, y: Any, ridge: float) -> Readout
     penalty = checks.at_least_zero(ridge, "ridge", owner)
     rows = tensor_rows(X, module, owner)
     targets, labelled = tensor_targets(y, len(rows), module.out_features, rows, owner)
-    size = len(rows) * module.width * rows.element_size()
-    features_fit(size, len(rows), module.width)
+    count = module.readout.shape[1]
+    features_fit(len(rows) * count * rows.element_size(), len(rows), count)
     was_training = module.training
     try:
         features, summary = features_of(module.eval(), rows)
     finally:
         module.train(was_training)
-    F, T = features.cpu(), one_hot(targets, module.out_features, torch.float64).cpu().double()
-    centre, level = torch.zeros(module.width, dtype=torch.float64), torch.zeros(T.shape[1])
-    if module.readout_bias is not None:
-        centre, level = F.mean(dim=0, dtype=torch.float64), T.mean(dim=0)
-    side: Side = "samples" if len(F) <= module.width else "features"
-    gram, right = _system(F, T - level, centre, side)
-    solution, condition, residual = _solve(gram, right, penalty)
-    weights = _by_columns(F, centre, solution) if side == "samples" else solution.mT
-    _store(module, weights, level - weights @ centre)
+    T = one_hot(targets, module.out_features, torch.float64).cpu().double()
+    biased = module.readout_bias is not None
+    fit = fit_ridge(features.cpu().numpy(), T.numpy(), penalty, intercept=biased, owner=owner)
+    _store(module, torch.from_numpy(fit.weights), torch.from_numpy(fit.intercept))
     outputs = torch.nn.functional.linear(features, module.readout, module.readout_bias).detach()
     errors = (outputs.cpu().double() - T).square().sum(dim=1)
     accuracy = float((outputs.argmax(dim=1) == targets).double().mean()) if labelled else None
     return ReadoutFit(
-        penalty, side, condition, residual, 0.5 * float(errors.mean()), accuracy, summary
+        penalty,
+        fit.side,
+        fit.condition,
+        fit.residual,
+        0.5 * float(errors.mean()),
+        accuracy,
+        summary,
     )
-
-
-def _system(F: Tensor, T: Tensor, centre: Tensor, side: Side) -> tuple[FloatArray, FloatArray]:
-    """Return the Gram matrix and right-hand side in float64, without a float64 copy of F."""
-    gram: Tensor | float = 0.0
-    right: Tensor | float = 0.0
-    for start in range(0, F.shape[0 if side == "features" else 1], CHUNK):
-        part = slice(start, start + CHUNK)
-        if side == "features":
-            block = F[part].double() - centre
-            gram, right = gram + block.mT @ block, right + block.mT @ T[part]
-        else:
-            block = F[:, part].double() - centre[part]
-            gram, right = gram + block @ block.mT, T
-    assert isinstance(gram, Tensor)
-    assert isinstance(right, Tensor)
-    return gram.numpy(), right.numpy()
-
-
-def _solve(gram: FloatArray, right: FloatArray, ridge: float) -> tuple[Tensor, float, float]:
-    """Solve (G + ridge·I) S = R by Cholesky; return S, the condition number and the residual."""
-    gram[np.diag_indices_from(gram)] += ridge
-    norm = np.abs(gram).sum(axis=0).max()
-    try:
-        factor = cho_factor(gram, lower=True)
-        reciprocal = float(dpocon(factor[0], norm, uplo="L")[0])
-    except np.linalg.LinAlgError:
-        reciprocal = 0.0
-    _invertible_gram(reciprocal, ridge, float(norm), "fit_readout")
-    solution = cho_solve(factor, right)
-    checks.resolved(gram, solution, right, ridge, "fit_readout")
-    size = np.linalg.norm(right)
-    residual = np.linalg.norm(gram @ solution - right) / size if size else 0.0
-    return torch.from_numpy(solution), 1.0 / reciprocal, float(residual)
-
-
-def _by_columns(F: Tensor, centre: Tensor, solution: Tensor) -> Tensor:
-    """Return Sᵀ (F − centre), shape (K, m), in float64."""
-    parts = [slice(start, start + CHUNK) for start in range(0, F.shape[1], CHUNK)]
-    return torch.cat([solution.mT @ (F[:, p].double() - centre[p]) for p in parts], dim=1)
 
 
 @torch.no_grad()
@@ -190,11 +139,3 @@ def features_fit(needed: int, samples: int, width: int) -> None:
             f"and {available / 2**30:.1f} GiB of memory are free. Use fewer samples or a smaller "
             "width, or TrainingSettings(cache_features=False), which computes them in every step."
         )
-
-
-def _invertible_gram(reciprocal: float, ridge: float, norm: float, owner: str) -> None:
-    """Require a Gram matrix whose reciprocal condition number is above the rounding error."""
-    if not reciprocal > 2.2e-16:
-        remedy = f"Features are dependent or nearly so; a ridge of {1e-9 * norm:.1e} would do."
-        requirement = "make the Gram matrix of the features invertible in double precision"
-        raise checks.refusal("ridge", owner, requirement, f"ridge = {ridge:g}", remedy)

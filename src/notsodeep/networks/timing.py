@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -17,94 +15,10 @@ from notsodeep.errors import NotConverged
 from notsodeep.networks.equilibrium_solvers import SOLVERS
 from notsodeep.networks.feature_rows import tensor_rows
 from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule, FeatureNetwork
+from notsodeep.numerics.paired_times import FrontPoint, Timing, TimingTable, seconds, time_beside
 
 _FAR_BEHIND = 2.0  # times as slow as the fastest solver
 _TRIALS = 2  # further runs of the solvers that are not
-
-
-@dataclass(frozen=True)
-class Timing:
-    """One kind of work.
-
-    Attributes
-    ----------
-    deq_seconds, explicit_seconds : float
-        Medians over the repeats.
-    ratio : float
-        Median over the repeats of (DEQ's time)/(explicit network's time right beside it).
-    quartiles : tuple of float
-        The middle half of these ratios lies between them.
-    ratio_of_fastest : float
-        Ratio of the fastest calls; far from `ratio` if the machine had other work.
-    solver : str
-        The DEQ's fastest solver for this work.
-    steps, backward_steps : int
-        Evaluations of the map, for the features and for the gradient.
-    """
-
-    deq_seconds: float
-    explicit_seconds: float
-    ratio: float
-    quartiles: tuple[float, float]
-    ratio_of_fastest: float
-    solver: str
-    steps: int
-    backward_steps: int
-
-
-@dataclass(frozen=True)
-class TimingTable:
-    """A DEQ against an explicit network of the same width.
-
-    Attributes
-    ----------
-    deq, explicit : str
-        The models.
-    batch, in_features, width : int
-    trainable : str
-        What the training step trains, "all" or "readout".
-    tolerance : float
-        Relative, of the DEQ's fixed point and of its gradient.
-    dtype : str
-    threads, repeats : int
-    inference, training_step : Timing
-        Outputs without gradients; outputs, cross entropy, gradients and SGD update, None if that
-        was not measured.
-    """
-
-    deq: str
-    explicit: str
-    batch: int
-    in_features: int
-    width: int
-    trainable: str
-    tolerance: float
-    dtype: str
-    threads: int
-    repeats: int
-    inference: Timing
-    training_step: Timing | None
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON form."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        lines = [
-            f"{self.deq} against {self.explicit}: width {self.width}, batch {self.batch}, "
-            f"p = {self.in_features}, {self.dtype}, {self.threads} threads",
-            f"tolerance {self.tolerance:g}, trainable: {self.trainable}, median of {self.repeats}",
-        ]
-        for name, row in (("inference", self.inference), ("training step", self.training_step)):
-            if row is None:
-                continue
-            low, high = row.quartiles
-            steps = f"{row.steps} + {row.backward_steps}" if row.backward_steps else f"{row.steps}"
-            lines.append(
-                f"{name:<14} {1e3 * row.deq_seconds:9.3f} ms {1e3 * row.explicit_seconds:9.3f} ms  "
-                f"{row.ratio:6.1f} × ({low:.1f} to {high:.1f}), {row.solver}, {steps} steps"
-            )
-        return "\n".join(lines)
 
 
 def time_against(
@@ -176,24 +90,6 @@ def time_against(
         _compare(variants, rival, rows, _inference, repeats),
         _compare(variants, rival, rows, _training_step, repeats) if training else None,
     )
-
-
-@dataclass(frozen=True)
-class FrontPoint:
-    """A DEQ at one tolerance: what it costs, and how accurate it is.
-
-    Attributes
-    ----------
-    tolerance : float
-        Relative, of the fixed point.
-    accuracy : float
-        Share of the test rows that it gets right.
-    inference : Timing
-    """
-
-    tolerance: float
-    accuracy: float
-    inference: Timing
 
 
 def tolerance_front(
@@ -305,27 +201,11 @@ def _compare(
     name, run_deq = _fastest({k: work(v, rows) for k, v in variants.items()})
     run_explicit = work(explicit, rows)
     run_explicit()
-    pairs = []
-    for repeat in range(repeats):
-        first, second = (run_explicit, run_deq) if repeat % 2 else (run_deq, run_explicit)
-        pair = _seconds(first), _seconds(second)
-        pairs.append(pair[::-1] if repeat % 2 else pair)
-    deq_times, explicit_times = (np.array(times) for times in zip(*pairs, strict=True))
-    ratios = deq_times / explicit_times
-    low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75)).tolist()
     record = variants[name].last_record
     assert record is not None
     assert record.forward is not None
-    return Timing(
-        float(np.median(deq_times)),
-        float(np.median(explicit_times)),
-        middle,
-        (low, high),
-        float(deq_times.min() / explicit_times.min()),
-        name,
-        record.forward.steps,
-        sum(solve.steps for solve in record.derivatives),
-    )
+    backward = sum(solve.steps for solve in record.derivatives)
+    return time_beside(run_deq, run_explicit, repeats, name, record.forward.steps, backward)
 
 
 def _fastest(runs: dict[str, Callable[[], None]]) -> tuple[str, Callable[[], None]]:
@@ -334,7 +214,7 @@ def _fastest(runs: dict[str, Callable[[], None]]) -> tuple[str, Callable[[], Non
     failure: NotConverged | None = None
     for name, run in runs.items():
         try:
-            times[name] = _seconds(run)
+            times[name] = seconds(run)
         except NotConverged as error:
             failure = error
     if not times and failure is not None:
@@ -343,15 +223,9 @@ def _fastest(runs: dict[str, Callable[[], None]]) -> tuple[str, Callable[[], Non
     near = [name for name in times if times[name] < _FAR_BEHIND * min(times.values())]
     for _ in range(_TRIALS if len(near) > 1 else 0):
         for name in near:
-            times[name] = min(times[name], _seconds(runs[name]))
+            times[name] = min(times[name], seconds(runs[name]))
     best = min(times, key=times.__getitem__)
     return best, runs[best]
-
-
-def _seconds(run: Callable[[], None]) -> float:
-    begin = time.perf_counter()
-    run()
-    return time.perf_counter() - begin
 
 
 def _same_setting(name: str, deq: object, explicit: object, owner: str) -> None:
