@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from notsodeep import checks
 from notsodeep.data import MixtureStatistics
-from notsodeep.models import Conditions, DeepEquilibrium, Verdict
+from notsodeep.models import Conditions, ConvolutionalEquilibrium, DeepEquilibrium, Verdict
 from notsodeep.models import conditions as model_conditions
 
 # The theorems speak of orders of growth.  One sample shows sizes only, so each bound below is a
@@ -21,7 +21,7 @@ _GAUSSIAN = 2.0
 
 
 def conditions(
-    deq: DeepEquilibrium,
+    deq: DeepEquilibrium | ConvolutionalEquilibrium,
     tau0: float | None = None,
     *,
     X: ArrayLike | None = None,
@@ -37,9 +37,11 @@ def conditions(
 
     Parameters
     ----------
-    deq : DeepEquilibrium
+    deq : DeepEquilibrium or ConvolutionalEquilibrium
+        About a convolution the theory has no assumption on data but the scale of pixels.
     tau0 : float, optional
-        √(tr C°/p); that of `stats`, else the root mean squared norm of X, else 1.
+        √(tr C°/p); that of `stats`, else the root mean squared norm of X, else 1.  Of images, the
+        root mean squared norm of a pixel.
     X : array_like of shape (n, p), optional
         Adds the verdict on p/n.
     stats : MixtureStatistics, optional
@@ -51,6 +53,10 @@ def conditions(
     contraction: fails (σa² < 1/(4L²): 0.3 against 0.25)
     """
     owner = "conditions"
+    if isinstance(deq, ConvolutionalEquilibrium):
+        if tau0 is None:
+            tau0 = 1.0 if X is None else deq.pixel_scale(deq.rows(X, "X", owner))
+        return model_conditions(deq, tau0)
     if not isinstance(deq, DeepEquilibrium):
         raise checks.refusal("deq", owner, "be a DeepEquilibrium", repr(deq))
     rows = None if X is None else checks.samples(X, "X", owner)

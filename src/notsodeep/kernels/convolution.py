@@ -31,7 +31,7 @@ from notsodeep.kernels.plan import Explanation, Tile
 from notsodeep.kernels.samples import SampleColumns
 from notsodeep.kernels.single_pairs import feature_rest
 from notsodeep.models import Convention
-from notsodeep.models.convolutional import ConvolutionalModel
+from notsodeep.models.convolutional import LEAST_PIXEL, ConvolutionalModel
 from notsodeep.numerics.chebyshev import chebyshev_points, chebyshev_series
 from notsodeep.threads import thread_count
 
@@ -59,7 +59,6 @@ _SWEEPS = 20_000
 _STEPS = 60  # of Newton's method
 _CAREFUL = 64  # pairs done one by one at a time
 _WORTH_A_PROBE = 10**9  # pairs of pixels: a minute or more
-_SMALL = 0.05  # mean squared norm of a pixel below which a saturating activation is linear
 _LONG = 600.0  # seconds from which a run is announced
 
 
@@ -438,10 +437,9 @@ class ConvolutionPlan:
 
     def _warn_of_small_pixels(self) -> None:
         """Warn where pixels are so small that an activation is as good as linear."""
-        height, width, _ = self.model.image_shape
-        square = float(np.einsum("ij,ij->", self.X, self.X)) / (len(self.X) * height * width)
+        square = self.model.pixel_scale(self.X) ** 2
         linear = all(layer.activation.homogeneous for layer in self.model.cell)
-        if 0.0 < square < _SMALL and not linear:
+        if 0.0 < square < LEAST_PIXEL and not linear:
             warnings.warn(
                 f"The pixels of X have a mean squared norm of {square:.3g}: the {self.model} is as "
                 "good as linear there. Scale the images with preprocessing='pixels'.",

@@ -7,9 +7,9 @@ of exact kernels on images is refined from there over the same families.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -20,7 +20,8 @@ from notsodeep.checks import FloatArray
 from notsodeep.data import draw_rows
 from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.matching.families import FAMILIES, named, those_that_apply
-from notsodeep.matching.family import MixtureFamily
+from notsodeep.matching.family import Family, MixtureFamily
+from notsodeep.matching.match_record import Match
 from notsodeep.matching.piecewise_families import LeakyReLU
 from notsodeep.matching.polynomial_families import Cubic, Quadratic
 from notsodeep.matching.problem import Problem
@@ -33,70 +34,78 @@ from notsodeep.models import (
     DeepEquilibrium,
     ExplicitNetwork,
     KernelName,
+    conditions,
 )
-from notsodeep.numerics.distances import KernelDistance, kernel_distance, operator_norm
-from notsodeep.records import Plotted
+from notsodeep.numerics.distances import operator_norm
 
 # With kinks away from zero every pair of pixels would be done one by one.
 _FAST = (LeakyReLU, Scaled, Quadratic, Cubic)
 _LEAST = 30  # images: a third to refine on, the others to judge
+_REFINED = 2  # of the families, those that start nearest
 
 
-@dataclass(frozen=True, repr=False)
-class ConvolutionalMatch(Plotted):
+@dataclass(frozen=True, eq=False, repr=False)
+class ConvolutionalMatch(Match):
     """An explicit convolutional network that stands for a convolutional DEQ.
 
-    Attributes
-    ----------
-    deq : ConvolutionalEquilibrium
-        With its activation centred at the mean scale of a pixel.
-    network : ConvolutionalNetwork
-        With the same windows, borders and read-out.
-    family : str
-    parameters : dict
-        Of the family.
-    kernel, convention : str
-    matched, unmatched : KernelDistance
-        On images that were not used to refine: of `network`, and of the network with the DEQ's own
-        activation.
-    refinement : Refinement
-        What refining gained there.
+    A `Match` whose models are convolutional, with the same windows, borders and read-out.  It has
+    no target coefficients; what there is to say is in ``refinement`` and in ``certify``.
 
     Examples
     --------
     >>> import notsodeep as nsd
     >>> layer = nsd.Convolution("relu", weight=0.2, inject=0.8)
     >>> model = nsd.ConvolutionalEquilibrium([layer], (4, 4))
-    >>> X = np.random.default_rng(0).normal(size=(60, 16))
-    >>> match = nsd.matching.match_convolution(model, X, family="leaky_relu")
-    >>> match.matched.relative_gap < 0.2 * match.unmatched.relative_gap
+    >>> X = np.random.default_rng(0).normal(size=(90, 16))
+    >>> found = nsd.match(model, X[:60], family="leaky_relu")
+    >>> certificate = found.certify(X[60:])
+    >>> certificate.matched.relative_gap < 0.2 * certificate.unmatched.relative_gap
     True
     """
 
-    _drawing = "certificate"
+    deq: ConvolutionalEquilibrium  # type: ignore[assignment]
+    fitted: ConvolutionalNetwork | None  # type: ignore[assignment]
+    target: None  # type: ignore[assignment]
+    achieved: None
 
-    deq: ConvolutionalEquilibrium
-    network: ConvolutionalNetwork
-    family: str
-    parameters: dict[str, float]
-    kernel: str
-    convention: str
-    matched: KernelDistance
-    unmatched: KernelDistance
-    refinement: Refinement
+    @property
+    def unmatched(self) -> ConvolutionalNetwork:  # type: ignore[override]
+        """An unmatched network of the same depth, with the DEQ's own activation."""
+        phi = self.deq.activation  # centred at the scale inside the DEQ
+        plain = ExplicitNetwork([getattr(phi, "base", phi)] * self.network.depth)
+        return twin_of(self.deq, plain.centred(self.tau0).activations)
 
     def __str__(self) -> str:
-        return (
-            f"{self.network} for {self.deq}: relative gap {self.matched.relative_gap:.3%}, "
-            f"unmatched {self.unmatched.relative_gap:.3%}, on {self.refinement.held_out} images"
-        )
+        return f"{self.network} for {self.deq}: {self.reason}"
+
+
+def twin_of(
+    deq: ConvolutionalEquilibrium, activations: tuple[Activation, ...]
+) -> ConvolutionalNetwork:
+    """Make the explicit network with the windows, borders and read-out of a DEQ of one layer."""
+    return ConvolutionalNetwork(
+        activations,
+        deq.image_shape,
+        deq.pooling,
+        size=deq.cell[0].size,
+        padding=deq.padding,
+        stride=deq.stride,
+        input_pooling=deq.input_pooling,
+    )
+
+
+class _Candidate(NamedTuple):
+    gap: float
+    family: MixtureFamily
+    parameters: FloatArray
+    refinement: Refinement
 
 
 def match_convolution(
     deq: ConvolutionalEquilibrium,
     X: ArrayLike,
     *,
-    family: str | MixtureFamily = "auto",
+    family: str | Family = "auto",
     kernel: KernelName = "conjugate",
     convention: Convention = "feature",
     rows: int = 100,
@@ -104,13 +113,15 @@ def match_convolution(
 ) -> ConvolutionalMatch:
     """Find the explicit convolutional network whose exact kernel is nearest on images.
 
+    `notsodeep.match` with a convolutional model is this function.
+
     Parameters
     ----------
     deq : ConvolutionalEquilibrium
         Of one layer, with inject = 1 − weight and no bias.
     X : array_like of shape (n, features)
         Images, pixels of norm about one: see ``preprocessing="pixels"`` of `notsodeep.data.load`.
-    family : str or MixtureFamily
+    family : str or Family
         As for `notsodeep.match`; "auto" compares leaky_relu, scaled, quadratic and cubic, and
         refines the two nearest.
     kernel : {"conjugate", "tangent"}
@@ -133,14 +144,12 @@ def match_convolution(
     >>> deq = nsd.ConvolutionalEquilibrium([layer], image_shape=(4, 4))
     >>> X = np.random.default_rng(0).normal(size=(60, 16))
     >>> found = match_convolution(deq, X, family="leaky_relu")
-    >>> found.matched.relative_gap < 0.1 * found.unmatched.relative_gap
+    >>> found.refinement.after_relative < 0.01
     True
     """
-    owner = "match_convolution"
-    if not isinstance(deq, ConvolutionalEquilibrium):
-        raise checks.refusal("deq", owner, "be a ConvolutionalEquilibrium", repr(deq))
+    owner = "match"
     layer = deq.cell[0]
-    if len(deq.cell) > 1 or layer.bias > 0.0 or abs(layer.weight + layer.inject - 1.0) > 1e-12:
+    if len(deq.cell) > 1 or not deq.dense.is_vanilla:
         requirement = "have one layer, without bias and with inject = 1 − weight"
         raise checks.refusal("the cell", owner, requirement, str(deq))
     images = deq.rows(X, "X", owner)
@@ -149,47 +158,30 @@ def match_convolution(
     middle = min(checks.positive_integer(rows, "rows", owner), len(images) // 3)
     drawn = images[draw_rows(images, 3 * middle, checks.random_generator(rng, owner))]
     fit, held_out = drawn[:middle], drawn[middle:]
-    pixels = deq.image_shape[0] * deq.image_shape[1]
-    tau0 = math.sqrt(np.einsum("ij,ij->", images, images) / (len(images) * pixels))
+    tau0 = deq.pixel_scale(images)
     dense = DeepEquilibrium(layer.activation, layer.weight)
     problem = Problem(deq=dense, tau0=tau0, kernel=kernel, convention=convention)
-    centred = ConvolutionalEquilibrium(
-        [replace(layer, activation=problem.centred.activation)],
-        deq.image_shape,
-        deq.pooling,
-        stride=deq.stride,
-        input_pooling=deq.input_pooling,
-    )
+    centred = replace(deq, cell=(replace(layer, activation=problem.centred.activation),))
 
     def target(Z: FloatArray) -> FloatArray:
         return np.asarray(exact_kernel(centred, Z, kind=kernel, convention=convention))
 
-    def twin(activations: tuple[Activation, ...]) -> ConvolutionalNetwork:
-        return ConvolutionalNetwork(
-            activations,
-            deq.image_shape,
-            deq.pooling,
-            size=layer.size,
-            padding=layer.padding,
-            stride=deq.stride,
-            input_pooling=deq.input_pooling,
-        )
-
     def built(each: MixtureFamily, x: FloatArray) -> ConvolutionalNetwork:
-        return twin(each.network(x, problem).activations)
+        return twin_of(deq, each.network(x, problem).activations)
 
     wanted = target(fit)
     starts = []
     for each in _families(family, problem):
         found = each.answer(problem)
         if found.fitted is not None:
-            reached = exact_kernel(twin(found.fitted.activations), fit, kind=kernel)
+            twin = twin_of(deq, found.fitted.activations)
+            reached = exact_kernel(twin, fit, kind=kernel)
             starts.append((operator_norm(wanted - reached), each, found))
     if not starts:
         raise checks.refusal("family", owner, "have a network for this DEQ", str(family))
     starts.sort(key=lambda start: start[0])
-    best: tuple[float, MixtureFamily, FloatArray, Refinement] | None = None
-    for _, each, found in starts[:2]:
+    tried = []
+    for _, each, found in starts[:_REFINED]:
         parameters, record = refined(
             target,
             partial(built, each),
@@ -199,40 +191,38 @@ def match_convolution(
             kernel,
             each.bounds,
         )
-        gap = min(record.before, record.after)
-        if best is None or gap < best[0]:
-            best = gap, each, parameters, record
-    assert best is not None
-    _, each, parameters, record = best
-    network = built(each, parameters)
-    own = ExplicitNetwork([layer.activation]).centred(tau0)
-    apart = target(held_out)
-    distances = [
-        kernel_distance(apart, np.asarray(exact_kernel(net, held_out, kind=kernel)))
-        for net in (network, twin(own.activations * len(network.activations)))
-    ]
-    names = each.parameter_names
+        tried.append(_Candidate(min(record.before, record.after), each, parameters, record))
+    best = min(tried, key=lambda candidate: candidate.gap)
+    names = best.family.parameter_names
     return ConvolutionalMatch(
+        family=best.family.name,
         deq=centred,
-        network=network,
-        family=each.name,
-        parameters={name: float(v) for name, v in zip(names, parameters, strict=True)},
+        fitted=built(best.family, best.parameters),
+        parameters={name: float(v) for name, v in zip(names, best.parameters, strict=True)},
+        target=None,
+        achieved=None,
+        residuals={},
+        feasible=True,
+        reason=f"refined on exact kernels of images: {best.refinement}",
+        conditions=conditions(centred, tau0),
         kernel=kernel,
         convention=convention,
-        matched=distances[0],
-        unmatched=distances[1],
-        refinement=record,
+        tau0=tau0,
+        score=best.gap,
+        refinement=best.refinement,
     )
 
 
-def _families(family: str | MixtureFamily, problem: Problem) -> list[MixtureFamily]:
+def _families(family: str | Family, problem: Problem) -> list[MixtureFamily]:
     if isinstance(family, MixtureFamily):
         return [family]
-    checks.known_name(family, FAMILIES, "family")
     if family == "auto":
         return [each for each in those_that_apply(problem) if isinstance(each, _FAST)]
-    found = named(family)
+    found = family
+    if isinstance(family, str):
+        checks.known_name(family, FAMILIES, "family")
+        found = named(family)
     if not isinstance(found, MixtureFamily):
         requirement = "be a family of the mixture theory: convolutions have no sphere"
-        raise checks.refusal("family", "match_convolution", requirement, family)
+        raise checks.refusal("family", "match", requirement, str(family))
     return [found]

@@ -232,7 +232,7 @@ def _without_centring(deq: DeepEquilibrium) -> DeepEquilibrium:
         else layer
         for layer in deq.cell
     ]
-    return DeepEquilibrium(cell=layers)
+    return replace(deq, cell=tuple(layers))
 
 
 def _statistics(rows: FloatArray, y: ArrayLike | None) -> MixtureStatistics | None:

@@ -15,6 +15,7 @@ from notsodeep import checks
 from notsodeep.activations import Activation
 from notsodeep.checks import FloatArray
 from notsodeep.data import draw_rows
+from notsodeep.matching.convolutional import match_convolution
 from notsodeep.matching.dual_family import Dual
 from notsodeep.matching.families import FAMILIES, named, those_that_apply
 from notsodeep.matching.family import Family
@@ -24,6 +25,7 @@ from notsodeep.matching.problem import Problem
 from notsodeep.matching.refinement import MeasuredKernel
 from notsodeep.models import (
     Convention,
+    ConvolutionalEquilibrium,
     DeepEquilibrium,
     KernelName,
     checked_choice,
@@ -35,7 +37,7 @@ _WORTH_REFINING = 20.0
 
 
 def match(
-    deq: DeepEquilibrium,
+    deq: DeepEquilibrium | ConvolutionalEquilibrium,
     X: ArrayLike | None = None,
     *,
     tau0: float | None = None,
@@ -61,7 +63,9 @@ def match(
 
     Parameters
     ----------
-    deq : DeepEquilibrium
+    deq : DeepEquilibrium or ConvolutionalEquilibrium
+        A convolution is always matched on X, images as rows, and refined; tau0, sphere, measured
+        and the former arguments are left out.
     X : array_like of shape (n, p), optional
         Samples: tau0 is their root mean squared norm, candidates are compared by their exact
         kernels on up to 300 of them, and `refine` uses them.  Rows that all have norm one allow
@@ -108,6 +112,15 @@ def match(
     {'positive_slope': 0.9341, 'negative_slope': -0.0165}
     """
     owner = "match"
+    if isinstance(deq, ConvolutionalEquilibrium):
+        others = (tau0, sphere, measured, data, layers, degree, start)
+        if X is None or any(value is not None for value in others):
+            requirement = "be X, family, kernel, convention and rng for a convolution"
+            raise checks.refusal("the arguments", owner, requirement, "others")
+        if callable(family):
+            raise checks.refusal("family", owner, "be a name or a Family", repr(family))
+        options = {"family": family, "kernel": kernel, "convention": convention, "rng": rng}
+        return match_convolution(deq, X, **options)  # type: ignore[arg-type]
     if not isinstance(deq, DeepEquilibrium):
         raise checks.refusal("deq", owner, "be a DeepEquilibrium", repr(deq))
     checked_choice(deq, kernel, convention, owner)

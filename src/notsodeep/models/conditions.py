@@ -24,6 +24,7 @@ from notsodeep.models.cell import (
     solve_variances,
     stability,
 )
+from notsodeep.models.convolutional import LEAST_PIXEL, ConvolutionalEquilibrium
 from notsodeep.models.equilibrium import DeepEquilibrium
 from notsodeep.records import Plotted, Record
 
@@ -112,14 +113,15 @@ class Conditions(Plotted):
         return cls(tuple(map(Verdict.from_dict, forms)))
 
 
-def conditions(deq: DeepEquilibrium, tau0: float = 1.0) -> Conditions:
+def conditions(deq: DeepEquilibrium | ConvolutionalEquilibrium, tau0: float = 1.0) -> Conditions:
     """Judge whether the theory's assumptions hold for a DEQ on data of scale tau0.
 
     Parameters
     ----------
-    deq : DeepEquilibrium
+    deq : DeepEquilibrium or ConvolutionalEquilibrium
+        Of a convolution the dense cell with its variances is judged, and the scale of pixels.
     tau0 : float, default 1
-        √(tr C°/p), the scale of the data.
+        √(tr C°/p), the scale of the data; of images, the root mean squared norm of a pixel.
 
     Raises
     ------
@@ -131,6 +133,8 @@ def conditions(deq: DeepEquilibrium, tau0: float = 1.0) -> Conditions:
     >>> print(conditions(DeepEquilibrium("tanh", sigma_a2=0.3), tau0=1.0)["contraction"])
     contraction: fails (σa² < 1/(4L²): 0.3 against 0.25)
     """
+    if isinstance(deq, ConvolutionalEquilibrium):
+        return Conditions((*conditions(deq.dense, tau0), _pixel_scale(deq, tau0)))
     if not deq.is_vanilla:
         return Conditions(tuple(_cell_verdicts(deq, checks.data_scale(tau0, "tau0", "conditions"))))
     solution = deq.solve_tau_star(tau0, raises=False)
@@ -159,6 +163,19 @@ def conditions(deq: DeepEquilibrium, tau0: float = 1.0) -> Conditions:
             ),
         ]
     return Conditions(tuple(verdicts))
+
+
+def _pixel_scale(deq: ConvolutionalEquilibrium, tau0: float) -> Verdict:
+    """Judge whether pixels are large enough for activations to bend; ReLU has no scale."""
+    linear = all(layer.activation.homogeneous for layer in deq.cell)
+    return Verdict(
+        "scale of the pixels",
+        linear or tau0**2 >= LEAST_PIXEL,
+        "mean ‖x_s‖² not small, or φ homogeneous",
+        tau0**2,
+        LEAST_PIXEL,
+        "activations are used where they bend; preprocessing='pixels' brings it to 1",
+    )
 
 
 def _cell_verdicts(deq: DeepEquilibrium, tau0: float) -> Iterator[Verdict]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast, get_args
+from typing import Any, ClassVar, Literal, Self, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +14,14 @@ from numpy.typing import NDArray
 from notsodeep import checks
 from notsodeep.activations import Activation, as_activation, from_dict
 from notsodeep.models.cell import Dense, checked_cell
+from notsodeep.models.equilibrium import DeepEquilibrium
 
 FloatArray = NDArray[np.float64]
 Padding = Literal["circular", "zero"]
 Pooling = Literal["flatten", "average"] | int
+
+LEAST_PIXEL = 0.05
+"""Mean squared norm of a pixel below which a saturating activation is as good as linear."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,14 @@ class Convolution(Dense):
             raise checks.refusal("normalise", self._owner, requirement, repr(self.normalise))
         _odd_size(self.size, self._owner)
         checks.known_name(self.padding, get_args(Padding), f"padding of {self._owner}")
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Self:
+        """Make a layer from options by name, numbers being numbers or their text."""
+        values = dict(options)
+        if isinstance(size := values.get("size"), str):
+            values["size"] = int(size) if size.isdigit() else size
+        return super().from_options(values)
 
     def __str__(self) -> str:
         border = "" if self.padding == "circular" else ", zeros beyond the border"
@@ -108,6 +121,11 @@ class ConvolutionalModel(ABC):
         return -(-(height // b) // stride), -(-(width // b) // stride)
 
     @property
+    def activation(self) -> Activation:
+        """That of the last layer, which makes the features."""
+        return self.cell[-1].activation
+
+    @property
     def padding(self) -> Padding:
         """What is beyond the border of every layer."""
         return self.cell[0].padding
@@ -138,6 +156,11 @@ class ConvolutionalModel(ABC):
             blocks = images[:, : height * b, : width * b]
             images = blocks.reshape(-1, height, b, width, b, channels).mean(axis=(2, 4))
         return images
+
+    def pixel_scale(self, rows: FloatArray) -> float:
+        """Return the root mean squared norm of a pixel of images, given as rows."""
+        pixels = self.image_shape[0] * self.image_shape[1]
+        return math.sqrt(np.einsum("ij,ij->", rows, rows) / (len(rows) * pixels))
 
     def _store(
         self,
@@ -231,6 +254,19 @@ class ConvolutionalEquilibrium(ConvolutionalModel):
             remedy = "Without it the network is explicit: use ConvolutionalNetwork."
             raise checks.refusal("cell", owner, requirement, 0.0, remedy)
         self._store(layers, image_shape, pooling, stride, input_pooling)
+
+    @property
+    def dense(self) -> DeepEquilibrium:
+        """The dense DEQ of the same variances: what a pixel of a constant image sees.
+
+        Whatever bounds its equilibrium bounds that of the convolution, whose windows average.
+        """
+        return DeepEquilibrium(
+            cell=[
+                Dense(layer.activation, layer.weight, inject=layer.inject, bias=layer.bias)
+                for layer in self.cell
+            ]
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON form; `from_dict` turns it back."""

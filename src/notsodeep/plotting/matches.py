@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from notsodeep.matching import Certificate, ConvolutionalMatch, KernelSeries, Match
+    from notsodeep.matching import Certificate, KernelSeries, Match
     from notsodeep.models import Conditions, Verdict, WeightAnalysis
     from notsodeep.numerics.distances import KernelDistance
 
@@ -40,7 +40,7 @@ def match(record: Match, ax: Axes | None = None) -> Axes:
     return axes
 
 
-def certificate(record: Certificate | ConvolutionalMatch, ax: Axes | None = None) -> Axes:
+def certificate(record: Certificate, ax: Axes | None = None) -> Axes:
     """Draw the eigenvalues of the networks' kernels against those of the DEQ's, one by one.
 
     Examples
@@ -124,7 +124,7 @@ def _draw_match(axes: Axes, record: Match) -> None:
     draw_activations(axes, x, record.deq.activation(x), layers)
 
 
-def _draw_certificate(axes: Axes, record: Certificate | ConvolutionalMatch) -> None:
+def _draw_certificate(axes: Axes, record: Certificate) -> None:
     matched, unmatched = record.matched, record.unmatched
     draw_eigenvalue_scatter(
         axes, matched.eigenvalues, matched.other_eigenvalues, unmatched.other_eigenvalues
