@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -101,3 +102,36 @@ def test_wide_network_has_the_exact_kernel() -> None:
 def test_wrong_number_of_features_is_an_error() -> None:
     with pytest.raises(InvalidInput, match="in_features"):
         nsd.build(MODELS[0], 17, 4, 1, rng=0)
+
+
+def test_a_body_that_is_not_trained_and_a_readout_in_closed_form(tmp_path: Path) -> None:
+    data = nsd.data.load("digits", samples=200, test_samples=100, preprocessing="pixels", rng=0)
+    model = equilibrium(weight=0.2, inject=0.8, bias=0.0, image_shape=(8, 8))
+    module = nsd.build(model, 64, 8, 10, rng=0, trainable="readout", bias=True)
+    assert {name for name, _ in module.named_parameters()} == {"readout", "readout_bias"}
+    fit = nsd.networks.fit_readout(module, data.X, data.y, ridge=1e-3)
+    assert fit.side == "samples"  # 512 features of 200 images
+    assert fit.accuracy > 0.95
+    X = torch.as_tensor(data.X_test, dtype=torch.float32)
+    right = module.eval()(X).argmax(dim=1).numpy() == data.y_test
+    assert right.mean() > 0.8
+    place = tmp_path / "net.safetensors"
+    nsd.save(module, place, preprocessing=data.preprocessing, classes=data.classes)
+    again = nsd.load(place)
+    assert again.description == model
+    assert again.classes == data.classes
+    assert torch.equal(again(X), module(X))
+
+
+def test_all_weights_are_trained() -> None:
+    data = nsd.data.load("digits", samples=120, preprocessing="pixels", rng=0)
+    model = equilibrium("tanh", weight=0.2, inject=0.8, bias=0.0, image_shape=(8, 8), pooling=2)
+    module = nsd.build(model, 64, 6, 10, rng=0, readout_start="zeros")
+    before = {name: p.detach().clone() for name, p in module.named_parameters()}
+    settings = nsd.networks.TrainingSettings(
+        epochs=5, batch_size=40, learning_rate=4.0, optimiser="momentum"
+    )
+    run = nsd.networks.train(module, data.X, data.y, settings)
+    assert run.history[-1].loss < 0.5 * run.history[0].loss
+    assert run.history[-1].forward.failures == 0
+    assert all((p - before[name]).abs().max() > 0.0 for name, p in module.named_parameters())
