@@ -9,8 +9,9 @@ unknown at an order appears there linearly, so that each order costs one divisio
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -20,12 +21,20 @@ from notsodeep import checks
 from notsodeep.activations import Activation
 from notsodeep.checks import FloatArray
 from notsodeep.errors import InvalidInput, NotConverged
-from notsodeep.models import Convention, DeepEquilibrium, KernelName, checked_choice
+from notsodeep.models import (
+    Convention,
+    DeepEquilibrium,
+    Dense,
+    ExplicitNetwork,
+    KernelName,
+    checked_choice,
+)
 from notsodeep.models.cell import solve_variances, stability
 from notsodeep.numerics.quadrature import resolved_samples
 from notsodeep.records import Record
 
-_TERMS = 400
+_TERMS = (60, 400)
+_MOST_DERIVATIVES = 6
 _TAIL = 1e-14
 
 
@@ -128,14 +137,96 @@ class _Norm(NamedTuple):
     second: float
 
 
+@dataclass(frozen=True, eq=False)
+class UnitMoments:
+    """What the expansion asks of an activation, at the scale τ = √q of its pre-activations.
+
+    Attributes
+    ----------
+    scale : float
+        τ.
+    square, square_slope, square_bend : float
+        v = E φ²(τξ), dv/dq and d²v/dq².
+    slope_square : float
+        E φ′²(τξ).
+    hermite : ndarray of shape (terms + 6,)
+        Coefficients of φ(τξ) in orthonormal Hermite polynomials.
+    name : str
+        Of the activation, for messages.
+    """
+
+    scale: float
+    square: float
+    square_slope: float
+    square_bend: float
+    slope_square: float
+    hermite: FloatArray
+    name: str
+
+    def mixed(self, covariance: float) -> Callable[[int, int], float]:
+        """Return (a, b) ↦ E[φ^(a)(u)φ^(b)(v)] for that covariance of u and v, by Mehler's series.
+
+        Σ_k ρ^k a_{k+a} a_{k+b} √((k+a)!(k+b)!)/(k! τ^{a+b}): derivatives are weak, so that a kink
+        has all of them.
+        """
+        rho = covariance / self.scale**2
+        terms = len(self.hermite) - _MOST_DERIVATIVES
+        powers = rho ** np.arange(terms)
+
+        def moment(a: int, b: int) -> float:
+            one, two = self.hermite[a : a + terms], self.hermite[b : b + terms]
+            parts = powers * _factorials(terms, a, b) * one * two
+            if abs(parts[-8:]).max() > _TAIL * max(abs(parts).max(), 1e-300) and rho != 0.0:
+                raise _SlowSeries(
+                    f"The expansion of {self.name} does not converge: inputs at right angles have "
+                    f"pre-activations of correlation {rho:.4g}. Use smaller biases."
+                )
+            return float(parts.sum() / self.scale ** (a + b))
+
+        return moment
+
+
+class _SlowSeries(InvalidInput):
+    """More terms are needed."""
+
+
+@lru_cache(maxsize=256)
+def _factorials(terms: int, a: int, b: int) -> FloatArray:
+    k = np.arange(terms)
+    return np.exp(0.5 * (gammaln(k + a + 1) + gammaln(k + b + 1)) - gammaln(k + 1))
+
+
+def _unit_moments(activation: Activation, scale: float, terms: int) -> UnitMoments:
+    """By quadrature, for any activation."""
+    moments = activation.moments(scale)
+    return UnitMoments(
+        scale=scale,
+        square=float(moments.square),
+        square_slope=0.5 * float(moments.square_curvature),
+        square_bend=_second_derivative(activation, scale),
+        slope_square=float(moments.slope_square),
+        hermite=activation.hermite_coefficients(scale, terms + _MOST_DERIVATIVES)[0],
+        name=str(activation),
+    )
+
+
 def expansion(
-    deq: DeepEquilibrium,
+    model: DeepEquilibrium | ExplicitNetwork,
     tau0: float,
     *,
     kernel: KernelName = "conjugate",
     convention: Convention = "preactivation",
 ) -> Expansion:
-    """Expand the kernel of any dense cell, centred or not, around data of scale tau0.
+    """Expand the kernel of any dense cell or network, centred or not, around data of scale tau0.
+
+    Parameters
+    ----------
+    model : DeepEquilibrium or ExplicitNetwork
+    tau0 : float
+        √(tr C°/p).
+    kernel : {"conjugate", "tangent"}
+    convention : {"preactivation", "feature"}
+        Concerns DEQs only.
 
     Raises
     ------
@@ -153,79 +244,105 @@ def expansion(
     (True, True)
     """
     owner = "an equivalent"
-    checked_choice(deq, kernel, convention, owner)
+    checked_choice(model, kernel, convention, owner)
     scale = checks.data_scale(tau0, "tau0", owner)
-    if not isinstance(deq, DeepEquilibrium):
-        raise checks.refusal("model", owner, "be a DEQ of dense layers", str(deq))
+    if isinstance(model, ExplicitNetwork):
+        cell, scales = as_cell(model.activations), model.scales(scale)[:-1]
+        convention = "feature"
+    elif isinstance(model, DeepEquilibrium):
+        cell, scales = model.cell, _stable_scales(model, scale)
+    else:
+        raise checks.refusal("model", owner, "be a DEQ or a network of dense layers", str(model))
+    # Few terms do unless inputs at right angles are strongly correlated.
+    for terms in _TERMS:
+        units = [
+            _unit_moments(layer.activation, float(tau), terms)
+            for layer, tau in zip(cell, scales, strict=True)
+        ]
+        try:
+            return expansion_of_units(cell, units, scale, kernel, convention)
+        except _SlowSeries:
+            if terms == _TERMS[-1]:
+                raise
+    raise AssertionError
+
+
+def as_cell(activations: Sequence[Activation]) -> tuple[Dense, ...]:
+    """Return the layers of an explicit network as a ring that the first layer does not close."""
+    first, *others = activations
+    return (Dense(first, 0.0, inject=1.0), *(Dense(each, 1.0) for each in others))
+
+
+def _stable_scales(deq: DeepEquilibrium, tau0: float) -> FloatArray:
+    """Return the scales of all layers, for a cell without normalisation that settles."""
     if any(layer.normalise != "none" for layer in deq.cell):
         remedy = "Use exact kernels, or sphere_equivalent for rows of norm one."
-        raise checks.refusal("model", owner, "have no normalised layer", str(deq), remedy)
-    variances, _ = solve_variances(deq.cell, np.array([scale**2]), name=f"the variance of {deq}")
+        requirement = "have no normalised layer"
+        raise checks.refusal("model", "an equivalent", requirement, str(deq), remedy)
+    variances, _ = solve_variances(deq.cell, np.array([tau0**2]), name=f"the variance of {deq}")
     radius = float(stability(deq.cell, variances)[0])
     if not radius < 1.0:
         raise NotConverged(
-            f"The {deq} has no stable equilibrium at ‖x‖² = τ0² = {scale**2:.4g}: the product of "
+            f"The {deq} has no stable equilibrium at ‖x‖² = τ0² = {tau0**2:.4g}: the product of "
             f"w E φ′² over its layers is {radius:.4g} and must stay below 1. Use smaller weights."
         )
-    ring = _Ring(deq, scale, variances.scales[:, 0])
+    return variances.scales[:, 0]
+
+
+def expansion_of_units(
+    cell: Sequence[Dense],
+    units: Sequence[UnitMoments],
+    tau0: float,
+    kernel: KernelName,
+    convention: Convention,
+) -> Expansion:
+    """Expand the kernel of a ring whose activations are given by their moments.
+
+    Parameters
+    ----------
+    cell : sequence of Dense
+        Of which the variances alone are read.
+    units : sequence of UnitMoments
+        Of every layer, at its own scale.
+    tau0, kernel, convention
+        As in `expansion`.
+    """
+    ring = _Ring(cell, units)
     jet = ring.kernel(kernel, convention)
-    return Expansion(
-        constant=jet.one,
-        linear=jet.s,
-        norm_shift=jet.q,
-        norm_curvature=jet.qq,
-        norm_fluctuation=jet.qr,
-        covariance_overlap=jet.ss,
-        rescaling=jet.sq,
-        scale2=ring.diagonal(kernel, convention),
-        tau0=scale,
-    )
+    return Expansion(*jet, ring.diagonal(kernel, convention), tau0)
 
 
 class _Ring:
     """A cell at inputs of norm τ0, with its variances and covariances as polynomials."""
 
-    def __init__(self, deq: DeepEquilibrium, tau0: float, scales: FloatArray) -> None:
-        self.cell = deq.cell
-        self.tau2 = tau0**2
-        self.moments = [
-            layer.activation.moments(float(tau))
-            for layer, tau in zip(deq.cell, scales, strict=True)
-        ]
-        self.variances = self._variances(scales)
+    def __init__(self, cell: Sequence[Dense], units: Sequence[UnitMoments]) -> None:
+        self.cell, self.units = cell, units
+        self.variances = self._variances()
         self.mixed: list[Callable[[int, int], float]] = []
-        self.state = self._state()
-        self.fulls, self.features, self.slopes = self._turn(self.state)
+        self.fulls, self.features = self._turn(self._state())
 
-    def _variances(self, scales: FloatArray) -> list[_Norm]:
+    def _variances(self) -> list[_Norm]:
         """q_l = w_l v_{l−1} + u_l ‖x‖² + b_l as quadratics in χ, order by order."""
-        bends = [
-            _second_derivative(layer.activation, float(tau))
-            for layer, tau in zip(self.cell, scales, strict=True)
-        ]
-        gain = math.prod(
-            layer.weight * 0.5 * float(m.square_curvature)
-            for layer, m in zip(self.cell, self.moments, strict=True)
-        )
+        pairs = list(zip(self.cell, self.units, strict=True))
+        gain = math.prod(layer.weight * unit.square_slope for layer, unit in pairs)
 
         def turn(state: _Norm) -> tuple[list[_Norm], _Norm]:
             inside = []
-            for layer, m, bend, tau in zip(self.cell, self.moments, bends, scales, strict=True):
+            for layer, unit in pairs:
                 q = _Norm(
-                    float(tau) ** 2,
+                    unit.scale**2,
                     layer.weight * state.first + layer.inject,
                     layer.weight * state.second,
                 )
                 inside.append(q)
-                slope = 0.5 * float(m.square_curvature)
                 state = _Norm(
-                    float(m.square),
-                    slope * q.first,
-                    slope * q.second + 0.5 * bend * q.first**2,
+                    unit.square,
+                    unit.square_slope * q.first,
+                    unit.square_slope * q.second + 0.5 * unit.square_bend * q.first**2,
                 )
             return inside, state
 
-        start = _Norm(float(self.moments[-1].square), 0.0, 0.0)
+        start = _Norm(self.units[-1].square, 0.0, 0.0)
         first = turn(start)[1].first / (1.0 - gain)
         start = start._replace(first=first)
         second = turn(start)[1].second / (1.0 - gain)
@@ -235,9 +352,8 @@ class _Ring:
         """Solve for the covariance of what the last layer passes on, order by order."""
         value = self._at_right_angles()
         gain, covariance = 1.0, value
-        for layer, q in zip(self.cell, self.variances, strict=True):
-            covariance = layer.weight * covariance + layer.bias
-            mixed = _mixed_moments(layer.activation, math.sqrt(q.value), covariance / q.value)
+        for layer, unit in zip(self.cell, self.units, strict=True):
+            mixed = unit.mixed(layer.weight * covariance + layer.bias)
             self.mixed.append(mixed)
             gain *= layer.weight * mixed(1, 1)
             covariance = mixed(0, 0)
@@ -253,31 +369,32 @@ class _Ring:
         value = 0.0
         for _ in range(2000):
             image = value
-            for layer, q in zip(self.cell, self.variances, strict=True):
-                rho = (layer.weight * image + layer.bias) / q.value
-                image = _mixed_moments(layer.activation, math.sqrt(q.value), rho)(0, 0)
+            for layer, unit in zip(self.cell, self.units, strict=True):
+                image = unit.mixed(layer.weight * image + layer.bias)(0, 0)
             if abs(image - value) <= 1e-16 * max(abs(image), 1e-30):
                 return image
             value = image
         raise NotConverged("The covariance at right angles was not found in 2000 turns.")
 
-    def _turn(self, state: _Jet) -> tuple[list[_Jet], list[_Jet], list[_Jet]]:
-        """G, E[φφ] and E[φ′φ′] of every layer, if the first reads the covariance `state`."""
-        fulls, features, slopes = [], [], []
+    def _turn(self, state: _Jet) -> tuple[list[_Jet], list[_Jet]]:
+        """G and E[φφ] of every layer, if the first reads the covariance `state`."""
+        fulls, features = [], []
         for layer, q, mixed in zip(self.cell, self.variances, self.mixed, strict=True):
-            zero = _constant(layer.bias)
-            full = zero.plus(state, layer.weight).plus(_INNER, layer.inject)
+            full = _constant(layer.bias).plus(state, layer.weight).plus(_INNER, layer.inject)
             fulls.append(full)
             state = _composed(mixed, 0, full, q)
             features.append(state)
-            slopes.append(_composed(mixed, 1, full, q))
-        return fulls, features, slopes
+        return fulls, features
 
     def kernel(self, kernel: KernelName, convention: Convention) -> _Jet:
         if kernel == "conjugate":
             return self.features[-1] if convention == "feature" else self.fulls[-1]
-        theta, product, before = _constant(0.0), _constant(1.0), self.slopes[-1]
-        for layer, full, slope in zip(self.cell, self.fulls, self.slopes, strict=True):
+        slopes = [  # E[φ′φ′]
+            _composed(mixed, 1, full, q)
+            for mixed, full, q in zip(self.mixed, self.fulls, self.variances, strict=True)
+        ]
+        theta, product, before = _constant(0.0), _constant(1.0), slopes[-1]
+        for layer, full, slope in zip(self.cell, self.fulls, slopes, strict=True):
             carried = before.times(_constant(layer.weight))
             theta = full.plus(carried.times(theta))
             product = carried.times(product)
@@ -285,22 +402,22 @@ class _Ring:
         theta = theta.times(_constant(1.0).plus(product, -1.0).inverse())
         if convention == "preactivation":
             return theta
-        return self.features[-1].plus(self.slopes[-1].times(theta))
+        return self.features[-1].plus(slopes[-1].times(theta))
 
     def diagonal(self, kernel: KernelName, convention: Convention) -> float:
         """Return the kernel of an input of norm τ0 with itself."""
+        last = self.units[-1]
         if kernel == "conjugate":
-            last = self.moments[-1].square if convention == "feature" else self.variances[-1].value
-            return float(last)
-        theta, product, before = 0.0, 1.0, float(self.moments[-1].slope_square)
-        for layer, q, m in zip(self.cell, self.variances, self.moments, strict=True):
-            theta = q.value + layer.weight * before * theta
+            return last.square if convention == "feature" else last.scale**2
+        theta, product, before = 0.0, 1.0, last.slope_square
+        for layer, unit in zip(self.cell, self.units, strict=True):
+            theta = unit.scale**2 + layer.weight * before * theta
             product *= layer.weight * before
-            before = float(m.slope_square)
+            before = unit.slope_square
         theta /= 1.0 - product
         if convention == "preactivation":
             return theta
-        return float(self.moments[-1].square) + before * theta
+        return last.square + before * theta
 
 
 def _composed(mixed: Callable[[int, int], float], shift: int, full: _Jet, q: _Norm) -> _Jet:
@@ -325,33 +442,6 @@ def _composed(mixed: Callable[[int, int], float], shift: int, full: _Jet, q: _No
         .plus(apart, 0.125 * e(4, 0))
         .plus(across, 0.25 * e(2, 2))
     )
-
-
-def _mixed_moments(activation: Activation, scale: float, rho: float) -> Callable[[int, int], float]:
-    """E[φ^(a)(u)φ^(b)(v)] at standard deviations `scale` and correlation ρ, by Mehler's series.
-
-    Σ_k ρ^k a_{k+a} a_{k+b} √((k+a)!(k+b)!)/(k! τ^{a+b}): derivatives are weak, so that a kink has
-    all of them.
-    """
-    terms = 16 if abs(rho) < 1e-12 else _TERMS
-    coefficients = activation.hermite_coefficients(scale, terms + 6)[0]
-    k = np.arange(terms)
-    with np.errstate(divide="ignore"):
-        logarithm = np.log(abs(rho)) if rho != 0.0 else -np.inf
-    powers = np.where(k == 0, 0.0, k * (logarithm if rho != 0.0 else -1e9))
-    signs = np.where(k % 2 == 1, np.sign(rho), 1.0)
-
-    def moment(a: int, b: int) -> float:
-        weights = 0.5 * (gammaln(k + a + 1) + gammaln(k + b + 1)) - gammaln(k + 1) + powers
-        parts = signs * np.exp(weights) * coefficients[k + a] * coefficients[k + b]
-        if abs(parts[-8:]).max() > _TAIL * max(abs(parts).max(), 1e-300) and rho != 0.0:
-            raise InvalidInput(
-                f"The expansion of {activation} does not converge: inputs at right angles have "
-                f"pre-activations of correlation {rho:.4g}. Use smaller biases."
-            )
-        return float(parts.sum() / scale ** (a + b))
-
-    return moment
 
 
 def _second_derivative(activation: Activation, scale: float) -> float:
