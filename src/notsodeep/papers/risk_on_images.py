@@ -22,6 +22,7 @@ from notsodeep.prediction import (
     predict_readout,
     predict_risk,
 )
+from notsodeep.prediction.problem import usual_targets
 
 _QUANTITIES = ("test_mse", "accuracy")
 _PIXEL_KERNELS = (
@@ -91,7 +92,7 @@ def _on_features(cell: Cell, seed: int) -> Record:
     statistics = estimated_mixture(F[:known], y[:known])
     new, truth = F[known : known + points], y[known : known + points]
     pool, labels = F[known + points :], y[known + points :]
-    targets, rng = _targets(len(data.classes)), np.random.default_rng(seed)
+    targets, rng = usual_targets(len(data.classes)), np.random.default_rng(seed)
     curves = []
     for n in cell["samples"]:
         counts = statistics.class_counts(n)
@@ -115,7 +116,7 @@ def _from_pilot(cell: Cell, seed: int) -> Record:
     n, ridges, N = cell["samples"], cell["ridges"], cell["pilot"]
     choice: Any = {"kind": cell["kernel"], "convention": cell["convention"]}
     K = np.asarray(kernel(model, data.X, data.X[:n], **choice))
-    targets = _targets(len(data.classes))
+    targets = usual_targets(len(data.classes))
     Y = targets[data.y[:n]]
     curve = pilot_curve(K[:N, :N], data.y[:N], ridges, rng=seed)
     record: Record = {
@@ -144,7 +145,7 @@ def _on_pixels(cell: Cell, seed: int) -> Record:
     data = _loaded(cell, None, seed)
     model = DeepEquilibrium(cell["activation"], cell["sigma_a2"])
     statistics = estimated_mixture(data.X, data.y)
-    targets, rng, points = _targets(2), np.random.default_rng(seed), cell["points"]
+    targets, rng, points = usual_targets(2), np.random.default_rng(seed), cell["points"]
     counts = statistics.class_counts(cell["samples"])
     choice: Any = {"kernel": cell["kernel"], "convention": cell["convention"]}
     rows = []
@@ -189,10 +190,6 @@ def _features_of(cell: Cell, data: Dataset, seed: int) -> FloatArray:
             for start in range(0, len(data.X), 2000)
         ]
     return np.concatenate(batches)
-
-
-def _targets(K: int) -> FloatArray:
-    return np.array([[-1.0], [1.0]]) if K == 2 else np.eye(K) - 1.0 / K
 
 
 def _stratified(labels: IntArray, counts: IntArray, rng: np.random.Generator) -> IntArray:

@@ -40,7 +40,7 @@ def _cells(profile: Profile) -> list[Cell]:
         return [
             _cell("ridge", "trace", "relu", 64, draws=3),
             _cell("flow", "weak", "relu", 64, _NTK, times=_FLOW, draws=2),
-            _cell("width", "halves", "relu", 64, sigma_a2=0.8, width=96, ridges=(0.01,), draws=2),
+            _cell("width", "weak", "tanh", 64, sigma_a2=0.8, width=96, ridges=(0.01,), draws=2),
             _cell("optimum", "weak", "tanh", 64, draws=2, ridges=_FINE[::8]),
             _cell("process", "weak", "relu", 64, ridges=(0.1,), draws=2),
             _cell("training", "weak", "relu", 32, rate=0.5, times=(1.0, 2.0), width=64,

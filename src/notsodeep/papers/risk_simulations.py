@@ -13,6 +13,7 @@ from notsodeep.checks import FloatArray, IntArray
 from notsodeep.data import GaussianMixture, paper_mixture
 from notsodeep.kernels import equilibrium_draw, explicit_draw, kernel
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
+from notsodeep.prediction.problem import usual_targets
 
 Network = DeepEquilibrium | ExplicitNetwork
 Gram = Callable[[FloatArray, int, np.random.Generator], FloatArray]
@@ -110,8 +111,7 @@ class Draws:
     @property
     def targets(self) -> FloatArray:
         """(−1, 1) for two classes, one-hot − 1/K for more."""
-        K = self.data.num_classes
-        return np.array([[-1.0], [1.0]]) if K == 2 else np.eye(K) - 1.0 / K
+        return usual_targets(self.data.num_classes)
 
     def __iter__(self) -> Iterator[tuple[FloatArray, IntArray, FloatArray, np.random.Generator]]:
         """Yield training rows with new ones below, all labels, training targets, a generator."""

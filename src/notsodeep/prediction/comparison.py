@@ -15,7 +15,8 @@ from notsodeep.equivalents import coefficients
 from notsodeep.errors import InvalidInput
 from notsodeep.models import Convention, KernelName, Model
 from notsodeep.prediction.classes import Classes
-from notsodeep.prediction.risk import RiskCurve, TableName, predict_risk
+from notsodeep.prediction.risk import RiskCurve, predict_risk
+from notsodeep.prediction.task import TableName
 from notsodeep.records import Plotted
 
 RATIOS = ("diagonal", "norm_fluctuation", "covariance_overlap")

@@ -12,13 +12,8 @@ from notsodeep.checks import FloatArray
 from notsodeep.data import GaussianMixture
 from notsodeep.models import Convention, KernelName, Model
 from notsodeep.prediction.problem import Problem
-from notsodeep.prediction.risk import (
-    Regularisation,
-    TableName,
-    checked_values,
-    risk_of,
-    tables_of,
-)
+from notsodeep.prediction.risk import risk_of
+from notsodeep.prediction.task import Regularisation, TableName, Task
 from notsodeep.records import Plotted
 
 
@@ -110,21 +105,13 @@ def learning_curve(
         Problem.checked(mixture, mixture.class_counts(int(n)), noise=noise, owner=owner)
         for n in sizes
     ]
-    rows, found = [], None
-    for problem in problems:
-        # Resolved tables know nothing of the class sizes, limits have the mean trace in them.
-        if found is None or found.name == "limit":
-            found = tables_of(model, problem, kernel, convention, None, tables, owner)
-        levels = checked_values(ridge, "ridge", found, problem, owner)
-        choice = Regularisation("ridge", levels)
-        rows.append(
-            risk_of(found, problem, choice, width=None, model=model, kernel=kernel,
-                    convention=convention, owner=owner)
-        )  # fmt: skip
+    task = Task.of(problems[0], model, kernel=kernel, convention=convention, tables=tables)
+    stop = Regularisation("ridge", task.values(ridge, "ridge"))
+    rows = [risk_of(task.with_problem(problem), stop) for problem in problems]
     return LearningCurve(
         sizes,
         mixture.dimension,
-        rows[0].values,
+        stop.values,
         np.stack([r.test_mse for r in rows]),
         np.stack([r.train_mse for r in rows]),
         np.stack([r.accuracy for r in rows]),
@@ -170,14 +157,10 @@ def width_curve(
     mse, right, effective = {}, {}, {}
     limit_mse, limit_right = {}, {}
     problem = Problem.checked(mixture, counts, noise=noise, owner=owner)
-    choice = Regularisation("ridge", np.array([level]))
     for name, model in models.items():
-        found = tables_of(model, problem, "conjugate", "feature", None, tables, owner)
-        rows = [
-            risk_of(found, problem, choice, width=None if m is None else int(m), model=model,
-                    kernel="conjugate", convention="feature", owner=owner)
-            for m in (*sizes, None)
-        ]  # fmt: skip
+        task = Task.of(problem, model, kernel="conjugate", convention="feature", tables=tables)
+        stop = Regularisation("ridge", task.values(level, "ridge"))
+        rows = [risk_of(task, stop, m if m is None else int(m)) for m in (*sizes, None)]
         mse[name] = np.array([r.test_mse[0] for r in rows[:-1]])
         right[name] = np.array([r.accuracy[0] for r in rows[:-1]])
         effective[name] = np.array(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,15 +16,8 @@ from notsodeep.data import GaussianMixture, MixtureStatistics
 from notsodeep.equivalents import Coefficients
 from notsodeep.models import Convention, DeepEquilibrium, KernelName, Model
 from notsodeep.prediction.problem import Problem
-from notsodeep.prediction.risk import (
-    FourNumbers,
-    Regularisation,
-    RiskCurve,
-    TableName,
-    kernel_size,
-    risk_of,
-    tables_of,
-)
+from notsodeep.prediction.risk import RiskCurve, risk_of
+from notsodeep.prediction.task import Axis, FourNumbers, Regularisation, TableName, Task
 from notsodeep.records import Plotted
 
 Goal = Literal["test_mse", "accuracy", "log_loss"]
@@ -130,9 +122,11 @@ coefficients, tables
         mixture, counts, targets, noise=noise, flips=flips, test_weights=test_weights,
         owner="best_ridge",
     )  # fmt: skip
-    found = tables_of(model, problem, kernel, convention, coefficients, tables, "best_ridge")
-    at = _evaluator(problem, found, "ridge", width, model, kernel, convention, "best_ridge")
-    return _searched(at, _grid(ridges, "ridge", found, problem, "best_ridge"), goal)
+    task = Task.of(
+        problem, model, kernel=kernel, convention=convention, tables=tables,
+        coefficients=coefficients,
+    )  # fmt: skip
+    return _searched(task, "ridge", _grid(task, ridges, "ridge"), goal, width)
 
 
 def best_time(
@@ -173,9 +167,11 @@ coefficients, tables
         mixture, counts, targets, noise=noise, flips=flips, test_weights=test_weights,
         owner="best_time",
     )  # fmt: skip
-    found = tables_of(model, problem, kernel, convention, coefficients, tables, "best_time")
-    at = _evaluator(problem, found, "time", None, model, kernel, convention, "best_time")
-    return _searched(at, _grid(times, "time", found, problem, "best_time"), goal)
+    task = Task.of(
+        problem, model, kernel=kernel, convention=convention, tables=tables,
+        coefficients=coefficients,
+    )  # fmt: skip
+    return _searched(task, "time", _grid(task, times, "time"), goal, None)
 
 
 def best_sigma_a2(
@@ -223,16 +219,16 @@ def best_sigma_a2(
     )
     shares = np.atleast_1d(checks.real_array(sigma_a2, "sigma_a2", owner))
     tau0 = problem.classes.scale(problem.shares)
-    models = [DeepEquilibrium(activation, float(share)).centred(tau0) for share in shares]
-    rows: list[FloatArray] = []
-    levels = None
-    for model in models:
-        found = tables_of(model, problem, kernel, convention, None, tables, owner)
-        if levels is None:  # one grid for all, so that they can be compared
-            levels = _grid(ridges, "ridge", found, problem, owner)
-        at = _evaluator(problem, found, "ridge", width, model, kernel, convention, owner)
-        rows.append(_scores(at(levels), goal))
-    assert levels is not None
+    tasks = [
+        Task.of(
+            problem, DeepEquilibrium(activation, float(share)).centred(tau0), kernel=kernel,
+            convention=convention, tables=tables,
+        )
+        for share in shares
+    ]  # fmt: skip
+    levels = _grid(tasks[0], ridges, "ridge")  # one for all, so that they can be compared
+    stop = Regularisation("ridge", levels)
+    rows = [_scores(risk_of(task, stop, width), goal) for task in tasks]
     table = np.stack(rows)
     signed = -table if goal == "accuracy" else table
     i, j = np.unravel_index(int(signed.argmin()), table.shape)
@@ -241,30 +237,14 @@ def best_sigma_a2(
     )
 
 
-def _evaluator(
-    problem: Problem, found: Any, axis: Literal["ridge", "time"], width: int | None,
-    model: object, kernel: str, convention: str, owner: str,
-) -> Callable[[FloatArray], RiskCurve]:  # fmt: skip
-    def at(values: FloatArray) -> RiskCurve:
-        return risk_of(
-            found, problem, Regularisation(axis, values), width=width, model=model, kernel=kernel,
-            convention=convention, owner=owner,
-        )  # fmt: skip
-
-    return at
-
-
-def _grid(
-    given: object, axis: Literal["ridge", "time"], found: Any, problem: Problem, owner: str
-) -> FloatArray:
+def _grid(task: Task, given: object, axis: Axis) -> FloatArray:
     if given is None:
-        size = kernel_size(found.tables, problem)
-        middle = np.log10(size if axis == "ridge" else 1.0 / size)
+        middle = np.log10(task.size if axis == "ridge" else 1.0 / task.size)
         return np.logspace(middle - _DECADES, middle + _DECADES, _GRID)
-    values = np.unique(np.atleast_1d(checks.real_array(given, f"{axis}s", owner)))
-    if values.size < 2 or values[0] <= 0.0:
+    values = np.unique(task.values(given, axis))
+    if values.size < 2:
         requirement = "hold at least two positive values"
-        raise checks.refusal(f"{axis}s", owner, requirement, values.tolist())
+        raise checks.refusal(f"{axis}s", task.problem.owner, requirement, values.tolist())
     return values
 
 
@@ -277,15 +257,16 @@ def _scores(curve: RiskCurve, goal: str) -> FloatArray:
     return np.asarray(scores)
 
 
-def _searched(at: Callable[[FloatArray], RiskCurve], grid: FloatArray, goal: Goal) -> Optimum:
-    curve = at(grid)
+def _searched(task: Task, axis: Axis, grid: FloatArray, goal: Goal, width: int | None) -> Optimum:
+    curve = risk_of(task, Regularisation(axis, grid), width)
     sign = -1.0 if goal == "accuracy" else 1.0
     scores = sign * _scores(curve, goal)
     i = int(scores.argmin())
     low, high = np.log(grid[max(i - 1, 0)]), np.log(grid[min(i + 1, len(grid) - 1)])
 
     def value(x: float) -> float:
-        return float(sign * _scores(at(np.exp([x])), goal)[0])
+        here = risk_of(task, Regularisation(axis, np.exp([x])), width)
+        return float(sign * _scores(here, goal)[0])
 
     refined = minimize_scalar(value, bounds=(low, high), method="bounded", options={"xatol": 1e-4})
     better = refined.fun < scores[i]

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike
 from notsodeep import checks
 from notsodeep.checks import FloatArray, IntArray
 from notsodeep.kernel_solvers import ridge_path
+from notsodeep.prediction.problem import usual_targets
 from notsodeep.records import Plotted
 
 EVEN = 0.1
@@ -123,11 +124,7 @@ def pilot_curve(
         raise checks.refusal("K", owner, requirement, len(matrix), "Ask for fewer sizes.")
     levels = np.atleast_1d(checks.real_array(ridges, "ridges", owner))
     order = _stratified(labels, checks.random_generator(rng, owner))
-    targets = (
-        np.array([[-1.0], [1.0]])
-        if len(classes) == 2
-        else np.eye(len(classes)) - 1.0 / len(classes)
-    )
+    targets = usual_targets(len(classes))
     rows = []
     for halving in range(count - 1, -1, -1):
         parts = [order[start :: 2**halving] for start in range(2**halving)]

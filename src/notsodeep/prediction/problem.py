@@ -31,6 +31,8 @@ class Problem:
         Standard deviation of Gaussian noise on training targets.
     test_weights : ndarray of shape (K,)
         Class shares of new samples.
+    owner : str
+        The public function that errors name.
     """
 
     classes: Classes
@@ -39,6 +41,7 @@ class Problem:
     flips: FloatArray
     noise: float
     test_weights: FloatArray
+    owner: str
 
     @classmethod
     def checked(
@@ -68,6 +71,7 @@ class Problem:
             _flip_table(flips, classes.count, owner),
             level,
             weights,
+            owner,
         )
 
     @property
@@ -95,6 +99,11 @@ class Problem:
         )
 
 
+def usual_targets(K: int) -> FloatArray:
+    """Return (−1, 1) for two classes, one-hot − 1/K for more; shape (K, k)."""
+    return np.array([[-1.0], [1.0]]) if K == 2 else np.eye(K) - 1.0 / K
+
+
 def _class_counts(counts: object, classes: Classes, owner: str) -> FloatArray:
     array = checks.real_array(counts, "counts", owner)
     if array.shape != (classes.count,):
@@ -114,7 +123,7 @@ def _class_counts(counts: object, classes: Classes, owner: str) -> FloatArray:
 
 def _class_targets(targets: object, K: int, owner: str) -> FloatArray:
     if targets is None:
-        return np.array([[-1.0], [1.0]]) if K == 2 else np.eye(K) - 1.0 / K
+        return usual_targets(K)
     array = checks.real_array(targets, "targets", owner)
     if array.ndim not in (1, 2) or len(array) != K or 0 in array.shape:
         requirement = f"hold one target, a number or a row, for each of the {K} classes"

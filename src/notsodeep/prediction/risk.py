@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from notsodeep import checks
 from notsodeep.checks import FloatArray
 from notsodeep.data import GaussianMixture, MixtureStatistics
 from notsodeep.equivalents import Coefficients
-from notsodeep.equivalents import coefficients as coefficients_of
-from notsodeep.errors import InvalidInput
-from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.models import Convention, KernelName, Model
-from notsodeep.prediction import filters
-from notsodeep.prediction.classes import Classes
 from notsodeep.prediction.evaluation import Scores, filter_scores, ridge_scores
 from notsodeep.prediction.problem import Problem
 from notsodeep.prediction.resolvent import Ensemble
-from notsodeep.prediction.tables import KernelTables, limit_tables, resolved_tables
+from notsodeep.prediction.task import FourNumbers, Regularisation, TableName, Task
 from notsodeep.prediction.width import recurrence, width_scores
 from notsodeep.records import Plotted
-
-TableName = Literal["resolved", "limit"]
-FourNumbers = tuple[float, float, float, float]
-
-_RANGE = 1e12  # of the kernel's size over a ridge, or of a time times the size, either way
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -200,68 +189,29 @@ def predict_risk(
     >>> nsd.predict_risk(deq, mixture, (200, 200), ridge=0.1, width=1000).accuracy.round(3)
     array([0.692])
     """
-    owner = "predict_risk"
     problem = Problem.checked(
-        mixture, counts, targets, noise=noise, flips=flips, test_weights=test_weights, owner=owner
-    )
-    found = tables_of(model, problem, kernel, convention, coefficients, tables, owner)
-    choice = _choice(ridge, time, rate, momentum, found, problem, owner)
-    return risk_of(
-        found, problem, choice, width=width, model=model, kernel=kernel, convention=convention,
-        owner=owner,
+        mixture, counts, targets, noise=noise, flips=flips, test_weights=test_weights,
+        owner="predict_risk",
     )  # fmt: skip
+    task = Task.of(
+        problem, model, kernel=kernel, convention=convention, tables=tables,
+        coefficients=coefficients,
+    )  # fmt: skip
+    return risk_of(task, task.regularisation(ridge, time, rate, momentum), width)
 
 
-@dataclass(frozen=True, eq=False)
-class Regularisation:
-    """What stops the fit: ridges, or times of gradient flow or descent."""
-
-    axis: Literal["ridge", "time"]
-    values: FloatArray
-    rate: float | None = None
-    momentum: float = 0.0
-
-    def filters(self) -> list[filters.Filter]:
-        """Return one filter for each value."""
-        if self.axis == "ridge":
-            return [filters.ridge(float(v)) for v in self.values]
-        if self.rate is None:
-            return [filters.gradient_flow(float(v)) for v in self.values]
-        steps = np.rint(self.values / self.rate).astype(int)
-        return [filters.gradient_descent(self.rate, int(k), momentum=self.momentum) for k in steps]
-
-
-@dataclass(frozen=True, eq=False)
-class FoundTables:
-    """Tables of a kernel and how they were made."""
-
-    tables: KernelTables
-    name: TableName
-
-
-def risk_of(
-    found: FoundTables,
-    problem: Problem,
-    choice: Regularisation,
-    *,
-    width: int | None,
-    model: object,
-    kernel: str,
-    convention: str,
-    owner: str,
-) -> RiskCurve:
+def risk_of(task: Task, stop: Regularisation, width: int | None = None) -> RiskCurve:
     """Predict, everything being checked; `predict_risk` and the searches for optima end here."""
-    ensemble = Ensemble.of(problem.classes, found.tables, problem.counts)
-    shares = problem.shares
+    problem, ensemble = task.problem, task.ensemble
     more: dict[str, Any] = dict.fromkeys(
         ("predictive_variance", "log_loss", "log_evidence", "log_determinant", "width",
          "effective_ridge", "effective_width", "train_accuracy", "train_means",
          "train_covariances")
     )  # fmt: skip
     if width is not None:
-        m = _readout_width(width, choice, kernel, convention, owner)
-        q = recurrence(model, problem.classes.scale(shares), owner)
-        finite = width_scores(ensemble, problem, choice.values, m, q)
+        m = task.readout_width(width, stop)
+        q = recurrence(task.model, problem.classes.scale(problem.shares), problem.owner)
+        finite = width_scores(ensemble, problem, stop.values, m, q)
         scores, train_mse = finite.scores, finite.train_mse
         more |= {
             "width": m,
@@ -269,11 +219,11 @@ def risk_of(
             "effective_width": finite.effective_width,
         }
     else:
-        if choice.axis == "ridge":
-            scores = ridge_scores(ensemble, problem, choice.values)
-            more |= _gaussian_process(ensemble, problem, choice.values, scores)
+        if stop.axis == "ridge":
+            scores = ridge_scores(ensemble, problem, stop.values)
+            more |= _gaussian_process(ensemble, problem, stop.values, scores)
         else:
-            scores = filter_scores(ensemble, problem, choice.filters())
+            scores = filter_scores(ensemble, problem, stop.filters())
         train_mse = scores.train_errors(problem)
         means, covariances = scores.train_scores(problem)
         more |= {
@@ -283,8 +233,8 @@ def risk_of(
         }
     errors, right = scores.class_errors(problem), scores.accuracies(problem)
     return RiskCurve(
-        axis=choice.axis,
-        values=choice.values,
+        axis=stop.axis,
+        values=stop.values,
         test_mse=errors @ problem.test_weights,
         train_mse=train_mse,
         accuracy=right @ problem.test_weights,
@@ -296,8 +246,8 @@ def risk_of(
         counts=problem.counts,
         test_weights=problem.test_weights,
         dimension=problem.classes.dimension,
-        tables=found.name,
-        model=str(model),
+        tables=task.table_name,
+        model=str(task.model),
         **more,
     )
 
@@ -319,138 +269,3 @@ def _gaussian_process(
         "log_evidence": np.asarray(-0.5 * (energy + k * (logdet + n * np.log(2.0 * np.pi)))),
         "log_determinant": logdet,
     }
-
-
-def tables_of(
-    model: object,
-    problem: Problem,
-    kernel: str,
-    convention: str,
-    coefficients: object,
-    name: str,
-    owner: str,
-) -> FoundTables:
-    """Return the tables that a caller of `predict_risk` asks for."""
-    checks.known_name(kernel, get_args(KernelName), f"kernel of {owner}")
-    checks.known_name(convention, get_args(Convention), f"convention of {owner}")
-    checks.known_name(name, get_args(TableName), f"tables of {owner}")
-    if coefficients is not None:
-        four = _four_numbers(coefficients, owner)
-        return FoundTables(limit_tables(problem.classes, problem.shares, four), "limit")
-    if model is None:
-        raise InvalidInput(f"model of {owner} must be given, or the coefficients. Got neither.")
-    if name == "limit":
-        tau0 = problem.classes.scale(problem.shares)
-        choice: Any = {"kernel": kernel, "convention": convention}
-        found = coefficients_of(model, tau0, **choice)  # type: ignore[arg-type]
-        return FoundTables(limit_tables(problem.classes, problem.shares, found.four), "limit")
-    return FoundTables(kernel_tables(model, problem.classes, kernel, convention, owner), "resolved")
-
-
-def kernel_tables(
-    model: object, classes: Classes, kernel: str, convention: str, owner: str
-) -> KernelTables:
-    """Return the resolved tables of a model's exact kernel."""
-    if hasattr(model, "image_shape"):
-        requirement = "have a kernel of norms and inner products alone"
-        got = f"{model}, which looks at pixels one by one"
-        raise checks.refusal("model", owner, requirement, got, "Use a pilot of the data.")
-
-    def function(X: FloatArray, Y: FloatArray | None) -> FloatArray:
-        choice: Any = {"kind": kernel, "convention": convention}
-        return np.asarray(exact_kernel(model, X, Y, **choice))  # type: ignore[arg-type]
-
-    return resolved_tables(function, classes, owner)
-
-
-def _four_numbers(given: object, owner: str) -> FourNumbers:
-    numbers = given.four if isinstance(given, Coefficients) else given
-    array = checks.real_array(numbers, "coefficients", owner)
-    if array.shape != (4,) or not array[0] > 0.0 or not array[3] > 0.0:
-        requirement = "be the numbers (linear, norm_fluctuation, covariance_overlap, scale2)"
-        raise checks.refusal("coefficients", owner, requirement, array.tolist())
-    a, bend, overlap, scale2 = map(float, array)
-    return a, bend, overlap, scale2
-
-
-def _choice(
-    ridge: object,
-    time: object,
-    rate: object,
-    momentum: object,
-    found: FoundTables,
-    problem: Problem,
-    owner: str,
-) -> Regularisation:
-    if (ridge is None) == (time is None):
-        got = "neither" if ridge is None else "both"
-        raise InvalidInput(f"One of ridge and time must be given to {owner}. Got {got}.")
-    if ridge is not None:
-        if rate is not None or momentum != 0.0:
-            raise checks.refusal("rate", owner, "come with time, not with a ridge", rate)
-        return Regularisation("ridge", checked_values(ridge, "ridge", found, problem, owner))
-    times = checked_values(time, "time", found, problem, owner)
-    beta = checks.finite_number(momentum, "momentum", owner)
-    if not 0.0 <= beta < 1.0:
-        raise checks.refusal("momentum", owner, "satisfy 0 ≤ momentum < 1", beta)
-    if rate is None:
-        if beta:
-            raise checks.refusal("momentum", owner, "come with a rate", beta)
-        return Regularisation("time", times)
-    step = checks.positive_number(rate, "rate", owner)
-    steps = times / step
-    if (np.rint(steps) < 1).any() or (np.abs(steps - np.rint(steps)) > 1e-6 * steps).any():
-        requirement = f"be whole numbers of steps of the rate {step:g}"
-        raise checks.refusal("time", owner, requirement, times.tolist())
-    limit = 2.0 * (1.0 + beta) / _largest_eigenvalue(found.tables, problem)
-    if step > limit:
-        requirement = f"be at most {limit:.3g}, 2(1 + momentum) over a bound on the kernel's norm"
-        remedy = "With a larger rate gradient descent may diverge."
-        raise checks.refusal("rate", owner, requirement, step, remedy)
-    return Regularisation("time", times, step, beta)
-
-
-def checked_values(
-    values: object, parameter: str, found: FoundTables, problem: Problem, owner: str
-) -> FloatArray:
-    """Require ridges or times within the range that the equations are solved for."""
-    array = np.atleast_1d(checks.real_array(values, parameter, owner))
-    if array.ndim != 1 or not array.size or not (array > 0.0).all():
-        requirement = "be a positive number or a list of them"
-        raise checks.refusal(parameter, owner, requirement, array.tolist())
-    size = kernel_size(found.tables, problem)
-    shares = array / size if parameter == "ridge" else array * size
-    if shares.min() < 1.0 / _RANGE or shares.max() > _RANGE:
-        unit = f"{size:.3g}" if parameter == "ridge" else f"1/{size:.3g}"
-        requirement = f"lie within a factor of {_RANGE:g} of {unit}, the size of the kernel"
-        raise checks.refusal(parameter, owner, requirement, array.tolist())
-    return array
-
-
-def kernel_size(tables: KernelTables, problem: Problem) -> float:
-    """Return the diagonal of the kernel, without what class means and norms add."""
-    return float((tables.diagonal + np.diag(tables.linear) * problem.classes.traces).max())
-
-
-def _largest_eigenvalue(tables: KernelTables, problem: Problem) -> float:
-    """Bound the norm of the kernel: its bulk and its class means together."""
-    classes = problem.classes
-    ratio = problem.counts.sum() / classes.dimension
-    top = float((np.diag(tables.linear) * classes.values.max(axis=0)).max())
-    bulk = top * (1.0 + np.sqrt(ratio)) ** 2 + float(tables.diagonal.max())
-    bulk += float((np.diag(tables.quadratic) * classes.traces**2).max())
-    blocks = (tables.constant + tables.linear * classes.mean_products) / classes.dimension
-    root = np.sqrt(problem.counts)
-    return float(bulk) + max(0.0, float(np.linalg.eigvalsh(root[:, None] * blocks * root)[-1]))
-
-
-def _readout_width(
-    width: object, choice: Regularisation, kernel: str, convention: str, owner: str
-) -> int:
-    m = checks.positive_integer(width, "width", owner)
-    if choice.axis != "ridge":
-        raise checks.refusal("width", owner, "come with a ridge", f"width = {m} and a time")
-    if kernel != "conjugate" or convention != "feature":
-        requirement = "come with the conjugate kernel in the feature convention, of a read-out"
-        raise checks.refusal("width", owner, requirement, f"the {kernel} kernel, {convention}")
-    return m
