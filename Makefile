@@ -51,7 +51,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/run.stamp: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP) --editable '.[cli,onnx,plot]'
+	$(PIP) --editable '.[cli,plot]'
 	touch $@
 
 $(VENV)/dev.stamp: $(VENV)/run.stamp
@@ -59,5 +59,5 @@ $(VENV)/dev.stamp: $(VENV)/run.stamp
 	touch $@
 
 $(VENV)/docs.stamp: $(VENV)/run.stamp
-	$(PIP) --editable '.[docs]'
+	$(PIP) --editable '.[all,docs]'
 	touch $@

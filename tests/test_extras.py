@@ -140,6 +140,11 @@ def test_read_outs_are_compiled_without_torch_to_the_same_numbers(tmp_path: Path
         ("nsd.plotting.new_figure(1)", "matplotlib", "plot"),
         ("import notsodeep.report", "jinja2 and matplotlib", "cli,plot"),
         ("import notsodeep.cli", "rich and typer", "cli"),
+        (
+            "import notsodeep.collapse.torchmetrics_wrapper",
+            "torch and torchmetrics",
+            "torch,torchmetrics",
+        ),
     ],
 )
 def test_what_is_missing_is_named_with_the_command(call: str, packages: str, extra: str) -> None:
@@ -155,7 +160,7 @@ def test_what_is_missing_is_named_with_the_command(call: str, packages: str, ext
     """)
     assert result.returncode == 0, result.stderr
     assert re.search(rf" needs the packages? {packages}, which (is|are) not", result.stdout)
-    assert result.stdout.endswith(f"with: pip install 'notsodeep[{extra}]'\n")
+    assert result.stdout.endswith(f"with: pip install -e '{ROOT}[{extra}]'\n")
 
 
 def test_the_command_line_says_so_in_one_line() -> None:
@@ -164,8 +169,18 @@ def test_the_command_line_says_so_in_one_line() -> None:
     assert result.stdout == ""
     assert result.stderr == (
         "error: The command line needs the packages rich and typer, which are not installed. "
-        "Get them with: pip install 'notsodeep[cli]'\n"
+        f"Get them with: pip install -e '{ROOT}[cli]'\n"
     )
+
+
+def test_away_from_a_checkout_the_package_has_its_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(extras, "_ROOT", tmp_path)
+    message = str(extras.missing("This", "gpytorch"))
+    assert message.endswith("with: pip install 'notsodeep[gpytorch]'")
+    hidden = python("import notsodeep.estimators.gpytorch_kernel", hidden={"gpytorch"})
+    assert "MissingPackage: notsodeep.estimators.gpytorch_kernel needs the" in hidden.stderr
 
 
 def test_a_command_that_needs_more_says_so_too(tmp_path: Path) -> None:

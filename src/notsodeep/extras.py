@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib.util
+from pathlib import Path
 
 from notsodeep.errors import MissingPackage
 
@@ -13,13 +14,16 @@ EXTRAS = {
     "app": ("streamlit",),
     "cli": ("jinja2", "rich", "typer"),
     "cluster": ("dask", "distributed", "zarr"),
+    "gpytorch": ("gpytorch",),
     "onnx": ("onnx",),
     "plot": ("matplotlib",),
     "torch": ("torch",),
+    "torchmetrics": ("torchmetrics",),
 }
 """Packages by the extra that installs them, as in pyproject.toml."""
 
 _EXTRA_OF = {package: extra for extra, packages in EXTRAS.items() for package in packages}
+_ROOT = Path(__file__).parents[2]  # of a checkout, if this file is in one
 
 
 def is_installed(package: str) -> bool:
@@ -54,18 +58,21 @@ def require(owner: str, *packages: str) -> None:
 def missing(owner: str, *packages: str) -> MissingPackage:
     """Word the absence of optional packages.
 
+    The command names the checkout that is in use, or the package by its name if there is none.
+
     Examples
     --------
     >>> print(missing("A report", "jinja2", "matplotlib"))
     A report needs the packages jinja2 and matplotlib, which are not installed. Get them with: pip
-    install 'notsodeep[cli,plot]'
+    install ...[cli,plot]'
     """
+    source = f"-e '{_ROOT}" if (_ROOT / "pyproject.toml").is_file() else "'notsodeep"
     extras = ",".join(sorted({_EXTRA_OF[package] for package in packages}))
     several = len(packages) > 1
     noun, be, them = ("packages", "are", "them") if several else ("package", "is", "it")
     return MissingPackage(
         f"{owner} needs the {noun} {' and '.join(packages)}, which {be} not installed. "
-        f"Get {them} with: pip install 'notsodeep[{extras}]'"
+        f"Get {them} with: pip install {source}[{extras}]'"
     )
 
 
@@ -76,7 +83,7 @@ def explained(error: ImportError) -> ImportError:
     --------
     >>> print(explained(ModuleNotFoundError("No module named 'torch'", name="torch")))
     This needs the package torch, which is not installed. Get it with: pip install
-    'notsodeep[torch]'
+    ...[torch]'
     """
     package = (error.name or "").split(".")[0]
     return missing("This", package) if package in _EXTRA_OF else error

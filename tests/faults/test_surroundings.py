@@ -135,7 +135,7 @@ def test_missing_extras_are_named(tmp_path: Path) -> None:
     assert len(lines) == 3
     for package, line in zip(("onnx", "zarr", "distributed"), lines, strict=True):
         assert f"needs the package {package}" in line
-        assert "pip install 'notsodeep[" in line
+        assert "with: pip install " in line
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,4 +1,4 @@
-"""The collapse metrics as a torchmetrics metric; needs torchmetrics.
+"""The collapse metrics as a torchmetrics metric; needs the extra ``torchmetrics``.
 
 Not imported by `notsodeep.collapse`: write
 ``from notsodeep.collapse.torchmetrics_wrapper import NeuralCollapse``.
@@ -10,11 +10,14 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from notsodeep import checks, extras
+
+extras.require("notsodeep.collapse.torchmetrics_wrapper", "torch", "torchmetrics")
+
 import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from notsodeep import checks
 from notsodeep.collapse.class_geometry import Weights
 from notsodeep.collapse.class_statistics import ClassStatistics, ScatterKind, storage_shape
 from notsodeep.collapse.collapse_report import CollapseReport

@@ -1,4 +1,4 @@
-"""The exact kernel of a DEQ as a GPyTorch kernel; needs gpytorch.
+"""The exact kernel of a DEQ as a GPyTorch kernel; needs the extra ``gpytorch``.
 
 Not imported by `notsodeep.estimators`: write
 ``from notsodeep.estimators.gpytorch_kernel import GPyTorchEquilibriumKernel``.
@@ -9,11 +9,14 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
+from notsodeep import checks, extras
+
+extras.require("notsodeep.estimators.gpytorch_kernel", "torch", "gpytorch")
+
 import numpy as np
 import torch
 from torch import Tensor
 
-from notsodeep import checks
 from notsodeep.activations import Activation
 from notsodeep.estimators.kernel_matrices import (
     checked_model,
