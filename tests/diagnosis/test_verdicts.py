@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ import torch
 import notsodeep as nsd
 from notsodeep.errors import InvalidInput
 from notsodeep.networks.heads import EquilibriumHead
+from notsodeep.trained import diagnosis
 from notsodeep.trained.diagnosis import Diagnosis
 from notsodeep.trained.inputs import pixel_data
 
@@ -219,6 +222,33 @@ def test_rows_and_evaluations_are_bounded() -> None:
     assert first.to_dict() == again.to_dict()
 
 
+def test_the_clock_ends_it() -> None:
+    """Whatever it would have been: undecided, soon after the time given, with what was measured."""
+    for seconds, f in ((0.2, lambda z, x: 0.1 * z + x), (0.2, lambda z, x: x - z)):
+        calls: list[float] = []
+
+        def slow(z, x, f=f, calls=calls):
+            calls.append(time.monotonic())
+            time.sleep(0.02)
+            return f(z, x)
+
+        found = of_function(slow, max_seconds=seconds)
+        assert found.verdict == "undecided"
+        assert "Time ended after" in found.reason
+        assert found.effective_depth is None
+        # The clock starts when f has been tried; one more start is begun at the most.
+        assert calls[-1] - calls[0] < seconds + 0.5
+        assert len(found.residuals) >= 1
+        assert np.isfinite(found.residuals[0, 0])
+
+
+def test_memory_is_bounded_by_taking_fewer_rows(monkeypatch) -> None:
+    monkeypatch.setattr(diagnosis, "_STATE_BYTES", 8 * 2 * 40)
+    assert of_function(lambda z, x: 0.1 * z + x).rows == 40
+    monkeypatch.setattr(diagnosis, "_STATE_BYTES", 1)
+    assert of_function(lambda z, x: 0.1 * z + x).rows == 16
+
+
 def test_the_record_prints_its_rule_and_comes_back_from_json() -> None:
     found = of_function(lambda z, x: torch.tanh(0.3 * z + x))
     text = str(found)
@@ -264,6 +294,7 @@ def test_a_module_that_keeps_state() -> None:
         ({"max_steps": 3}, "max_steps"),
         ({"tolerance": 0.5}, "tolerance"),
         ({"rows": 0}, "rows"),
+        ({"max_seconds": 0.0}, "max_seconds"),
     ],
 )
 def test_bad_options(options, words: str) -> None:

@@ -9,12 +9,12 @@ import torch
 from given_networks import ACTIVATIONS, drawn_cell
 from notsodeep.activations import Activation, from_function, named
 from notsodeep.errors import InvalidInput, NotConverged
-from notsodeep.trained import EquilibriumCell
+from notsodeep.trained import AffineCell, EquilibriumCell
 from notsodeep.trained.equilibrium import GivenEquilibrium
 from notsodeep.trained.margin import margin_of
 from notsodeep.trained.resolvent import Resolvent
 from notsodeep.trained.slopes import slope_range
-from notsodeep.trained.splittings import METHODS, MethodChoice, solve
+from notsodeep.trained.splittings import METHODS, MethodChoice, MethodName, solve
 
 
 @pytest.mark.parametrize(
@@ -46,6 +46,15 @@ def test_a_scaling_is_found_where_the_identity_fails() -> None:
     values = np.linalg.eigvalsh(0.5 * (S + S.T) / np.sqrt(np.outer(margin.scaling, margin.scaling)))
     assert values[0] == pytest.approx(margin.value, rel=1e-8)
     assert np.linalg.eigvalsh(0.5 * (2 * np.eye(30) - cell.recurrent - cell.recurrent.T))[0] < 0.0
+
+
+def test_the_search_for_a_scaling_ends_with_the_clock() -> None:
+    cell = drawn_cell(np.random.default_rng(1), named("relu"), width=60, spread=1.5)
+    whole, short = margin_of(cell), margin_of(cell, max_seconds=1e-9)
+    assert whole.kind == "scaled"
+    assert "clock" not in whole.reason
+    assert "The search was ended by the clock." in short.reason
+    assert short.value < whole.value
 
 
 @pytest.mark.parametrize(
@@ -135,16 +144,27 @@ def test_no_fixed_point_is_an_error() -> None:
         solve(cell, [[1.0]])
 
 
-@pytest.mark.parametrize("method", ["peaceman_rachford", "forward_backward"])
+def contraction(rng: np.random.Generator, activation: Activation) -> AffineCell:
+    W = rng.standard_normal((4, 4))
+    W *= 0.6 / np.linalg.norm(W, 2)
+    readout = (rng.standard_normal((3, 4)), None)
+    return EquilibriumCell.from_weights(W, rng.standard_normal((4, 5)), 0.1, activation, readout)
+
+
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", ["tanh", "slopes up to 1.4"])
-def test_gradients_go_through_the_fixed_point(method: str, name: str) -> None:
+def test_gradients_go_through_the_fixed_point(method: MethodName, name: str) -> None:
     rng = np.random.default_rng(5)
-    cell = drawn_cell(rng, ACTIVATIONS[name], width=4, margin=4.0, size=2.0)
+    split = method in ("peaceman_rachford", "forward_backward")
+    if split:  # where plain iteration diverges
+        cell = drawn_cell(rng, ACTIVATIONS[name], width=4, margin=4.0, size=2.0)
+    else:
+        cell = contraction(rng, ACTIVATIONS[name])
     step = (2.0 if method == "peaceman_rachford" else 0.5) / margin_of(cell).lipschitz
-    deq = GivenEquilibrium(cell, MethodChoice(method, step, ""), tolerance=1e-12)  # type: ignore[arg-type]
-    x = torch.tensor(rng.normal(size=(2, 5)), requires_grad=True)
+    deq = GivenEquilibrium(cell, MethodChoice(method, step, ""), tolerance=1e-11)
+    x = torch.tensor(rng.normal(size=(1, 5)), requires_grad=True)
     z, _ = solve(cell, x.detach(), tolerance=1e-12)
-    np.testing.assert_allclose(deq(x).detach(), cell.logits(z), atol=1e-9)
+    np.testing.assert_allclose(deq(x).detach(), cell.logits(z), atol=1e-8)
     assert torch.autograd.gradcheck(deq, (x,), atol=1e-6)
     gradient = torch.autograd.grad(deq(x).square().sum(), deq.recurrent)[0]
     with torch.no_grad():
@@ -153,3 +173,18 @@ def test_gradients_go_through_the_fixed_point(method: str, name: str) -> None:
             deq.recurrent[1, 3] += change
             values.append(float(deq(x).square().sum()))
     assert float(gradient[1, 3]) == pytest.approx((values[0] - values[1]) / 2e-5, rel=1e-4)
+
+
+def test_methods_differ_in_their_steps_and_not_in_their_gradients() -> None:
+    cell = contraction(np.random.default_rng(6), named("tanh"))
+    x = torch.tensor(np.random.default_rng(7).normal(size=(3, 5)), requires_grad=True)
+    steps, gradients = {}, []
+    for method in METHODS:
+        choice = MethodChoice(method, 1.0 / margin_of(cell).lipschitz, "")
+        deq = GivenEquilibrium(cell, choice, tolerance=1e-11)
+        gradients.append(torch.autograd.grad(deq(x).square().sum(), x)[0])
+        assert deq.last_record is not None
+        steps[method] = deq.last_record.forward.steps
+    for gradient in gradients[1:]:
+        torch.testing.assert_close(gradient, gradients[0], atol=1e-8, rtol=0.0)
+    assert steps["anderson"] < steps["plain"] < steps["damped"]

@@ -42,6 +42,7 @@ def diagnose_command(
     rows: Annotated[int, typer.Option(help="How many rows to look at.")] = 512,
     max_steps: Annotated[int, typer.Option(help="Budget of one start.")] = 300,
     tolerance: Annotated[float, typer.Option(help="Relative residual of a settled row.")] = 1e-6,
+    max_seconds: Annotated[float, typer.Option(help="Budget of time, by the clock.")] = 300.0,
     seed: SeedOption = 0,
     figure: Annotated[
         Path | None, typer.Option(help="Draw it into this file (.svg, .png, .pdf).")
@@ -66,7 +67,13 @@ def diagnose_command(
         sets = rows_for(network, data, training_rows, None, seed)
         X = sets.X_test if len(sets.X_test) else sets.X
         found = diagnose(
-            network.cell, X, rows=rows, max_steps=max_steps, tolerance=tolerance, rng=seed
+            network.cell,
+            X,
+            rows=rows,
+            max_steps=max_steps,
+            tolerance=tolerance,
+            max_seconds=max_seconds,
+            rng=seed,
         )
         if figure is not None:
             from notsodeep import plotting

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from notsodeep.networks.torch_activations import torch_twin
+from notsodeep.activations.torch_twins import torch_twin
 from notsodeep.trained.cell import AffineCell
 from notsodeep.trained.splittings import Splitting
 

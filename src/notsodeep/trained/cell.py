@@ -315,7 +315,7 @@ class AffineCell(EquilibriumCell):
         """Return φ(W z + h)."""
         import torch
 
-        from notsodeep.networks.torch_activations import torch_twin
+        from notsodeep.activations.torch_twins import torch_twin
 
         recurrent = torch.tensor(self.recurrent, dtype=drive.dtype, device=drive.device)
         return torch_twin(self.activation)(z @ recurrent.mT + drive)

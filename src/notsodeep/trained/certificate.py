@@ -25,7 +25,7 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from torch import Tensor
 
 from notsodeep import checks
-from notsodeep.networks.torch_activations import torch_twin
+from notsodeep.activations.torch_twins import torch_twin
 from notsodeep.trained.cell import AffineCell
 from notsodeep.trained.margin import Margin, margin_of
 

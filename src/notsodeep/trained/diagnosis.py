@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -36,10 +37,11 @@ _APART = 100.0  # times the tolerance
 _SETTLED_SHARE = 0.95  # of the rows, in counts of steps
 _STATE_BYTES = 1 << 26  # of the states of all rows; fewer rows are looked at if need be
 _FEWEST_ROWS, _LOCAL_ROWS = 16, 64
-_LARGEST_SPECTRUM = 4096  # width above which eigenvalues of W are not computed
+_LARGEST_SPECTRUM = 2048  # width above which W is not looked at: its eigenvalues take a minute
 _SIZES = (0.1, 1.0, 10.0)  # of random starts, in units of the states f(0, x)
 
 _RULE = f"""\
+undecided: the seconds given ended first
 no fixed point: on more than {_LOST_SHARE:.0%} of the rows the relative residual is above \
 {STAYS:g} and has not fallen in the second half of the budget, or is no longer finite
 undecided: on more than {_SLOW_SHARE:.0%} of the rows it still falls, with 95 % confidence, when \
@@ -54,7 +56,7 @@ _MEANING: dict[Verdict, str] = {
     "iterative": "It has one limit and needs its depth; explicit layers may still follow it.",
     "multi-stable": "It has several limits: no map of the input alone can follow it.",
     "no fixed point": "What was trained is a loop of fixed length, not an equilibrium.",
-    "undecided": "The budget ended first; ask again with a larger max_steps.",
+    "undecided": "The budget ended first; ask again with a larger max_steps or max_seconds.",
 }
 
 
@@ -204,6 +206,7 @@ def diagnose(
     max_steps: int = 300,
     rows: int = 512,
     tolerance: float = 1e-6,
+    max_seconds: float = 300.0,
     width: int = 512,
     rng: int | np.random.Generator = 0,
     progress: bool = True,
@@ -212,8 +215,10 @@ def diagnose(
 
     f is evaluated 6·`max_steps` times on at most `rows` rows at the very most, and those which have
     settled are left out; memory is that of a few states of all rows, 64 MB each at most, for which
-    fewer rows are taken if need be.  The starts are zero, random states of three sizes and the
-    limit of another row.
+    fewer rows are taken if need be (16 at the least).  The starts are zero, random states of three
+    sizes and the limit of another row.  If `max_seconds` end first, looked at after every
+    evaluation of f, the verdict is "undecided", with what was measured until then; otherwise the
+    answer is a function of the arguments.
 
     Parameters
     ----------
@@ -228,6 +233,8 @@ def diagnose(
         How many rows are looked at; drawn from X if there are more.
     tolerance : float, default 1e-6
         Relative residual of a row that has settled.
+    max_seconds : float, default 300
+        By the clock.
     width : int, default 512
         Of the network that is drawn for a description.
     rng : int or Generator
@@ -259,12 +266,14 @@ def diagnose(
     max_steps = checks.integer_at_least(max_steps, 10, "max_steps", owner)
     rows = checks.positive_integer(rows, "rows", owner)
     tolerance = _tolerance(tolerance, owner)
+    deadline = time.monotonic() + checks.positive_number(max_seconds, "max_seconds", owner)
     generator = checks.random_generator(rng, owner)
     choosing, starting, drawing = generator.spawn(3)
     known = as_cell(cell, X, width=width, rng=drawing)
     drive = known.drive(_chosen(X, known.width, rows, choosing))
     with progress_bar("Diagnosis", enabled=progress, unit="work") as advance:
-        return _Examination(known, drive, max_steps, tolerance, starting, advance).diagnosis()
+        examination = _Examination(known, drive, max_steps, tolerance, starting, advance, deadline)
+        return examination.diagnosis()
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,6 +297,7 @@ class _Examination:
         tolerance: float,
         rng: np.random.Generator,
         advance: Callable[[int, int | None], None],
+        deadline: float,
     ) -> None:
         self.cell, self.drive, self.rng = cell, drive, rng
         self.max_steps, self.tolerance = max_steps, tolerance
@@ -296,15 +306,24 @@ class _Examination:
         self.stop = tolerance * (1e-3 if drive.dtype == np.float64 else 1e-1)
         zero = np.zeros((len(drive), cell.width))
         self.own = _Method("its own, z ← f(z, x)", self._own_step, lambda z: z, zero)
-        self._advance, self._done = advance, 0
+        self._advance, self._done, self._deadline = advance, 0, deadline
+
+    @property
+    def _late(self) -> bool:
+        return time.monotonic() > self._deadline
 
     def diagnosis(self) -> Diagnosis:
         cell, count = self.cell, len(self.drive)
         own = self._follow(self.own)
         starts = {"zero": own, **self._other_starts(own)}
-        margin = margin_of(cell) if isinstance(cell, AffineCell) else None
-        method, main = self._settling(own, margin)
         notes = []
+        margin = None
+        if isinstance(cell, AffineCell):
+            if cell.width > _LARGEST_SPECTRUM:
+                notes.append(f"W is wider than {_LARGEST_SPECTRUM}: its margin was not looked for.")
+            elif not self._late:
+                margin = margin_of(cell, max_seconds=self._deadline - time.monotonic())
+        method, main = self._settling(own, margin)
         if not np.isfinite(own.last).all():
             share = float(np.mean(~np.isfinite(own.last)))
             notes.append(f"On {share:.1%} of the rows f became NaN or infinite.")
@@ -320,7 +339,7 @@ class _Examination:
             )
         agreement, depth, radii, gradient = np.zeros(0), None, np.zeros(0), None
         known = main.settled
-        decided = _unsettled_verdict(main)
+        decided = self._out_of_time(main, starts) or _unsettled_verdict(main)
         if decided is None and not proved:
             decided = _slow_elsewhere(starts)
         if decided is None:
@@ -328,8 +347,10 @@ class _Examination:
             agreement = self._agreement(method, limit, known)
             depth = _first_lasting(agreement)
             chosen = np.flatnonzero(known)[:_LOCAL_ROWS]
-            radii, gradient = self._local(limit[chosen], self.drive[chosen])
-            decided = _settled_verdict(several, depth, agreement)
+            decided = self._out_of_time(main, starts)
+            if decided is None:
+                radii, gradient = self._local(limit[chosen], self.drive[chosen])
+                decided = _settled_verdict(several, depth, agreement)
         spectrum = self._spectrum()
         verdict, reason = decided
         longest = max(len(found.residuals) for found in starts.values())
@@ -378,9 +399,22 @@ class _Examination:
             after_step=self._count,
         )
 
-    def _count(self) -> None:
+    def _count(self) -> bool:
+        """Count an evaluation of f; say whether time is up."""
         self._done += 1
         self._advance(self._done, (len(_SIZES) + 3) * self.max_steps)
+        return self._late
+
+    def _out_of_time(
+        self, main: RowHistories, starts: dict[str, RowHistories]
+    ) -> tuple[Verdict, str] | None:
+        if not self._late:
+            return None
+        return "undecided", (
+            f"Time ended after {self._done} evaluations of f and {len(starts)} starts; "
+            f"{main.settled.mean():.1%} of the rows had settled, {main.falling.mean():.1%} were "
+            "approaching a limit."
+        )
 
     def _other_starts(self, own: RowHistories) -> dict[str, RowHistories]:
         """Follow random starts in the size of the first images, and other rows' last states."""
@@ -390,13 +424,12 @@ class _Examination:
         finite = first[np.isfinite(first)]
         unit = float(np.sqrt(np.mean(finite**2))) if len(finite) else 0.0
         unit = unit if 0.0 < unit < math.inf else 1.0
-        found = {
-            f"random, {size:g}": self._follow(
-                self.own, size * unit * self.rng.standard_normal(shape)
-            )
-            for size in _SIZES
-        }
-        if own.settled.any():
+        found = {}
+        for size in _SIZES:
+            if not self._late:
+                start = size * unit * self.rng.standard_normal(shape)
+                found[f"random, {size:g}"] = self._follow(self.own, start)
+        if own.settled.any() and not self._late:
             others = np.flatnonzero(own.settled)
             borrowed = others[np.searchsorted(others, np.arange(len(self.drive)) + 1) % len(others)]
             found["another row's limit"] = self._follow(self.own, own.states[borrowed])
@@ -411,7 +444,7 @@ class _Examination:
         cell = self.cell
         if not isinstance(cell, AffineCell) or margin is None or _unsettled_verdict(own) is None:
             return self.own, own
-        if not (margin.unique and margin.slopes.monotone):
+        if self._late or not (margin.unique and margin.slopes.monotone):
             return self.own, own
         import torch
 
@@ -448,7 +481,7 @@ class _Examination:
         state, shares = method.start[rows], []
         for _ in range(self.max_steps):
             state = method.step(state, rows)
-            self._count()
+            late = self._count()
             z = method.state_of(state)
             if goal is None:
                 agrees = np.linalg.norm(z - limit, axis=1) <= STATE_ERROR * size
@@ -456,7 +489,7 @@ class _Examination:
                 agrees = self.cell.logits(z).argmax(axis=1) == goal
             shares.append(float(agrees.mean()))
             near = np.linalg.norm(z - limit, axis=1) <= STATE_ERROR * size
-            if agrees.all() and near.all():
+            if late or (agrees.all() and near.all()):
                 break
         return np.array(shares)
 
@@ -470,7 +503,7 @@ class _Examination:
 
     def _spectrum(self) -> FloatArray:
         cell = self.cell
-        if not isinstance(cell, AffineCell) or cell.width > _LARGEST_SPECTRUM:
+        if not isinstance(cell, AffineCell) or cell.width > _LARGEST_SPECTRUM or self._late:
             return np.zeros((0, 2))
         eigenvalues = np.linalg.eigvals(cell.recurrent)
         return np.column_stack([eigenvalues.real, eigenvalues.imag])

@@ -12,9 +12,7 @@ from notsodeep.networks.solve_records import ImplicitRecord
 from notsodeep.trained.cell import AffineCell, EquilibriumCell
 from notsodeep.trained.margin import margin_of
 from notsodeep.trained.resolvent import Resolvent
-from notsodeep.trained.splittings import MethodChoice, choose_method
-
-_MEMORYLESS = ("peaceman_rachford", "forward_backward", "plain")
+from notsodeep.trained.splittings import DAMPING, MethodChoice, choose_method
 
 
 class GivenEquilibrium(nn.Module):
@@ -118,13 +116,15 @@ class GivenEquilibrium(nn.Module):
 
             parameters = [drive, inverse]
         else:  # the others are forward–backward, or plain with another way to combine steps
+            share = DAMPING if method == "damped" else 1.0
 
             def following(s: Tensor, h: Tensor, matrix: Tensor) -> Tensor:
                 z = resolvent(s)
-                return z - step * (z @ matrix.mT - h)
+                image = z - step * (z @ matrix.mT - h)
+                return image if share == 1.0 else (1.0 - share) * s + share * image
 
             parameters = [drive, G]
-            if method not in _MEMORYLESS:
+            if method == "anderson":
                 solver["name"] = "anderson"
         start = resolvent.image(torch.zeros_like(drive)).detach()
         s, self.last_record = implicit_layer(

@@ -10,6 +10,8 @@ special case of Λ = I.
 
 from __future__ import annotations
 
+import math
+import time
 from dataclasses import dataclass
 from typing import Literal
 
@@ -82,11 +84,17 @@ class Margin(Record):
         return self.slopes.high if self.slopes.monotone else self.slopes.largest
 
 
-def margin_of(cell: AffineCell) -> Margin:
+def margin_of(cell: AffineCell, *, max_seconds: float = math.inf) -> Margin:
     """Find the margin of a network; Λ is searched for where the identity does not do.
 
-    The time is that of a few eigenvalue decompositions, O(m³), and of some hundred if Λ has to be
+    The time is that of a few eigenvalue decompositions, O(m³), and of up to 500 if Λ has to be
     searched for.
+
+    Parameters
+    ----------
+    cell : AffineCell
+    max_seconds : float
+        After which the search for Λ ends with the best that it has; the reason says so.
     """
     slopes = slope_range(cell.activation)
     W = cell.recurrent
@@ -107,7 +115,8 @@ def margin_of(cell: AffineCell) -> Margin:
     refuted = _no_scaling_can_work(W, beta)
     if refuted:
         return Margin("none", value, length, norm, ones, slopes, refuted + note)
-    scaling, found = _searched_scaling(G)
+    scaling, found, ended = _searched_scaling(G, max_seconds)
+    note += " The search was ended by the clock." * ended
     length = float(np.linalg.norm(_balanced(G, scaling), 2))
     if found > _ROUNDING * cell.width * length:
         words = (
@@ -167,8 +176,14 @@ def _strength(G: FloatArray, scaling: FloatArray) -> float:
     return float(np.linalg.eigvalsh(0.5 * (balanced + balanced.T))[0])
 
 
-def _searched_scaling(G: FloatArray) -> tuple[FloatArray, float]:
+class _TimeUp(Exception):  # it ends a search, and is no error
+    pass
+
+
+def _searched_scaling(G: FloatArray, max_seconds: float) -> tuple[FloatArray, float, bool]:
     """Maximise the strength over Λ; return the best Λ (geometric mean one) and its strength.
+
+    The last value says whether time was up.
 
     The sets {Λ : sym(ΛG) ⪰ cΛ} are convex, so the strength has no false maxima in Λ.  It is a
     smallest eigenvalue, which has kinks: a soft minimum, made sharper in turn, is climbed by
@@ -177,7 +192,14 @@ def _searched_scaling(G: FloatArray) -> tuple[FloatArray, float]:
     unit = float(np.linalg.norm(G, 2))
     G = G / unit
 
+    deadline = time.monotonic() + max_seconds
+    last = np.zeros(len(G))
+
     def descend(logarithms: FloatArray, sharpness: float) -> tuple[float, FloatArray]:
+        nonlocal last
+        if time.monotonic() > deadline:
+            raise _TimeUp
+        last = logarithms
         balanced = _balanced(G, np.exp(2.0 * logarithms))
         symmetric = 0.5 * (balanced + balanced.T)
         values, vectors = np.linalg.eigh(symmetric)
@@ -189,24 +211,29 @@ def _searched_scaling(G: FloatArray) -> tuple[FloatArray, float]:
         return -soft, -gradient
 
     best, strength = np.ones(len(G)), _strength(G, np.ones(len(G)))
+    ended = False
     for start in (np.zeros(len(G)), _perron_start(G)):
-        logarithms = start
+        last = start
         for sharpness in _SHARPNESS:
-            result = minimize(
-                descend,
-                logarithms,
-                args=(sharpness,),
-                jac=True,
-                method="L-BFGS-B",
-                bounds=[(-6.0, 6.0)] * len(G),
-                options={"maxiter": 60},
-            )
-            logarithms = result.x
-            scaling = np.exp(2.0 * (logarithms - logarithms.mean()))
+            try:
+                last = minimize(
+                    descend,
+                    last,
+                    args=(sharpness,),
+                    jac=True,
+                    method="L-BFGS-B",
+                    bounds=[(-6.0, 6.0)] * len(G),
+                    options={"maxiter": 60},
+                ).x
+            except _TimeUp:
+                ended = True
+            scaling = np.exp(2.0 * (last - last.mean()))
             value = _strength(G, scaling)
             if value > strength:
                 best, strength = scaling, value
-    return best, strength * unit
+            if ended:
+                break
+    return best, strength * unit, ended
 
 
 def _perron_start(G: FloatArray) -> FloatArray:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from notsodeep.activations import Activation
-from notsodeep.networks.torch_activations import torch_twin
+from notsodeep.activations.torch_twins import torch_twin
 from notsodeep.records import Record
 from notsodeep.trained.cell import AffineCell, Readout
 from notsodeep.trained.explicit_layers import Layer, layer_activation

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from notsodeep.activations import Activation, PiecewiseLinear, piecewise_linear, scaled
+from notsodeep.activations.torch_twins import TensorFunction, torch_twin
 from notsodeep.networks.fixed_point_problems import pullback
-from notsodeep.networks.torch_activations import TensorFunction, torch_twin
 
 _EPS = float(np.finfo(np.float64).eps)
 _MOST_STEPS = 200  # of a bracketed Newton iteration; a dozen is usual

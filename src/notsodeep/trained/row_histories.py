@@ -98,7 +98,7 @@ def follow(
     max_steps: int,
     tolerance: float,
     stop: float | None = None,
-    after_step: Callable[[], None] | None = None,
+    after_step: Callable[[], bool] = lambda: False,
 ) -> RowHistories:
     """Iterate z ← f(z) from `start`, each row until it settles, is not finite, or time is up.
 
@@ -112,8 +112,8 @@ def follow(
         Of the residual; see `RowHistories`.
     stop : float, optional
         Residual at which a row is left alone, at most `tolerance`, which it is without.
-    after_step : callable, optional
-        Called after every step.
+    after_step : callable
+        Called after every step; ends the iteration by returning True.
 
     Examples
     --------
@@ -138,14 +138,12 @@ def follow(
             z[active], last[active] = image, r
             residuals[k, active] = np.where(np.isfinite(r), r, np.nan)
             active = active[(r > stop) & np.isfinite(r)]
-            if after_step is not None:
-                after_step()
-            if not len(active):
+            if after_step() or not len(active):
                 residuals = residuals[: k + 1]
                 break
     falling = np.zeros(count, dtype=bool)
     if len(active):
-        falling[active] = _falls(residuals[max_steps // 2 :, active])
+        falling[active] = _falls(residuals[len(residuals) // 2 :, active])
     settled = (last <= tolerance) | ((last < STAYS) & ~falling)
     return RowHistories(residuals, last, size, z, settled, falling & ~settled)
 

@@ -41,7 +41,8 @@ METHODS: tuple[MethodName, ...] = (
     "anderson",
 )
 
-_DAMPING = 0.5
+DAMPING = 0.5
+"""Weight of a new state in damped iteration."""
 _MOST_STEPS = 3000
 _TRIAL_ROWS = 64
 _TRIAL_STEPS = 400
@@ -158,7 +159,7 @@ class Splitting:
             held = [self.resolvent(self.cold(drive) if start is None else start)]
 
             def average(s: Tensor) -> Tensor:
-                held[0] = (1.0 - _DAMPING) * held[0] + _DAMPING * self.resolvent(s)
+                held[0] = (1.0 - DAMPING) * held[0] + DAMPING * self.resolvent(s)
                 return self.step * torch.addmm(drive, held[0], self.recurrent)
 
             return average
