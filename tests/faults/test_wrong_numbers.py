@@ -168,7 +168,7 @@ def test_hard_tanh_is_the_identity_near_zero(clip: float, scale: float) -> None:
 
 def test_twins_in_torch_keep_their_digits_near_zero() -> None:
     torch = pytest.importorskip("torch")
-    from notsodeep.networks.torch_activations import torch_twin
+    from notsodeep.activations.torch_twins import torch_twin
 
     bent = nsd.activations.piecewise_linear((-40.0, -2.0, 30.0), (0.1, 0.5, 1.0, -0.3))
     x = np.array([-50.0, -20.0, -1e-7, 1e-9, 3.0, 35.0], dtype=np.float32)

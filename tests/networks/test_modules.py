@@ -13,9 +13,9 @@ from torch import Tensor
 import notsodeep as nsd
 from cases import CONTRACT, identifier
 from notsodeep.activations import Activation
+from notsodeep.activations.torch_twins import torch_twin
 from notsodeep.errors import InvalidInput, NoTorchTwin, UnknownName
 from notsodeep.networks import EquilibriumNetwork, ExplicitModule, build
-from notsodeep.networks.torch_activations import torch_twin
 
 DEQ = nsd.DeepEquilibrium("tanh", 0.2)
 MODELS = [DEQ, nsd.ExplicitNetwork(["relu"]), nsd.ExplicitNetwork(["tanh", "swish"])]

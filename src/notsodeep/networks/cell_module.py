@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from notsodeep import checks
+from notsodeep.activations.torch_twins import torch_twin
 from notsodeep.models import DeepEquilibrium
 from notsodeep.networks.equilibrium_solvers import Solver, as_solver
 from notsodeep.networks.gradient_choices import as_gradient
@@ -17,7 +18,6 @@ from notsodeep.networks.implicit_gradient import Gradient
 from notsodeep.networks.implicit_layer import implicit_layer
 from notsodeep.networks.modules import FeatureNetwork, HiddenLayer, Trainable
 from notsodeep.networks.solve_records import FailureCount, ImplicitRecord, OnFailure, report_for
-from notsodeep.networks.torch_activations import torch_twin
 
 _REMEDY = "Use smaller weights, a larger width, solver='anderson', or more steps."
 

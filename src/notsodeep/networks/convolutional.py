@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from notsodeep import checks
+from notsodeep.activations.torch_twins import torch_twin
 from notsodeep.models import ConvolutionalModel
 from notsodeep.networks.equilibrium_solvers import Solver, as_solver
 from notsodeep.networks.gradient_choices import as_gradient
@@ -23,7 +25,9 @@ from notsodeep.networks.solve_records import (
     Report,
     report_for,
 )
-from notsodeep.networks.torch_activations import torch_twin
+
+if TYPE_CHECKING:
+    from notsodeep.networks.onnx_graph import GraphBuilder
 
 _REMEDY = "Use smaller weights, more channels, solver='anderson', or more steps."
 
@@ -192,6 +196,73 @@ class ConvolutionalModule(FeatureNetwork):
                 states = nn.functional.pad(states, (0, b - 1, 0, b - 1), mode="circular")
             states = nn.functional.avg_pool2d(states, b, stride=1)
         return states.flatten(1) / math.sqrt(_pooled_pixels(self.description)), ()
+
+    def append_to(self, graph: GraphBuilder, x: str) -> str:
+        """Append an explicit network to an ONNX graph; return the name of its logits.
+
+        Raises
+        ------
+        NoOnnxForm
+            The model is an equilibrium.
+        """
+        from notsodeep.networks.onnx_graph import apply_activation
+
+        model = self.description
+        if model.cell[0].weight > 0.0:
+            raise NoOnnxForm(
+                f"The {model} cannot be exported: of DEQs, only the vanilla dense model has a form "
+                "in ONNX operators here. Export the network that stands for it."
+            )
+
+        def constant(values: Tensor, name: str) -> str:
+            return graph.constant(values.detach().cpu().numpy().astype(np.float32), name)
+
+        def wrapped(values: str, before: int, after: int) -> str:
+            """Put the last rows and columns before the first, and the first after the last."""
+            for axis in (2, 3) if before + after else ():
+                ends = []
+                for start, stop in ((-before, 2**31 - 1), (0, after)):
+                    places = (np.array([number]) for number in (start, stop, axis))
+                    ends.append((values, *(graph.constant(place, "place") for place in places)))
+                parts = [values]
+                if before:
+                    parts.insert(0, graph.apply("Slice", *ends[0]))
+                parts.append(graph.apply("Slice", *ends[1]))
+                values = graph.apply("Concat", *parts, axis=axis)
+            return values
+
+        shape = graph.constant(np.array([-1, *model.image_shape]), "image_shape")
+        values = graph.apply("Transpose", graph.apply("Reshape", x, shape), perm=[0, 3, 1, 2])
+        if (b := model.input_pooling) > 1:
+            values = graph.apply("AveragePool", values, kernel_shape=[b, b], strides=[b, b])
+        circular = model.padding == "circular"
+        for number, layer in enumerate(model.cell, start=1):
+            reach = layer.size // 2
+            name = f"injection_{number}" if number == 1 else f"weight_{number}"
+            weight = constant(getattr(self, name) / layer.size, name)
+            if circular:
+                values = wrapped(values, reach, reach)
+            stride = model.stride if number == 1 else 1
+            values = graph.apply(
+                "Conv",
+                values,
+                weight,
+                pads=[0 if circular else reach] * 4,
+                strides=[stride, stride],
+            )
+            values = apply_activation(graph, layer.activation, values)
+            values = graph.apply("Mul", values, self.width**-0.5)
+        if model.pooling == "average":
+            values = graph.apply("GlobalAveragePool", values)
+        elif model.pooling != "flatten":
+            b = int(model.pooling)
+            values = wrapped(values, 0, b - 1) if circular else values
+            values = graph.apply("AveragePool", values, kernel_shape=[b, b], strides=[1, 1])
+        readout = constant(self.readout.mT / math.sqrt(_pooled_pixels(model)), "readout")
+        logits = graph.apply("MatMul", graph.apply("Flatten", values, axis=1), readout)
+        if self.readout_bias is None:
+            return logits
+        return graph.apply("Add", logits, constant(self.readout_bias, "readout_bias"))
 
     def _report(self) -> Report:
         if self.on_failure is not None:

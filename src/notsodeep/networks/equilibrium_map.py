@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from notsodeep.activations.torch_twins import TensorFunction
 from notsodeep.networks.fixed_point_problems import Linearisation, Problem, pullback
-from notsodeep.networks.torch_activations import TensorFunction
 
 
 @dataclass(frozen=True)

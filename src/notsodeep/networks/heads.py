@@ -27,6 +27,7 @@ from torch.nn.utils import skip_init
 
 from notsodeep import checks
 from notsodeep.activations import named
+from notsodeep.activations.torch_twins import torch_twin
 from notsodeep.networks import requirements
 from notsodeep.networks.backbones import Perceptron, ResNet18, draw_weights
 from notsodeep.networks.equilibrium_map import EquilibriumMap
@@ -35,7 +36,6 @@ from notsodeep.networks.gradient_choices import Implicit
 from notsodeep.networks.implicit_layer import implicit_layer
 from notsodeep.networks.modules import PRECISIONS
 from notsodeep.networks.solve_records import FailureCount, ImplicitRecord, Report, report_for
-from notsodeep.networks.torch_activations import torch_twin
 
 HeadKind = Literal["explicit", "residual", "deq", "deq_truncated", "explicit_matched"]
 HEAD_KINDS: tuple[HeadKind, ...] = get_args(HeadKind)

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from notsodeep import checks
 from notsodeep.activations import Activation
+from notsodeep.activations.torch_twins import torch_twin
 from notsodeep.errors import NotEnoughMemory
 from notsodeep.models import ConvolutionalModel, DeepEquilibrium, ExplicitNetwork
 from notsodeep.models.given_weights import estimate_model
@@ -34,7 +35,6 @@ from notsodeep.networks.solve_records import (
     Report,
     report_for,
 )
-from notsodeep.networks.torch_activations import torch_twin
 
 Trainable = Literal["all", "readout"]
 PRECISIONS = (torch.float32, torch.float64)

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from notsodeep import __version__, checks, extras
+from notsodeep.activations.torch_twins import torch_twin
 from notsodeep.data import Preprocessing
 from notsodeep.errors import NoOnnxForm, NotConverged
 from notsodeep.files import atomic_write
@@ -23,7 +24,6 @@ from notsodeep.networks.equilibrium_solvers import DEFAULT_TOLERANCE, FixedPoint
 from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule, FeatureNetwork
 from notsodeep.networks.onnx_graph import GraphBuilder, apply_activation
 from notsodeep.networks.persistence import attached
-from notsodeep.networks.torch_activations import torch_twin
 
 _LEAST_OPSET = 13  # sums take their axes as an input since then
 _FORMAT_VERSION = 8  # of the file; the oldest that fits these operator sets

@@ -8,8 +8,8 @@ import torch
 
 from cases import CONTRACT, identifier
 from notsodeep.activations import Activation, from_formula, from_function
+from notsodeep.activations.torch_twins import torch_twin
 from notsodeep.errors import NoTorchTwin
-from notsodeep.networks.torch_activations import torch_twin
 
 every = pytest.mark.parametrize("activation", CONTRACT, ids=identifier)
 
