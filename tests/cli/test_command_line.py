@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -14,8 +16,10 @@ from typer.testing import CliRunner, Result
 
 from notsodeep import __version__
 from notsodeep.cli.main import app, main
+from notsodeep.cli.options import counted
 from notsodeep.errors import InvalidInput
 
+LOG = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \w")
 COMMANDS = ("compile", "report", "match", "kernel", "spectrum", "reproduce", "moments")
 
 
@@ -61,7 +65,10 @@ def test_moments_as_json() -> None:
         (["momets"], 2, "moments"),
         (["match", "--family", "lekay_relu"], 2, "Did you mean 'leaky_relu'"),
         (["match", "--tau0", "1", "--data", "digits"], 2, "tau0"),
-        (["kernel", "--kernel", "ntk"], 2, "Unknown kernel"),
+        (["match", "--layers", "2"], 2, "--layers 2 with --family auto"),
+        (["moments", "--activation", "max(x, abs(x - 1))"], 2, "--kink "),
+        (["kernel", "--kernel", "ntkk"], 2, "Unknown kernel"),
+        (["kernel", "--out", "k.txt"], 2, "must end with .npy or .zarr. Got k.txt"),
         (["spectrum", "--data", "nowhere.npz"], 1, "nowhere.npz"),
         (["compile", "--seeds", "1"], 2, "seeds"),
         (["compile", "--config", "nowhere.toml"], 2, "nowhere.toml"),
@@ -84,10 +91,10 @@ def test_errors_are_one_line(
     printed = capsys.readouterr()
     assert end.value.code == code
     assert printed.out == ""
-    assert printed.err.startswith("error: ")
-    assert printed.err.count("\n") == 1
-    assert words in printed.err
-    assert "Traceback" not in printed.err
+    *log, error = printed.err.splitlines()
+    assert all(LOG.match(line) for line in log)
+    assert error.startswith("error: ")
+    assert words in error
 
 
 def test_an_error_of_a_real_process_is_one_line() -> None:
@@ -108,6 +115,119 @@ def test_version_and_help() -> None:
         result = in_process(*command, "--help")
         assert result.exit_code == 0
         assert "Example:" in result.stdout
+
+
+def test_help_is_short_and_json_everywhere() -> None:
+    """Only the explorer, a server, has nothing to print."""
+    assert in_process("-h").stdout == in_process("--help").stdout
+    places = [["data", each] for each in ("get", "list", "verify")]
+    places += [[command.name] for command in app.registered_commands if command.name]
+    for place in places:
+        text = in_process(*place, "-h").stdout
+        assert "--json" in text or place == ["explore"]
+    listed = json.loads(in_process("data", "list", "--json").stdout)
+    assert "digits" in [row["name"] for row in listed["sets"]]
+    assert json.loads(in_process("data", "get", "digits", "--json").stdout)[0]["fetched"] is False
+    named = json.loads(in_process("reproduce", "--list", "--json").stdout)
+    assert {"name", "title", "source"} == set(named[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"), [("mom", "moments"), ("moments --activation sof", "softplus")]
+)
+def test_shells_complete_commands_and_names(words: str, expected: str) -> None:
+    code = "import sys; sys.argv = ['notsodeep']; from notsodeep.__main__ import main; main()"
+    asked = {"COMP_WORDS": f"notsodeep {words}", "COMP_CWORD": str(len(words.split()))}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **asked, "_NOTSODEEP_COMPLETE": "complete_bash"},
+    )
+    assert done.stdout.split() == [expected], done.stderr
+
+
+@pytest.mark.parametrize("command", ["compile", "collapse", "reproduce gap-versus-dimension"])
+def test_ctrl_c_says_how_to_resume(
+    command: str,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    for place in (
+        "notsodeep.compilation.dispatch.compile",
+        "notsodeep.papers.collapse_training.compare_heads",
+        "notsodeep.papers.reproduction.reproduce",
+    ):
+        monkeypatch.setattr(place, stopped)
+    out = tmp_path / "run"
+    monkeypatch.setattr(sys, "argv", ["notsodeep", *command.split(), "--out", str(out)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 130
+    last = capsys.readouterr().err.splitlines()[-1]
+    words = f"What is done is kept in {out}; the same command resumes there."
+    assert last == f"error: interrupted. {words}"
+
+
+def test_a_log_has_times_and_what_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock = iter([0.0, 40.0, 80.0, 120.0, 121.0, 122.0])
+    monkeypatch.setattr("notsodeep.cli.options.time.monotonic", lambda: next(clock))
+    with counted() as progress:
+        progress("matching")
+        for k in range(1, 7):
+            progress(f"training network {k} of 90")
+        progress("timing")
+    lines = capsys.readouterr().err.splitlines()
+    assert all(LOG.match(line) for line in lines)
+    assert [line[20:] for line in lines] == [
+        "matching",
+        "training network 1 of 90",
+        "training network 2 of 90",
+        "training network 3 of 90",
+        "about 58 min left; after Ctrl-C the same command resumes",
+        "training network 4 of 90; about 58 min left",
+        "timing",  # the two before followed within ten seconds
+    ]
+
+
+def test_a_terminal_has_one_bar_with_the_time_left() -> None:
+    code = """
+from notsodeep.cli.options import counted
+import time
+with counted() as progress:
+    progress("matching")
+    for k in range(1, 31):
+        time.sleep(0.02)
+        progress(f"training network {k} of 30: deq")
+    progress("timing")
+"""
+    shown = on_a_terminal(code)
+    assert "· matching" in shown
+    assert "· timing" in shown
+    assert "training network" in shown
+    assert re.search(r"\d+%.*0:00:0\d", shown)  # a share, and the time left
+    assert shown.count("· ") == 2  # counted messages are no lines
+
+
+def on_a_terminal(code: str) -> str:
+    """Run code with a terminal for standard error; return what it shows."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    child = subprocess.Popen([sys.executable, "-c", code], stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # the other end is closed
+        while piece := os.read(ours, 4096):
+            shown += piece
+    os.close(ours)
+    assert child.wait() == 0
+    return shown.decode()
 
 
 def test_no_command_shows_the_help() -> None:

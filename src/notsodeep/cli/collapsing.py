@@ -14,6 +14,7 @@ from notsodeep.cli.options import (
     JsonOption,
     SeedOption,
     print_json,
+    resumable,
     say,
 )
 
@@ -102,7 +103,8 @@ def collapse_command(
         weight_decay=weight_decay,
         seed=seed,
     )
-    records = compare_heads(settings, heads, out, seeds=seeds, force=force, say=say)
+    with resumable(out):
+        records = compare_heads(settings, heads, out, seeds=seeds, force=force, say=say)
 
     from notsodeep.report.collapse_page import write_collapse_page
     from notsodeep.report.page import NAME

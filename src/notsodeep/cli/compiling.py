@@ -28,9 +28,11 @@ from notsodeep.cli.options import (
     KinkOption,
     SeedOption,
     SigmaOption,
+    counted,
     equilibrium,
     new_file,
     print_json,
+    resumable,
     say,
 )
 
@@ -136,26 +138,29 @@ def compile_command(
     reject_options(context, OF_GIVEN_NETWORKS, "go with --model or --zoo")
     deq = equilibrium(activation or "relu", sigma_a2, kink)
     say(f"loading {data}")
-    compiled = compile_model(
-        deq,
-        load(data, samples=samples, test_samples=test_samples, rng=seed),
-        family=family,
-        kernel=kernel,  # type: ignore[arg-type]
-        convention=convention,  # type: ignore[arg-type]
-        refine=refine,
-        width=width,
-        train=train,  # type: ignore[arg-type]
-        epochs=epochs,
-        seeds=seeds,
-        random_state=seed,
-        ridge=ridge,
-        tolerance=tolerance,
-        gap_limit=gap_limit,
-        accuracy_limit=accuracy_limit,
-        out=out,
-        force=force,
-        progress=say,
-    )
+    rows = load(data, samples=samples, test_samples=test_samples, rng=seed)
+    # Training of all weights has bars of its own.
+    with resumable(out), counted(bar=train == "readout") as progress:
+        compiled = compile_model(
+            deq,
+            rows,
+            family=family,
+            kernel=kernel,  # type: ignore[arg-type]
+            convention=convention,  # type: ignore[arg-type]
+            refine=refine,
+            width=width,
+            train=train,  # type: ignore[arg-type]
+            epochs=epochs,
+            seeds=seeds,
+            random_state=seed,
+            ridge=ridge,
+            tolerance=tolerance,
+            gap_limit=gap_limit,
+            accuracy_limit=accuracy_limit,
+            out=out,
+            force=force,
+            progress=progress,
+        )
     assert isinstance(compiled, Compilation)  # of a random DEQ
     page = compiled.report(out / "report.html")
     summary, verdict = compiled.records["summary"], compiled.verdict

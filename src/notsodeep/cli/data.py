@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from notsodeep.cli.options import JsonOption, print_json
 
 app = typer.Typer(
     help="Fetch, list and verify data sets.\n\nExample: notsodeep data get mnist",
@@ -33,6 +36,7 @@ def get(
         typer.Argument(help="mnist, fashion_mnist, cifar10 or cifar100; several at once."),
     ],
     data_dir: DataDir = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Fetch image sets and verify them; sets that are here already are only verified.
 
@@ -48,19 +52,27 @@ def get(
 
     for name in names:
         checks.known_name(name, names_of_sets(), "data set")  # all of them, before any is fetched
+    records = []
     for name in names:
         if name not in IMAGE_SETS:
-            typer.echo(f"{name}: needs no download")
+            records.append({"name": name, "fetched": False, "source": None, "location": None})
+            _echo(f"{name}: needs no download", as_json)
             continue
         announce = functools.partial(_announce, name)
         with progress_bar(name, unit="bytes") as advance:
             done = acquire.get(name, data_dir, advance=advance, announce=announce)
         verb = "fetched from" if done.fetched else "already here, from"
-        typer.echo(f"{name}: {verb} {done.source}; verified; in {done.location}")
+        _echo(f"{name}: {verb} {done.source}; verified; in {done.location}", as_json)
+        place = str(done.location)
+        records.append(
+            {"name": name, "fetched": done.fetched, "source": done.source, "location": place}
+        )
+    if as_json:
+        print_json(records)
 
 
 @app.command(name="list")
-def list_sets(data_dir: DataDir = None) -> None:
+def list_sets(data_dir: DataDir = None, as_json: JsonOption = False) -> None:
     """List the data sets, whether they are here, and where they come from.
 
     Example: notsodeep data list
@@ -72,6 +84,11 @@ def list_sets(data_dir: DataDir = None) -> None:
     from notsodeep.data.listing import listing
 
     directory = data_directory(data_dir)
+    if as_json:
+        print_json(
+            {"directory": str(directory), "sets": [asdict(row) for row in listing(directory)]}
+        )
+        return
     table = Table(title=None, box=None, pad_edge=False)
     for heading in ("name", "train+test", "shape", "classes", "here", "from"):
         table.add_column(heading, overflow="fold")
@@ -92,6 +109,7 @@ def verify(
         typer.Argument(help="Sets to verify. Default: every set that is here.", show_default=False),
     ] = None,
     data_dir: DataDir = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Read data sets from disk and compare them with their known SHA-256.
 
@@ -105,17 +123,25 @@ def verify(
 
     directory = data_directory(data_dir)
     chosen = names or [row.name for row in listing(directory) if row.present and row.on_disk]
-    failed = False
+    problems: dict[str, str | None] = {}
     for name in chosen:
         try:
-            typer.echo(f"{name}: intact ({verify_set(name, directory)})")
+            _echo(f"{name}: intact ({verify_set(name, directory)})", as_json)
+            problems[name] = None
         except (DataCorrupted, DataNotFound) as error:
             typer.echo(f"{name}: {error}", err=True)
-            failed = True
-    if not chosen:
+            problems[name] = str(error)
+    if as_json:
+        print_json({"directory": str(directory), "problems": problems})
+    elif not chosen:
         typer.echo(f"No data sets in {directory}.")
-    if failed:
+    if any(problems.values()):
         raise typer.Exit(1)
+
+
+def _echo(line: str, as_json: bool) -> None:
+    if not as_json:
+        typer.echo(line)
 
 
 def _announce(name: str, message: str) -> None:

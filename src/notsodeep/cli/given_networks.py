@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from notsodeep import checks
-from notsodeep.cli.options import print_json, say
+from notsodeep.cli.options import print_json, resumable, say
 from notsodeep.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -103,9 +103,10 @@ def compile_given(
     say(f"loading {data}")
     rows = rows_for(network, data, samples, test_samples, seed)
     held = (rows.X_test, rows.y_test) if len(rows.X_test) else (None, None)
-    compiled = compile_model(
-        network.cell, rows.X, rows.y, *held, out=out, random_state=seed, progress=say, **options
-    )
+    with resumable(out):
+        compiled = compile_model(
+            network.cell, rows.X, rows.y, *held, out=out, random_state=seed, progress=say, **options
+        )
     assert isinstance(compiled, TrainedCompilation)  # files hold weights, not functions
     page = compiled.report(out / "report.html")
     if as_json:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from typing import Annotated, NoReturn
 
@@ -25,6 +26,7 @@ from notsodeep.cli import (
     reproducing,
     studying,
 )
+from notsodeep.cli.options import Interrupted
 from notsodeep.errors import InvalidInput, MissingPackage, NotSoDeepError
 
 app = typer.Typer(
@@ -34,7 +36,7 @@ app = typer.Typer(
         "same.\n\nExample: notsodeep compile --activation relu --sigma-a2 0.2 --data digits"
     ),
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
@@ -82,6 +84,8 @@ def main() -> None:
             typer.echo(message)
             sys.exit(error.exit_code)
         _fail(message, error.exit_code)
+    except Interrupted as error:
+        _fail(str(error), 130)
     except (typer.Abort, KeyboardInterrupt):
         _fail("interrupted", 130)
     except InvalidInput as error:
@@ -99,9 +103,26 @@ def main() -> None:
         sys.exit(code or 0)
 
 
+def in_options(message: str) -> str:
+    """Turn advice on arguments into advice on options: ``kinks=(0, 1)`` is ``--kink 0 --kink 1``.
+
+    Examples
+    --------
+    >>> in_options("Declare it: kinks=(0,), with the exact position.")
+    'Declare it: --kink 0, with the exact position.'
+    >>> in_options("unless the DEQ takes these rows, use preprocessing='theory'.")
+    "unless the DEQ takes these rows, use preprocessing='theory'."
+    """
+    return re.sub(
+        r"\bkinks=\(([^)]*)\)",
+        lambda found: " ".join(f"--kink {x.strip()}" for x in found[1].split(",") if x.strip()),
+        message,
+    )
+
+
 def _fail(message: str, code: int) -> NoReturn:
     if os.environ.get("NOTSODEEP_TRACEBACK") == "1":
         raise
-    line = " ".join(message.split())
+    line = in_options(" ".join(message.split()))
     typer.echo(f"error: {line}", err=True)
     sys.exit(code)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import re
 import sys
+import time
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,7 +21,11 @@ if TYPE_CHECKING:
     from notsodeep.models import DeepEquilibrium
 
 ActivationOption = Annotated[
-    str, typer.Option(help="A name (relu, tanh, swish, …) or a formula in x, like 'x*sigmoid(x)'.")
+    str,
+    typer.Option(
+        help="A name (relu, tanh, swish, …) or a formula in x, like 'x*sigmoid(x)'.",
+        autocompletion=lambda: _activations(),
+    ),
 ]
 SigmaOption = Annotated[float, typer.Option(help="Variance of the recurrent weights, in [0, 1).")]
 KinkOption = Annotated[
@@ -38,11 +44,25 @@ CellOption = Annotated[
 DataOption = Annotated[
     str, typer.Option(help="A data set (notsodeep data list), or a .npz, .csv or directory.")
 ]
-KernelOption = Annotated[str, typer.Option(help="conjugate or tangent.")]
-ConventionOption = Annotated[str, typer.Option(help="feature or preactivation.")]
+KernelOption = Annotated[
+    str,
+    typer.Option(
+        help="conjugate (ck, nngp) or tangent (ntk).",
+        autocompletion=lambda: ["conjugate", "tangent"],
+    ),
+]
+ConventionOption = Annotated[
+    str,
+    typer.Option(
+        help="feature or preactivation.", autocompletion=lambda: ["feature", "preactivation"]
+    ),
+]
 FamilyOption = Annotated[
     str,
-    typer.Option(help="auto, leaky_relu, hard_tanh, piecewise_linear, quadratic, cubic or dual."),
+    typer.Option(
+        help="auto, leaky_relu, hard_tanh, piecewise_linear, quadratic, cubic or dual.",
+        autocompletion=lambda: _families(),
+    ),
 ]
 SeedOption = Annotated[int, typer.Option(help="Seed of everything random.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
@@ -51,6 +71,18 @@ ClusterOption = Annotated[
     str | None,
     typer.Option(help="Work on Dask: local, or the address of a scheduler (tcp://host:8786)."),
 ]
+
+
+def _activations() -> list[str]:
+    from notsodeep.activations import names
+
+    return names()
+
+
+def _families() -> list[str]:
+    from notsodeep.matching import FAMILIES
+
+    return list(FAMILIES)
 
 
 def _use_config(context: typer.Context, path: Path | None) -> Path | None:
@@ -160,6 +192,96 @@ def print_json(record: Any) -> None:
 
 
 def say(message: str) -> None:
-    """Tell a person at a terminal what is going on; files and pipes hear nothing."""
-    if sys.stderr.isatty():
-        typer.echo(f"· {message}", err=True)
+    """Tell what is going on: a person at a terminal by a line, a log by a line with the time."""
+    # Not typer.echo: it would write across a progress bar, which redirects only sys.stderr.
+    mark = "·" if sys.stderr.isatty() else time.strftime("%Y-%m-%d %H:%M:%S")
+    sys.stderr.write(f"{mark} {message}\n")
+
+
+@contextlib.contextmanager
+def counted(bar: bool = True) -> Iterator[Callable[[str], None]]:
+    """Show messages as `say` does; those that count, "k of n", show the time that is left.
+
+    On a terminal they move one bar.  In a log, where each would be a line, there is one every ten
+    seconds.
+
+    Parameters
+    ----------
+    bar : bool
+        Whether a terminal may show a bar; not if the work has bars of its own.
+    """
+    with contextlib.ExitStack() as bars:
+        yield _Counter(bars, bar and sys.stderr.isatty())
+
+
+class _Counter:
+    """What `counted` yields."""
+
+    def __init__(self, bars: contextlib.ExitStack, bar: bool) -> None:
+        self._bars, self._bar = bars, bar
+        self._advance: Any = None
+        self._begun: tuple[int, float] | None = None  # first count, and when it was called
+        self._shown = -math.inf
+        self._estimated = False
+
+    def __call__(self, message: str) -> None:
+        found = re.search(r"(\d+) of (\d+)", message)
+        if found is None:
+            self._bars.close()
+            self._advance = None
+            say(message)
+            return
+        done, total, now = int(found[1]) - 1, int(found[2]), time.monotonic()
+        self._begun = self._begun or (done, now)
+        begun, since = self._begun
+        left = (now - since) / max(done - begun, 1) * (total - done)
+        known = done - begun >= _ENOUGH
+        if known and left > _LONG and not self._estimated:
+            self._estimated = True
+            say(f"about {_duration(left)} left; after Ctrl-C the same command resumes")
+        if self._bar:
+            self._move(message[: found.start()].strip() or "work", done, total)
+        elif now - self._shown >= _EVERY:
+            self._shown = now
+            say(f"{message}; about {_duration(left)} left" if known else message)
+
+    def _move(self, what: str, done: int, total: int) -> None:
+        from notsodeep.progress import progress_bar
+
+        if self._advance is None:
+            self._advance = self._bars.enter_context(progress_bar(what, unit="work"))
+        self._advance(done, total)
+
+
+_ENOUGH = 3  # pieces of work from which an estimate is made: compile has three kinds
+_LONG = 120.0  # seconds of work that are announced
+_EVERY = 10.0  # seconds between lines that count, in a log
+
+
+def _duration(seconds: float) -> str:
+    """Return a time as people say it.
+
+    Examples
+    --------
+    >>> _duration(42.3), _duration(601), _duration(4000)
+    ('42 s', '10 min', '1 h 7 min')
+    """
+    if seconds < 100.0:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60.0), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+class Interrupted(Exception):
+    """Ctrl-C, with words on how to resume; Typer would end a KeyboardInterrupt in silence."""
+
+
+@contextlib.contextmanager
+def resumable(out: Path) -> Iterator[None]:
+    """Let Ctrl-C say how the work is resumed."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Interrupted(
+            f"interrupted. What is done is kept in {out}; the same command resumes there."
+        ) from error

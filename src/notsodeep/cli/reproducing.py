@@ -13,6 +13,7 @@ from notsodeep.cli.options import (
     ForceOption,
     JsonOption,
     print_json,
+    resumable,
 )
 from notsodeep.errors import InvalidInput
 
@@ -39,15 +40,20 @@ def reproduce_command(
     from notsodeep.papers.reproduction import NAMES, experiment, reproduce
 
     if list_all:
-        for each in NAMES:
-            found = experiment(each)
+        known = {name: experiment(name) for name in NAMES}
+        if as_json:
+            print_json(
+                [{"name": n, "title": e.title, "source": e.source} for n, e in known.items()]
+            )
+            return
+        for each, found in known.items():
             typer.echo(f"{each:22} {found.title} ({found.source})")
         return
     if name is None:
         raise InvalidInput(f"name of reproduce must be given. Known: {', '.join(NAMES)}.")
     work = experiment(name)
     place = out if out is not None else Path("runs") / f"{name}-{profile}"
-    with open_executor(cluster) as executor:
+    with resumable(place), open_executor(cluster) as executor:
         records = reproduce(name, place, profile=profile, force=force, executor=executor)  # type: ignore[arg-type]
 
     from notsodeep.plotting.canvas import save_figure

@@ -26,6 +26,7 @@ from notsodeep.cli.options import (
     equilibrium,
     new_file,
     print_json,
+    resumable,
     say,
 )
 from notsodeep.errors import InvalidInput
@@ -65,6 +66,12 @@ def match_command(
     from notsodeep.files.atomic_files import write_json
     from notsodeep.matching import match, named
 
+    if layers is not None and family == "auto":
+        raise InvalidInput(
+            "layers of match must come with a family: auto compares families by their own numbers "
+            f"of layers. Got --layers {layers} with --family auto. Use --family leaky_relu, for "
+            "instance, or leave --layers out."
+        )
     place: dict[str, Any] = {"tau0": 1.0 if tau0 is None else tau0}
     with new_file(out, force):
         if data is not None:
@@ -128,6 +135,8 @@ def kernel_command(
 
     deq = equilibrium(activation, sigma_a2, kink, layer, cell)
     checked_choice(deq, kernel, convention, "kernel")
+    if out.suffix not in (".npy", ".zarr"):
+        raise InvalidInput(f"out of kernel must end with .npy or .zarr. Got {out}.")
     stored = out.suffix == ".zarr"
     if not stored and (cluster is not None or verify):
         needed = "cluster" if cluster is not None else "verify"
@@ -144,11 +153,12 @@ def kernel_command(
             from notsodeep.kernels.store_writing import store_kernel
 
             chosen |= {"verify": verify, "force": force}
-            if cluster is None:
-                store = store_kernel(out, model, rows.X, **chosen)
-            else:
-                with open_executor(cluster) as executor:
-                    store = store_kernel(out, model, rows.X, **chosen, executor=executor)
+            with resumable(out):
+                if cluster is None:
+                    store = store_kernel(out, model, rows.X, **chosen)
+                else:
+                    with open_executor(cluster) as executor:
+                        store = store_kernel(out, model, rows.X, **chosen, executor=executor)
             record["sha256"] = store.digest
         else:
             _write_npy(out, model, rows.X, **chosen)
