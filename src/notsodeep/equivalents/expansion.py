@@ -193,7 +193,8 @@ class _SlowSeries(InvalidInput):
 @lru_cache(maxsize=256)
 def _factorials(terms: int, a: int, b: int) -> FloatArray:
     k = np.arange(terms)
-    return np.exp(0.5 * (gammaln(k + a + 1) + gammaln(k + b + 1)) - gammaln(k + 1))
+    logarithms = 0.5 * (gammaln(k + a + 1) + gammaln(k + b + 1)) - gammaln(k + 1)
+    return np.asarray(np.exp(logarithms))
 
 
 def _unit_moments(activation: Activation, scale: float, terms: int) -> UnitMoments:
@@ -247,7 +248,7 @@ def expansion(
     checked_choice(model, kernel, convention, owner)
     scale = checks.data_scale(tau0, "tau0", owner)
     if isinstance(model, ExplicitNetwork):
-        cell, scales = as_cell(model.activations), model.scales(scale)[:-1]
+        cell, scales = as_cell(model.activations), np.array(model.scales(scale)[:-1])
         convention = "feature"
     elif isinstance(model, DeepEquilibrium):
         cell, scales = model.cell, _stable_scales(model, scale)

@@ -88,7 +88,7 @@ def equivalent(
     if order not in (1, 2):
         raise checks.refusal("order", owner, "be 1 or 2", repr(order))
     choice: dict[str, Any] = {"kernel": kernel, "convention": convention}
-    if isinstance(model, DeepEquilibrium) and (order == 2 or not _is_centred(model, stats.tau0)):
+    if isinstance(model, DeepEquilibrium) and (order == 2 or not is_centred(model, stats.tau0)):
         return _expanded(model, rows, stats, order, choice)
     if order == 2:
         raise checks.refusal("order", owner, "be 1 for an explicit network", order)
@@ -99,7 +99,7 @@ def equivalent(
     )
 
 
-def _is_centred(deq: DeepEquilibrium, tau0: float) -> bool:
+def is_centred(deq: DeepEquilibrium, tau0: float) -> bool:
     """Whether four coefficients describe the kernel: every mean vanishes, and there is no bias."""
     if any(layer.bias > 0.0 or layer.normalise != "none" for layer in deq.cell):
         return False

@@ -16,6 +16,7 @@ from notsodeep.matching.polynomial_families import Cubic, Quadratic
 from notsodeep.matching.problem import Problem
 from notsodeep.matching.refinement import Refinement
 from notsodeep.matching.scaled_family import Scaled
+from notsodeep.matching.two_kinks_family import TwoKinks
 
 __all__ = [
     "FAMILIES",
@@ -36,6 +37,7 @@ __all__ = [
     "Quadratic",
     "Refinement",
     "Scaled",
+    "TwoKinks",
     "certificate_of_kernels",
     "match",
     "match_convolution",

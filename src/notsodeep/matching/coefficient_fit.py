@@ -1,4 +1,4 @@
-"""Least squares on the four coefficients, for families without a closed form."""
+"""Least squares on the coefficients, for families without a closed form."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from notsodeep.checks import FloatArray
-from notsodeep.equivalents import Coefficients
+from notsodeep.equivalents import Coefficients, Expansion
 from notsodeep.errors import NotSoDeepError
 from notsodeep.matching.family import Infeasible
 from notsodeep.matching.problem import Problem
@@ -19,7 +19,7 @@ _IMPOSSIBLE = 1e3  # stands for the mismatch of parameters that give no network
 
 def fit_coefficients(
     problem: Problem,
-    reached: Callable[[FloatArray], Coefficients],
+    reached: Callable[[FloatArray], Coefficients | Expansion],
     starts: Iterable[FloatArray],
     *,
     promised: tuple[int, ...] = _ALL,
@@ -36,7 +36,8 @@ def fit_coefficients(
     starts : iterable of ndarray
         The best end of all starts is taken; ties go to the earlier one.
     promised : tuple of int
-        Which of (linear, norm_fluctuation, covariance_overlap, scale2) to meet.
+        Which of (linear, norm_fluctuation, covariance_overlap, scale2) to meet, or of the eight of
+        `Expansion`.
     nearest : bool
         There are more parameters than equations: move as little as possible from the start.
 

@@ -12,10 +12,11 @@ from notsodeep.matching.piecewise_families import HardTanh, LeakyReLU, Piecewise
 from notsodeep.matching.polynomial_families import Cubic, Quadratic
 from notsodeep.matching.problem import Problem
 from notsodeep.matching.scaled_family import Scaled
+from notsodeep.matching.two_kinks_family import TwoKinks
 
 KNOWN: dict[str, type[Family]] = {
     family.name: family
-    for family in (Dual, LeakyReLU, HardTanh, Scaled, PiecewiseLinear, Quadratic, Cubic)
+    for family in (Dual, LeakyReLU, HardTanh, Scaled, PiecewiseLinear, TwoKinks, Quadratic, Cubic)
 }
 """In the order in which "auto" prefers them, where they do equally well."""
 

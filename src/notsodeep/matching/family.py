@@ -12,11 +12,12 @@ from numpy.typing import ArrayLike
 
 from notsodeep import checks
 from notsodeep.checks import FloatArray
+from notsodeep.equivalents import Coefficients, Expansion
 from notsodeep.errors import NotSoDeepError
 from notsodeep.matching.match_record import Match
-from notsodeep.matching.problem import NAMES, SAMPLE, Problem
+from notsodeep.matching.problem import SAMPLE, Problem, numbers_of
 from notsodeep.matching.refinement import refined
-from notsodeep.models import ExplicitNetwork
+from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 
 MET = 1e-9
 """A coefficient is met if its difference, in units of the target's diagonal, is at most this."""
@@ -39,10 +40,13 @@ class Family(ABC):
         By which `match` knows the family.
     lipschitz : bool
         Whether every activation of the family is Lipschitz; polynomials are not.
+    as_given : bool
+        Whether it can match a DEQ that is not centred, on data of any norm.
     """
 
     name: ClassVar[str]
     lipschitz: ClassVar[bool] = True
+    as_given: ClassVar[bool] = False
 
     @abstractmethod
     def answer(self, problem: Problem) -> Match:
@@ -63,7 +67,8 @@ class MixtureFamily(Family):
     Attributes
     ----------
     promised : tuple of int
-        Which of (linear, norm_fluctuation, covariance_overlap, scale2) it undertakes to meet.
+        Which of (linear, norm_fluctuation, covariance_overlap, scale2) it undertakes to meet; of
+        all eight of `Expansion`, if that is its target.
     bounds : pair
         Smallest and largest parameters that refining on data may reach.
 
@@ -111,20 +116,31 @@ class MixtureFamily(Family):
         """
 
     def for_auto(self, problem: Problem) -> Family | None:
-        """Apply wherever the scale of the data is known."""
-        return None if problem.tau0 is None else self
+        """Apply wherever the scale of the data is known, and the DEQ is to be centred."""
+        return self if problem.tau0 is not None and problem.centre else None
+
+    def subject(self, problem: Problem) -> tuple[DeepEquilibrium, Coefficients | Expansion]:
+        """Return what is matched, the centred DEQ, and its coefficients."""
+        return problem.centred, problem.target
+
+    def achieved(self, network: ExplicitNetwork, problem: Problem) -> Coefficients | Expansion:
+        """Return the coefficients of a network."""
+        return problem.achieved(network)
 
     def answer(self, problem: Problem) -> Match:
         """Solve, and compare the coefficients that are reached with those that were promised."""
         if problem.tau0 is None:
             remedy = "Pass X or tau0=…; sphere=… serves 'quadratic' and 'dual' only."
             raise checks.refusal("tau0", "match", f"be given for {self.name}", None, remedy)
+        if not (problem.centre or self.as_given):
+            requirement = "be one for models that are not centred, with centre=False"
+            remedy = "Use family='two_kinks' or 'auto', or leave out centre=False."
+            raise checks.refusal("family", "match", requirement, self.name, remedy)
         try:
             parameters = self.solve(problem)
         except Infeasible as failure:
-            return problem.answer(
-                self.name, problem.centred, problem.tau0, problem.target, str(failure)
-            )
+            deq, target = self.subject(problem)
+            return problem.answer(self.name, deq, problem.tau0, target, str(failure))
         return self._at(problem, parameters)
 
     def refined(self, problem: Problem, found: Match) -> Match:
@@ -133,7 +149,7 @@ class MixtureFamily(Family):
             return found
         middle = min(SAMPLE, len(problem.rows) // 2)
         parameters, record = refined(
-            lambda X: problem.wanted(problem.centred, X),
+            lambda X: problem.wanted(found.deq, X),
             lambda x: self.network(x, problem),
             np.array(list(found.parameters.values())),
             problem.rows[:middle],
@@ -155,27 +171,29 @@ class MixtureFamily(Family):
     def _at(self, problem: Problem, parameters: FloatArray) -> Match:
         """Put a parameter vector on record, and say which coefficients it meets or misses."""
         network = self.network(parameters, problem)
-        achieved = problem.achieved(network)
+        deq, target = self.subject(problem)
+        achieved = self.achieved(network, problem)
         mismatch = problem.mismatch(achieved)
-        missed = [k for k in self.promised if not abs(mismatch[k]) <= MET]
-        names = ", ".join(NAMES[k] for k in self.promised)
+        places = numbers_of(target)
+        missed = [places[k] for k in self.promised if not abs(mismatch[k]) <= MET]
+        names = ", ".join(places[k] for k in self.promised)
         reason = f"meets {names}"
         if missed:
             shortfalls = ", ".join(
-                f"{NAMES[k]} is {achieved.four[k]:.6g} and should be {problem.target.four[k]:.6g}"
-                for k in missed
+                f"{name} is {getattr(achieved, name):.6g} and should be {getattr(target, name):.6g}"
+                for name in missed
             )
             reason = f"cannot meet {names} together: at best {shortfalls}"
         return problem.answer(
             self.name,
-            problem.centred,
+            deq,
             problem.scale,
-            problem.target,
+            target,
             reason,
             network=network,
             parameters=_named(self.parameter_names, parameters),
             achieved=achieved,
-            residuals=_named(NAMES, np.subtract(achieved.four, problem.target.four)),
+            residuals={name: getattr(achieved, name) - getattr(target, name) for name in places},
             feasible=not missed,
         )
 

@@ -16,7 +16,7 @@ from notsodeep.activations import Centred
 from notsodeep.checks import FloatArray
 from notsodeep.data import GaussianMixture, MixtureStatistics
 from notsodeep.data.row_draws import order_by_content
-from notsodeep.equivalents import Coefficients, SphereCoefficients, conditions
+from notsodeep.equivalents import Coefficients, Expansion, SphereCoefficients, conditions
 from notsodeep.errors import InvalidInput
 from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.matching.certificate import Certificate, certificate_of_kernels
@@ -37,7 +37,7 @@ from notsodeep.models import (
 from notsodeep.prediction import compare_risks
 from notsodeep.records import NOT_STORED, Plotted
 
-Target = Coefficients | SphereCoefficients | KernelSeries
+Target = Coefficients | Expansion | SphereCoefficients | KernelSeries
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,11 +48,11 @@ class Match(Plotted):
     ----------
     family : str
     deq : DeepEquilibrium
-        What was matched: centred at tau0, unless the family works on the sphere.
+        What was matched: the model as given, or centred at tau0 if that is what the family meets.
     fitted : ExplicitNetwork or None
         The network; None if there is none.  `network` raises instead.
     parameters : dict of float
-    target, achieved : Coefficients, SphereCoefficients or KernelSeries
+    target, achieved : Coefficients, Expansion, SphereCoefficients or KernelSeries
         What the DEQ's kernel has and what the network's kernel has; achieved is None without
         a network.
     residuals : dict of float

@@ -15,6 +15,7 @@ from notsodeep import checks
 from notsodeep.activations import Activation
 from notsodeep.checks import FloatArray
 from notsodeep.data import draw_rows
+from notsodeep.equivalents.mixture_equivalent import is_centred
 from notsodeep.matching.convolutional import match_convolution
 from notsodeep.matching.dual_family import Dual
 from notsodeep.matching.families import FAMILIES, named, those_that_apply
@@ -46,6 +47,7 @@ def match(
     kernel: KernelName = "conjugate",
     convention: Convention = "feature",
     refine: bool = False,
+    centre: bool | None = None,
     measured: MeasuredKernel | None = None,
     rng: int | np.random.Generator = 0,
     data: ArrayLike | None = None,
@@ -55,11 +57,13 @@ def match(
 ) -> Match:
     """Find a shallow network whose kernel is that of a DEQ.
 
-    For data of scale tau0 the DEQ is centred, and the network is asked to have the DEQ's four
+    For data of scale tau0 a vanilla DEQ is centred, and the network is asked to have the DEQ's four
     coefficients (linear, norm_fluctuation, covariance_overlap, scale2), on which the kernel of a
-    Gaussian mixture depends in high dimension (mixture paper, arXiv 2402.02697).  For data of
-    norm one the families "quadratic" (sphere paper, arXiv 2308.16425) and "dual" (the same kernel
-    exactly) match the DEQ as it is.
+    Gaussian mixture depends in high dimension (mixture paper, arXiv 2402.02697).  A DEQ that is not
+    centred has seven (see `Expansion`), and the family "two_kinks" matches it as it is: the default
+    for cells with biases, and for all other cells but the vanilla one.  For data of norm one the
+    families "quadratic" (sphere paper, arXiv 2308.16425) and "dual" (the same kernel exactly) match
+    the DEQ as it is.
 
     Parameters
     ----------
@@ -84,6 +88,9 @@ def match(
     refine : bool
         Minimise the exact-kernel distance on up to 300 rows of the data over the family's
         parameters, and keep the result if it is better on up to 600 others.
+    centre : bool, optional
+        True to match the centred DEQ in place of the given one, False to match it as it is.  If
+        left out, vanilla models are centred, and others if they cannot be met as they are.
     measured : callable, optional
         A function from rows (n, p) to a kernel (n, n) that stands for the DEQ's where families are
         compared, refined and certified on data: for a DEQ with weights of its own,
@@ -136,7 +143,7 @@ def match(
         tau0 = float(np.sqrt(np.einsum("ij,ij->", rows, rows) / len(rows)))
     for layer in deq.cell:
         require_varying(layer.activation, 1.0 if tau0 is None else tau0, owner)
-    problem = Problem(
+    question = Problem(
         deq=deq,
         tau0=tau0,
         kernel=kernel,
@@ -147,10 +154,18 @@ def match(
         unit=sphere is not None or (rows is not None and _unit_norm(rows)),
         measured=measured,
     )
-    families = those_that_apply(problem) if choice is None else [choice]
-    if degree is not None:
-        families = [Dual(degree) if isinstance(each, Dual) else each for each in families]
-    found = [_scored(problem, each.answer(problem)) for each in families]
+    for centred in _whether_to_centre(question, choice, centre):
+        problem = replace(question, centre=centred)
+        families = those_that_apply(problem) if choice is None else [choice]
+        if degree is not None:
+            families = [Dual(degree) if isinstance(each, Dual) else each for each in families]
+        if not families:
+            remedy = "Rows of norm one, or sphere=…, allow family='dual'."
+            requirement = "have coefficients of the mixture theory"
+            raise checks.refusal("deq", owner, requirement, str(deq), remedy)
+        found = [_scored(problem, each.answer(problem)) for each in families]
+        if any(m.feasible for m in found):
+            break
     if refine:
         # Refining gains a factor of ten or so; what is further behind cannot win.
         reach = _WORTH_REFINING * min((m.score for m in found if m.fitted), default=0.0)
@@ -160,6 +175,20 @@ def match(
         ]
     best, why = _choose(families, found, problem.judged_rows)
     return replace(found[best], reason=found[best].reason + why, candidates=tuple(found))
+
+
+def _whether_to_centre(
+    problem: Problem, choice: Family | None, centre: bool | None
+) -> tuple[bool, ...]:
+    """Return what to try in turn: to match the centred DEQ (True), or the one that was given."""
+    if centre is not None:
+        return (centre,)
+    deq = problem.deq
+    simple = problem.tau0 is None or deq.is_vanilla or is_centred(deq, problem.tau0)
+    if simple or not (choice is None or choice.as_given):
+        return (True,)
+    fixed = any(layer.bias > 0.0 or layer.normalise != "none" for layer in deq.cell)
+    return (False,) if fixed else (False, True)
 
 
 def _scored(problem: Problem, found: Match) -> Match:

@@ -56,7 +56,9 @@ class Quadratic(MixtureFamily):
 
     def for_auto(self, problem: Problem) -> Family | None:
         """On the sphere as it is; where a scale is known, the two layers for mixtures."""
-        return self if problem.tau0 is None else Quadratic(layers=2)
+        if problem.tau0 is None:
+            return self
+        return Quadratic(layers=2) if problem.centre else None
 
     def answer(self, problem: Problem) -> Match:
         """Meet the coefficients of the sphere or those of the mixture theory."""

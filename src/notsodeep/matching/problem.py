@@ -12,7 +12,7 @@ import numpy as np
 
 from notsodeep.activations import Moments
 from notsodeep.checks import FloatArray
-from notsodeep.equivalents import Coefficients, coefficients, conditions
+from notsodeep.equivalents import Coefficients, Expansion, coefficients, conditions, expansion
 from notsodeep.equivalents.mixture_coefficients import coefficients_of_layers
 from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.matching.match_record import Match, Target
@@ -22,6 +22,20 @@ from notsodeep.numerics.distances import operator_norm
 
 NAMES = ("linear", "norm_fluctuation", "covariance_overlap", "scale2")
 """The four coefficients, in the order of `Coefficients.four`."""
+
+EIGHT = (
+    "constant",
+    "linear",
+    "norm_shift",
+    "norm_curvature",
+    "norm_fluctuation",
+    "covariance_overlap",
+    "rescaling",
+    "scale2",
+)
+"""Those of `Expansion`: seven that an equivalent needs, and `rescaling`, which sharpens it."""
+
+_POWERS = {"constant": 0, "linear": 2, "norm_shift": 2, "scale2": 0}  # of τ0; 4 for the others
 
 SAMPLE = 300
 """Rows on which networks are compared and refined, at most."""
@@ -34,7 +48,7 @@ class Problem:
     Attributes
     ----------
     deq : DeepEquilibrium
-        As it was given; `centred` is what the mixture theory is about.
+        As it was given; `centred` is what the theory of four coefficients is about.
     tau0 : float or None
         Scale of the data; None if only the sphere is spoken of.
     kernel : {"conjugate", "tangent"}
@@ -49,6 +63,8 @@ class Problem:
         Whether the data has norm one.
     measured : callable or None
         Rows ↦ the kernel to match on data, in place of the exact one of the DEQ.
+    centre : bool
+        Whether the centred DEQ is matched in place of the one that was given.
 
     Examples
     --------
@@ -67,6 +83,7 @@ class Problem:
     dimension: int | None = None
     unit: bool = False
     measured: MeasuredKernel | None = None
+    centre: bool = True
     _on_sample: dict[DeepEquilibrium, FloatArray] = field(default_factory=dict, init=False)
     _conditions: dict[DeepEquilibrium, Conditions] = field(default_factory=dict, init=False)
 
@@ -82,6 +99,11 @@ class Problem:
         return self.deq.centred(self.scale)
 
     @property
+    def subject(self) -> DeepEquilibrium:
+        """The DEQ that is to be matched."""
+        return self.centred if self.centre else self.deq
+
+    @property
     def which(self) -> dict[str, Any]:
         """The kernel and its convention, as keywords."""
         return {"kernel": self.kernel, "convention": self.convention}
@@ -93,6 +115,11 @@ class Problem:
         """The four coefficients of the DEQ's kernel."""
         return coefficients(self.centred, self.scale, **self.which)
 
+    @cached_property
+    def expansion(self) -> Expansion:
+        """The coefficients of the kernel of `subject`, centred or not."""
+        return expansion(self.subject, self.scale, **self.which)
+
     def achieved(self, network: ExplicitNetwork) -> Coefficients:
         """Coefficients of a network that is centred at tau0."""
         return coefficients(network, self.scale, kernel=self.kernel)
@@ -101,13 +128,16 @@ class Problem:
         """Coefficients of a network that is given by the moments of its layers."""
         return coefficients_of_layers(layers, self.scale, self.kernel)
 
-    def mismatch(self, reached: Coefficients) -> FloatArray:
-        """Return the differences of the four coefficients in units of the target's diagonal.
+    def mismatch(self, reached: Coefficients | Expansion) -> FloatArray:
+        """Return the differences of all coefficients in units of the target's diagonal.
 
-        (Δlinear·τ0², Δnorm_fluctuation·τ0⁴, Δcovariance_overlap·τ0⁴, Δscale2)/scale2.
+        (Δlinear·τ0², Δnorm_fluctuation·τ0⁴, Δcovariance_overlap·τ0⁴, Δscale2)/scale2, and so on.
         """
-        unit = np.array([self.scale**2, self.scale**4, self.scale**4, 1.0]) / self.target.scale2
-        return np.asarray((np.array(reached.four) - np.array(self.target.four)) * unit)
+        target = self.expansion if isinstance(reached, Expansion) else self.target
+        names = numbers_of(reached)
+        unit = np.array([self.scale ** _POWERS.get(name, 4) for name in names]) / target.scale2
+        got, wanted = (np.array([getattr(each, n) for n in names]) for each in (reached, target))
+        return np.asarray((got - wanted) * unit)
 
     # Exact kernels on rows -----------------------------------------------------------------------
 
@@ -168,3 +198,8 @@ class Problem:
             tau0=tau0,
             measured=self.measured,
         )
+
+
+def numbers_of(coefficients: Coefficients | Expansion) -> tuple[str, ...]:
+    """Return the names of the coefficients that a match compares."""
+    return EIGHT if isinstance(coefficients, Expansion) else NAMES

@@ -1,0 +1,224 @@
+"""Two piecewise-linear layers with two kinks and an offset each: enough for every coefficient."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from notsodeep.activations import Activation, named, piecewise_linear
+from notsodeep.checks import FloatArray
+from notsodeep.equivalents import Expansion, expansion
+from notsodeep.equivalents.expansion import UnitMoments, as_cell, expansion_of_units
+from notsodeep.matching.coefficient_fit import fit_coefficients
+from notsodeep.matching.family import MET, Family, Infeasible, MixtureFamily
+from notsodeep.matching.problem import EIGHT, Problem
+from notsodeep.models import DeepEquilibrium, ExplicitNetwork
+
+_TERMS = 66
+_ROOTS = [math.sqrt(k) for k in range(_TERMS)]
+_DIVISORS = np.sqrt(np.arange(2, _TERMS) * np.arange(1, _TERMS - 1))
+_CHAIN = as_cell([named("relu")] * 2)  # two layers, of which the variances are read
+_NUMBERS = ("slope_left", "slope_middle", "slope_right", "middle", "log_reach", "value_at_zero")
+
+# Knots close together with steep slopes would imitate a jump, and far out they do nothing.
+_LEAST = np.array([-4.0, -4.0, -4.0, -2.0, -2.5, -3.0] * 2)
+_MOST = np.array([4.0, 4.0, 4.0, 2.0, 1.2, 3.0] * 2)
+
+# Of every kind of shape one: leaking, bending up, clipped, nearly linear.
+_STARTS = np.array(
+    [
+        [0.6, 0.8, 1.0, -0.2, 0.0, 0.3, 0.3, 1.3, 0.5, 0.3, -0.2, 0.1],
+        [0.2, 1.0, 0.8, 0.1, 0.0, 0.1, 0.2, 1.0, 0.8, 0.1, 0.0, 0.1],
+        [0.9, 0.8, 1.1, 0.2, -0.2, 0.0, 0.0, 0.9, 1.1, 0.5, -0.3, 0.0],
+        [0.4, 1.1, 0.7, -0.4, 0.3, 0.4, 0.9, 0.3, 1.1, -0.2, 0.0, -0.2],
+    ]
+)
+
+
+@dataclass(frozen=True)
+class TwoKinks(MixtureFamily):
+    """Two layers, each with three slopes, two knots and a value at zero: twelve parameters.
+
+    Meets all four coefficients of a centred DEQ, whose norm_fluctuation one layer ties to its
+    covariance_overlap, and the seven (see `Expansion`) of one that is not centred: with biases, or
+    with φ as it is.  Where it can it also meets `rescaling`, the largest of what seven leave out.
+    The kernel is then that of the model as given, not of its centred sibling.
+
+    Knots are at τ(middle ± e^log_reach), τ the scale of what the layer reads; the value at zero
+    also is in units of τ.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> cell = [nsd.Dense("erf", 0.5, inject=0.6, bias=0.1), nsd.Dense("relu", 0.8, inject=0.3)]
+    >>> deq = nsd.DeepEquilibrium(cell=cell)
+    >>> m = nsd.match(deq, tau0=1.0, family=TwoKinks())
+    >>> m.feasible, m.deq == deq, m.network.depth
+    (True, True, 2)
+    """
+
+    name = "two_kinks"
+    as_given = True
+    promised = tuple(k for k, name in enumerate(EIGHT) if name != "rescaling")
+    bounds = (_LEAST, _MOST)
+    parameter_names = tuple(f"{name}_{layer}" for layer in (1, 2) for name in _NUMBERS)
+
+    def for_auto(self, problem: Problem) -> Family | None:
+        """Apply to models that are not vanilla and centred: simpler families do for those."""
+        normalised = any(layer.normalise != "none" for layer in problem.deq.cell)
+        if problem.tau0 is None or normalised or (problem.centre and problem.deq.is_vanilla):
+            return None
+        return self
+
+    def subject(self, problem: Problem) -> tuple[DeepEquilibrium, Expansion]:
+        """Return the model as given, unless it is to be centred, and all its coefficients."""
+        return problem.subject, problem.expansion
+
+    def achieved(self, network: ExplicitNetwork, problem: Problem) -> Expansion:
+        """Expand the network's kernel."""
+        return expansion(network, problem.scale, kernel=problem.kernel)
+
+    def network(self, parameters: FloatArray, problem: Problem) -> ExplicitNetwork:
+        """Build it from six numbers for each layer."""
+        layers: list[Activation] = []
+        scale = problem.scale
+        for part in np.reshape(parameters, (2, 6)):
+            left, right = (scale * knot for knot in _knots(part))
+            slopes = tuple(map(float, part[:3]))
+            layers.append(piecewise_linear((left, right), slopes, scale * float(part[5])))
+            scale = math.sqrt(_layer(part, scale).square)
+        return ExplicitNetwork(layers)
+
+    def solve(self, problem: Problem) -> FloatArray:
+        """Meet all coefficients, moving as little as possible from one of a few shapes.
+
+        Where the target is at the edge of what kernels can have, the shape must be there too, or
+        the equations would have a double root.
+        """
+        target = problem.expansion
+        free = _Free(target)
+
+        def reached(x: FloatArray) -> Expansion:
+            full = free.full(x)
+            if not ((full >= _LEAST) & (full <= _MOST)).all():
+                raise Infeasible("out of bounds")
+            return _reached(full, problem)
+
+        starts = []
+        for shape in _STARTS:
+            start = shape[free.places]
+            # Two layers of one activation each: the fourth root of the diagonal is its scale.
+            for _ in range(3):
+                ratio = target.scale2 / _reached(free.full(start), problem).scale2
+                start = np.where(free.is_scale, ratio**0.25, 1.0) * start
+            starts.append(start)
+        everything = tuple(range(len(EIGHT)))
+        for promised in (everything, self.promised):
+            found = fit_coefficients(problem, reached, starts, promised=promised, nearest=True)
+            mismatch = problem.mismatch(reached(found))[list(promised)]
+            if np.abs(mismatch).max() <= MET:
+                break
+        return free.full(found)
+
+
+class _Free:
+    """The parameters that are free for a target, and how they make all twelve.
+
+    Inputs at right angles have the kernel κ0 + κ_q(χ + ω) + κ_qr χω + …, which is positive
+    semi-definite: κ0 κ_qr ≥ κ_q².  Three edges of that are usual.
+
+    * κ0 = 0, a centred model: both layers are centred by their values at zero.
+    * Also κ_ss = 0, an odd model: both layers are odd.
+    * κ0 κ_qr = κ_q², as for homogeneous φ: an odd first layer keeps right angles right.
+    """
+
+    def __init__(self, target: Expansion) -> None:
+        little = 1e-9 * target.scale2
+        self.centred = abs(target.constant) <= little
+        odd = self.centred and abs(target.covariance_overlap) * target.tau0**4 <= little
+        product = target.constant * target.norm_fluctuation
+        edge = product - target.norm_shift**2 <= 1e-9 * product
+        self.odd = np.array([odd or (edge and not self.centred), odd])
+        of_layer = [[0, 1, 4] if each else [0, 1, 2, 3, 4, 5] for each in self.odd]
+        if self.centred:
+            of_layer = [[k for k in places if k != 5] for places in of_layer]
+        self.places = [6 * layer + k for layer in (0, 1) for k in of_layer[layer]]
+        self.is_scale = np.isin(np.array(self.places) % 6, (0, 1, 2, 5))
+
+    def full(self, x: FloatArray) -> FloatArray:
+        parameters = np.zeros(12)
+        parameters[self.places] = x
+        for part, odd in zip(parameters.reshape(2, 6), self.odd, strict=True):
+            if odd:
+                part[2] = part[0]
+            elif self.centred:
+                part[5] = -_layer(part, 1.0).hermite[0]
+        return parameters
+
+
+def _knots(part: FloatArray) -> tuple[float, float]:
+    middle, reach = float(part[3]), math.exp(float(part[4]))
+    return middle - reach, middle + reach
+
+
+def _reached(parameters: FloatArray, problem: Problem) -> Expansion:
+    """Expand the kernel from the moments of both layers in closed form."""
+    first = _layer(parameters[:6], problem.scale)
+    second = _layer(parameters[6:], math.sqrt(first.square))
+    units = (first, second)
+    return expansion_of_units(_CHAIN, units, problem.scale, problem.kernel, "feature")
+
+
+def _layer(part: FloatArray, tau: float) -> UnitMoments:
+    """Moments of a layer at scale τ.
+
+    σ(τξ)/τ = y₀ + aξ + Σ_k Δ_k (ξ − κ_k)₊; with density ϕ and tail Q of a knot, E(ξ − κ)₊ = ϕ − κQ
+    and E(ξ − κ₁)₊(ξ − κ₂)₊ = (1 + κ₁κ₂)Q₂ − κ₁ϕ₂ for κ₁ ≤ κ₂.  σ″ is Δ_k at the knots, so that by
+    Price's theorem dv/dq = E σ′² + Σ Δ_k σ(k)ϕ_k/τ, and once more for d²v/dq².
+    """
+    a, middle, right, _, _, at_zero = map(float, part)
+    knots = _knots(part)
+    changes = (middle - a, right - middle)
+    tails = [0.5 * math.erfc(k / math.sqrt(2.0)) for k in knots]
+    densities = [math.exp(-0.5 * k * k) / math.sqrt(2.0 * math.pi) for k in knots]
+    base = at_zero - sum(d * max(-k, 0.0) for d, k in zip(changes, knots, strict=True))
+
+    hermite = np.empty(_TERMS)
+    hermite[2:] = 0.0
+    mean = slope = 0.0
+    for k, d, phi, tail in zip(knots, changes, densities, tails, strict=True):
+        mean += d * (phi - k * tail)
+        slope += d * tail
+        row, before, now = [], 0.0, d * phi
+        for n in range(_TERMS - 2):
+            row.append(now)
+            before, now = now, (k * now - _ROOTS[n] * before) / _ROOTS[n + 1]
+        hermite[2:] += row
+    hermite[2:] /= _DIVISORS
+    hermite[0], hermite[1] = base + mean, a + slope
+
+    square = base**2 + a**2 + 2.0 * (base * mean + a * slope)
+    for i in (0, 1):
+        for j in (0, 1):
+            low, last = knots[min(i, j)], max(i, j)
+            product = (1.0 + low * knots[last]) * tails[last] - low * densities[last]
+            square += changes[i] * changes[j] * product
+    slope_square = a**2 * (1.0 - tails[0]) + middle**2 * (tails[0] - tails[1])
+    slope_square += right**2 * tails[1]
+    growth, bend = slope_square, 0.0
+    jumps = (middle**2 - a**2, right**2 - middle**2)
+    for k, d, phi, jump in zip(knots, changes, densities, jumps, strict=True):
+        value = base + a * k + changes[0] * max(k - knots[0], 0.0)
+        growth += d * value * phi
+        bend += 0.5 * phi * (jump * k + d * value * (k * k - 1.0))
+    return UnitMoments(
+        scale=tau,
+        square=tau**2 * square,
+        square_slope=growth,
+        square_bend=bend / tau**2,
+        slope_square=slope_square,
+        hermite=tau * hermite,
+        name="two kinks",
+    )
