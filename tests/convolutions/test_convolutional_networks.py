@@ -10,7 +10,7 @@ import pytest
 
 import notsodeep as nsd
 from brute_force import equilibrium, waves
-from notsodeep.errors import InvalidInput
+from notsodeep.errors import InvalidInput, NoOnnxForm
 
 torch = pytest.importorskip("torch")
 
@@ -135,3 +135,33 @@ def test_all_weights_are_trained() -> None:
     assert run.history[-1].loss < 0.5 * run.history[0].loss
     assert run.history[-1].forward.failures == 0
     assert all((p - before[name]).abs().max() > 0.0 for name, p in module.named_parameters())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"size": 5, "pooling": 3},
+        {"padding": "zero", "pooling": 2, "stride": 2},
+        {"pooling": "average", "input_pooling": 2},
+        {"padding": "zero"},
+    ],
+    ids=str,
+)
+def test_onnx_has_the_outputs_of_the_module(options: dict[str, object], tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    model = nsd.ConvolutionalNetwork(["relu", "tanh"], (8, 10, 2), **options)
+    module = nsd.build(model, 160, 5, 3, rng=0, bias=True)
+    X = waves(4, 8, 10, 2)
+    with torch.no_grad():
+        module.readout_bias.fill_(0.25)
+        expected = module(torch.as_tensor(X, dtype=torch.float32)).numpy()
+    nsd.export_onnx(module, tmp_path / "net.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "net.onnx")
+    (logits,) = session.run(None, {"x": X.astype(np.float32)})
+    np.testing.assert_allclose(logits, expected, atol=2e-5)
+
+
+def test_an_equilibrium_has_no_onnx_form(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    with pytest.raises(NoOnnxForm, match="stands for it"):
+        nsd.export_onnx(nsd.build(MODELS[0], 16, 4, 1, rng=0), tmp_path / "net.onnx")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from notsodeep import checks, extras
+from notsodeep.compilation.image_rows import image_rows
 from notsodeep.compilation.labelled_rows import labelled_rows
 from notsodeep.compilation.pieces import TRAINED
 from notsodeep.compilation.random_deq import compile_random_deq
@@ -17,7 +18,7 @@ from notsodeep.compilation.settings import CompileSettings, Training
 from notsodeep.data import Dataset
 from notsodeep.data.preprocessing import PreprocessingKind
 from notsodeep.files.run_directory import RunRecord
-from notsodeep.models import Convention, DeepEquilibrium, KernelName
+from notsodeep.models import Convention, ConvolutionalEquilibrium, DeepEquilibrium, KernelName
 from notsodeep.trained.cell import EquilibriumCell, FunctionCell
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ Progress = bool | Callable[[str], None]
 
 
 def compile(
-    model: DeepEquilibrium | EquilibriumCell,
+    model: DeepEquilibrium | ConvolutionalEquilibrium | EquilibriumCell,
     X: ArrayLike | Dataset,
     y: ArrayLike | None = None,
     X_test: ArrayLike | None = None,
@@ -55,7 +56,7 @@ def compile(
     agreement_limit: float = 0.99,
     gap_limit: float = 0.05,
     accuracy_limit: float = 0.5,
-    preprocessing: PreprocessingKind = "none",
+    preprocessing: PreprocessingKind | Literal["auto"] = "auto",
     out: str | Path | None = None,
     force: bool = False,
     progress: Progress = False,
@@ -71,10 +72,11 @@ def compile(
 
     Parameters
     ----------
-    model : DeepEquilibrium or EquilibriumCell
+    model : DeepEquilibrium, ConvolutionalEquilibrium or EquilibriumCell
     X : array_like of shape (n, p), or Dataset
         Training rows: an array, a table such as a DataFrame, or what `notsodeep.data.load` returns,
-        which has labels and test rows of its own.  The order of the rows does not matter.
+        which has labels and test rows of its own.  The order of the rows does not matter.  For a
+        convolutional model they are images, flattened or (n, height, width, channels).
     y : array_like of shape (n,)
         Their labels: whole numbers, truth values or strings.  The read-out of a random DEQ is
         trained on them; a trained one needs none, and labels (indices of its logits) add
@@ -100,8 +102,8 @@ def compile(
     fit : {"least_squares", "moments"}
         "moments" makes them from mean and covariance of the inputs alone: nothing is solved.
     width : int, optional
-        Of all finite networks, 1024 by default.  For a trained DEQ, of the layers before the last;
-        its own by default.
+        Of all finite networks, 1024 by default; of convolutional ones the channels, 32.  For a
+        trained DEQ, of the layers before the last; its own by default.
     train : {"readout", "all"}
         Ridge regression of the read-out on fixed random features, or gradient descent on every
         weight, for `epochs` epochs.
@@ -121,13 +123,14 @@ def compile(
         Largest relative kernel gap of a network that may replace the DEQ.
     accuracy_limit : float, default 0.5
         Largest difference of accuracy, in percentage points, of such a network.
-    preprocessing : {"none", "theory", "unit_norm"}
-        "none", the default, uses rows as they are: right for rows that the DEQ is meant to take,
-        such as features that were scaled before.  "theory" subtracts the training mean and divides
-        by the training root mean squared norm, as `notsodeep.data.load` does: right for raw
-        measurements, pixels for instance, on which most activations saturate.  "unit_norm" is for
-        theory on the sphere.  The map is stored with the network.  ``verdict.conditions`` warns if
-        the scale is far off.
+    preprocessing : {"auto", "none", "theory", "pixels", "unit_norm"}
+        "auto" is "pixels" for images of a convolutional model, which gives pixels norm one in the
+        mean square, and "none" otherwise.  "none" uses rows as they are: right for rows that the
+        DEQ is meant to take, such as features that were scaled before.  "theory" subtracts the
+        training mean and divides by the training root mean squared norm, as `notsodeep.data.load`
+        does: right for raw measurements, pixels for instance, on which most activations saturate.
+        "unit_norm" is for theory on the sphere.  The map is stored with the network.
+        ``verdict.conditions`` warns if the scale is far off.
     out : path, optional
         Directory in which every piece is stored as soon as it is done, with the network as
         safetensors and ONNX; the same call resumes a run that was stopped, and one with other
@@ -217,7 +220,8 @@ def compile(
             force=force,
             say=progress if callable(progress) else _reporter(progress),
         )
-    if not isinstance(model, DeepEquilibrium):
+    images = isinstance(model, ConvolutionalEquilibrium)
+    if not isinstance(model, DeepEquilibrium | ConvolutionalEquilibrium):
         remedy = "Describe it, as in DeepEquilibrium('relu', sigma_a2=0.2)."
         raise checks.refusal(
             "model", "compile", "be a DeepEquilibrium or an EquilibriumCell", repr(model), remedy
@@ -226,15 +230,18 @@ def compile(
         remedy = "Networks for random DEQs are refined on exact kernels: refine=True."
         raise checks.refusal("refine", "compile", "be a bool for a random DEQ", refine, remedy)
     _left_out("a random DEQ", layers=layers, kinds=kinds, fit=fit, agreement_limit=agreement_limit)
-    if train == "all":
-        extras.require("compile with train='all'", "torch")
+    if images and not refine:
+        requirement = "be True for a convolution, which is matched on images alone"
+        raise checks.refusal("refine", "compile", requirement, refine)
+    if train == "all" or images:
+        extras.require("compile of convolutions, or with train='all',", "torch")
     settings = CompileSettings(
         model,
         family=family,
         kernel=kernel,
         convention=convention,
         refine=bool(refine),
-        width=1024 if width is None else width,
+        width=(32 if images else 1024) if width is None else width,
         train=train,
         epochs=epochs,
         seeds=seeds,
@@ -244,7 +251,12 @@ def compile(
         gap_limit=gap_limit,
         accuracy_limit=accuracy_limit,
     )
-    data = labelled_rows(X, y, X_test, y_test, preprocessing=preprocessing, seed=random_state)
+    rows = X, y, X_test, y_test
+    if isinstance(model, ConvolutionalEquilibrium):
+        data = image_rows(model, *rows, preprocessing=preprocessing, seed=random_state)
+    else:
+        kind = "none" if preprocessing == "auto" else preprocessing
+        data = labelled_rows(*rows, preprocessing=kind, seed=random_state)
     say = progress if callable(progress) else _reporter(progress)
     return compile_random_deq(settings, data, out, force=force, say=say)
 

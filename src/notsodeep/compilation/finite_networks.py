@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from notsodeep.compilation.settings import DESCENT, SCALE_ROWS, NetworkSettings
 from notsodeep.data import Dataset, draw_rows
-from notsodeep.models import DeepEquilibrium, ExplicitNetwork
+from notsodeep.models import ConvolutionalEquilibrium, DeepEquilibrium, ExplicitNetwork
 from notsodeep.networks.build import build
 from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule
 from notsodeep.networks.readout import fit_readout
@@ -71,7 +71,7 @@ def drawn_network(
         np.random.default_rng([settings.seed, index]),
         trainable=settings.train,
         readout_start="zeros",
-        **(options if isinstance(model, DeepEquilibrium) else {}),
+        **(options if isinstance(model, DeepEquilibrium | ConvolutionalEquilibrium) else {}),
     )
 
 

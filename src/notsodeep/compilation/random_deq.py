@@ -24,12 +24,19 @@ from notsodeep.compilation.record import (
     write_network,
 )
 from notsodeep.compilation.settings import ROLES, CompileSettings
+from notsodeep.compilation.widths import width_record
 from notsodeep.data import Dataset, MixtureStatistics, draw_rows
 from notsodeep.equivalents import LimitingSpectrum, conditions, equivalent, limiting_spectrum
 from notsodeep.errors import InvalidInput, NotConverged
 from notsodeep.files.run_directory import RunDirectory
 from notsodeep.matching import Match, match
-from notsodeep.models import Conditions, DeepEquilibrium, ExplicitNetwork, Verdict
+from notsodeep.models import (
+    Conditions,
+    ConvolutionalEquilibrium,
+    DeepEquilibrium,
+    ExplicitNetwork,
+    Verdict,
+)
 
 Say = Callable[[str], None]
 
@@ -118,6 +125,8 @@ def _gather(
     held_out = data.X_test[drawn], data.y_test[drawn]
     pieces.piece("certificate", lambda: _certificate(found, *held_out, pieces))
     pieces.piece("spectrum", lambda: _spectrum(settings, *held_out, pieces))
+    say("drawing read-outs of several widths")
+    pieces.piece("widths", lambda: width_record(settings, found, data))
     networks = _finite_networks(settings)
     accuracy, first = _accuracies(settings, found, data, pieces, say, networks)
     say("timing")
@@ -159,13 +168,15 @@ def _attached(network: Any, data: Dataset) -> Any:
 
 def _data_record(found: Match, data: Dataset) -> dict[str, Any]:
     verdicts = conditions(found.deq, found.tau0, X=data.X, stats=_statistics(data.X, data.y))
+    if not isinstance(found.deq, ConvolutionalEquilibrium):  # pixels have a verdict of their own
+        verdicts = Conditions((*verdicts, _scale(found.tau0)))
     return {
         "samples": len(data.X),
         "test_samples": len(data.X_test),
         "features": data.X.shape[1],
         "classes": list(data.classes),
         "provenance": data.provenance.to_dict(),
-        "conditions": Conditions((*verdicts, _scale(found.tau0))).to_dict(),
+        "conditions": verdicts.to_dict(),
     }
 
 
@@ -239,6 +250,8 @@ def _spectrum(
 def _limiting_law(
     settings: CompileSettings, rows: FloatArray, labels: IntArray
 ) -> LimitingSpectrum:
+    if isinstance(settings.deq, ConvolutionalEquilibrium):
+        raise InvalidInput("the kernel of a convolution depends on all pairs of pixels")
     statistics = _statistics(rows, labels)
     if statistics is None:
         raise InvalidInput("a class has fewer than four held-out samples")

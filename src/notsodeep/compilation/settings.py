@@ -11,6 +11,7 @@ from notsodeep.errors import InvalidInput
 from notsodeep.matching import FAMILIES
 from notsodeep.models import (
     Convention,
+    ConvolutionalEquilibrium,
     DeepEquilibrium,
     KernelName,
     checked_choice,
@@ -63,7 +64,7 @@ class CompileSettings:
 
     Parameters
     ----------
-    deq : DeepEquilibrium
+    deq : DeepEquilibrium or ConvolutionalEquilibrium
     data : str
         Name of a data set, path of one's own, or ``"arrays"``.
     samples, test_samples : int, optional
@@ -98,7 +99,7 @@ class CompileSettings:
         does by itself.
     """
 
-    deq: DeepEquilibrium
+    deq: DeepEquilibrium | ConvolutionalEquilibrium
     data: str = "digits"
     samples: int | None = None
     test_samples: int | None = None
@@ -119,7 +120,8 @@ class CompileSettings:
 
     def __post_init__(self) -> None:
         owner = "compile"
-        checked_choice(self.deq, self.kernel, self.convention, owner)
+        dense = self.deq.dense if isinstance(self.deq, ConvolutionalEquilibrium) else self.deq
+        checked_choice(dense, self.kernel, self.convention, owner)
         checks.known_name(self.family, FAMILIES, "family")
         checks.known_name(self.train, get_args(Training), "train")
         for name in ("width", "epochs"):
@@ -157,4 +159,6 @@ class CompileSettings:
                 "This compile run was made by another version of notsodeep, and lacks what is "
                 "measured now. Compile again into a new directory, or with force=True (--force)."
             )
-        return cls(**{**options, "deq": DeepEquilibrium.from_dict(options["deq"])})
+        images = options["deq"]["kind"] == "convolutional_equilibrium"
+        kind = ConvolutionalEquilibrium if images else DeepEquilibrium
+        return cls(**{**options, "deq": kind.from_dict(options["deq"])})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from notsodeep.matching import Match
+from notsodeep.matching import ConvolutionalMatch, Match
 from notsodeep.models import Conditions
 
 
@@ -22,7 +22,9 @@ def stored_match(content: Mapping[str, Any]) -> Match:
     """
     whole = [candidate for candidate in content["candidates"] if "deq" in candidate]
     plain = _finite(content["conditions"])
-    return Match.from_dict({**content, "candidates": whole, "conditions": plain})
+    images = content["deq"]["kind"] == "convolutional_equilibrium"
+    kind = ConvolutionalMatch if images else Match
+    return kind.from_dict({**content, "candidates": whole, "conditions": plain})
 
 
 def stored_conditions(content: Mapping[str, Any]) -> Conditions:

@@ -66,7 +66,8 @@ def headline(summary: Mapping[str, Any]) -> str:
     """Say in one sentence whether the DEQ can be replaced."""
     depth = {1: "one-hidden-layer", 2: "two-hidden-layer"}.get(summary["layers"], "shallow")
     family = str(summary["family"]).replace("_", " ")
-    network = f"a {depth} {family} network"
+    kind = "convolutional " if str(summary["network"]).startswith("convolutional") else ""
+    network = f"a {depth} {kind}{family} network"
     model = "This DEQ" if summary["uncentred"] is None else "The centred DEQ"
     word = verdict_word(summary)
     if word == "replaceable":

@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -48,6 +48,7 @@ def load(
     imbalance: Imbalance | None = None,
     preprocessing: PreprocessingKind | Literal["auto"] = "auto",
     features: VGG19Features | None = None,
+    channels: Literal["as stored", "last"] = "as stored",
     dimension: int | None = None,
     rng: int | np.random.Generator = 0,
     data_dir: str | os.PathLike[str] | None = None,
@@ -81,6 +82,10 @@ def load(
         theory's scaling already.
     features : VGG19Features, optional
         Replace colour images by convolutional features, cached in the data directory.
+    channels : {"as stored", "last"}
+        Order of the numbers in a row of colour images: as planes, (channels, height, width), in
+        which the sets are stored, or (height, width, channels), which convolutional models read;
+        see `Dataset.images_last`.
     dimension : int, optional
         Number of features of a drawn set; the paper's if left out.
     rng : int or Generator
@@ -103,7 +108,7 @@ def load(
     drawing, choosing = checks.random_generator(rng, "load").spawn(2)
     checks.known_name(dtype, ("float64", "float32"), "dtype")
     checks.known_name(preprocessing, ("auto", *get_args(PreprocessingKind)), "preprocessing")
-    options = {
+    options: dict[str, Any] = {
         "classes": None if classes is None else [str(item) for item in classes],
         "samples": _whole(samples, "samples"),
         "test_samples": _whole(test_samples, "test_samples"),
@@ -114,6 +119,8 @@ def load(
         "seed": None if isinstance(rng, np.random.Generator) else int(rng),
         "dtype": dtype,
     }
+    if checks.known_name(channels, ("as stored", "last"), "channels") == "last":
+        options["channels"] = "last"
     drawn = name in SYNTHETIC_SETS
     if drawn:
         raw = _draw(str(name), samples, test_samples, dimension, drawing)
@@ -148,7 +155,7 @@ def load(
     # The sides of an image are the last two axes: colour sets are stored as planes.
     pixels = math.prod(rows.shape[-2:]) if rows.ndim > 2 else None
     fitted = Preprocessing.fit(rows.reshape(-1, flat), kind, pixels=pixels)
-    return Dataset(
+    loaded = Dataset(
         X=fitted.apply(rows.reshape(-1, flat), dtype),
         y=train.labels,
         X_test=fitted.apply(rows_test.reshape(-1, flat), dtype),
@@ -164,6 +171,7 @@ def load(
         # Other classes or another scale would be another law.
         population=raw.population if classes is None and kind == "none" else None,
     )
+    return loaded.images_last() if channels == "last" else loaded
 
 
 def file_digests(name: str | os.PathLike[str]) -> dict[str, str]:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from notsodeep import checks
 from notsodeep.activations.torch_twins import torch_twin
+from notsodeep.errors import NoOnnxForm
 from notsodeep.models import ConvolutionalModel
 from notsodeep.networks.equilibrium_solvers import Solver, as_solver
 from notsodeep.networks.gradient_choices import as_gradient

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from notsodeep import checks
 from notsodeep.errors import NotConverged
-from notsodeep.networks.equilibrium_solvers import SOLVERS
+from notsodeep.networks.equilibrium_solvers import SOLVERS, as_solver
 from notsodeep.networks.feature_rows import tensor_rows
+from notsodeep.networks.gradient_choices import as_gradient
 from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule, FeatureNetwork
 from notsodeep.numerics.paired_times import FrontPoint, Timing, TimingTable, seconds, time_beside
 
@@ -146,22 +147,16 @@ def _variant(deq: EquilibriumNetwork, solver: str, tolerance: float | None) -> E
         "tolerance": deq.solver.tolerance if tolerance is None else tolerance,
         "max_steps": deq.solver.max_steps,
     }
-    gradient = deq.gradient.to_dict()
-    variant = EquilibriumNetwork(
-        deq.description,
-        deq.in_features,
-        deq.width,
-        deq.out_features,
-        trainable=deq.trainable,
-        bias=deq.readout_bias is not None,
-        input_scale=deq.input_scale,
-        solver=form,
-        gradient={**gradient, "solver": form} if gradient["name"] == "implicit" else gradient,
-        on_failure="raise",
-        dtype=deq.readout.dtype,
-        device="meta",
-    )
-    variant.load_state_dict(deq.state_dict(), assign=True)
+    variant = copy.copy(deq)
+    # Parameters of its own: gradients stay with the variant.
+    variant._parameters = {
+        name: None if p is None else nn.Parameter(p.detach(), p.requires_grad)
+        for name, p in deq._parameters.items()
+    }
+    variant.solver = as_solver(form)
+    if (gradient := deq.gradient.to_dict())["name"] == "implicit":
+        variant.gradient = as_gradient({**gradient, "solver": form})
+    variant.on_failure = "raise"
     return variant
 
 

@@ -1,0 +1,92 @@
+"""`compile` end to end for convolutional DEQs: rows, evidence, storage, the command line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import notsodeep as nsd
+from brute_force import equilibrium
+from notsodeep.compilation.image_rows import image_rows
+from notsodeep.data import Dataset, Preprocessing, load
+from notsodeep.errors import InvalidInput, UnknownName
+
+torch = pytest.importorskip("torch")
+
+MODEL = equilibrium(weight=0.2, inject=0.8, bias=0.0, image_shape=(8, 8))
+DIGITS = load("digits", samples=200, test_samples=100, rng=0)
+SMALL = {"family": "leaky_relu", "width": 8, "seeds": 2, "tolerance": 1e-4}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("compiled") / "run"
+    nsd.compile(MODEL, DIGITS, out=place, **SMALL)
+    return place
+
+
+def test_compiled_digits(run: Path) -> None:
+    compiled = nsd.load(run)
+    assert isinstance(compiled.match, nsd.matching.ConvolutionalMatch)
+    assert compiled.certificate.matched.relative_gap < 0.02
+    assert compiled.certificate.unmatched.relative_gap > 0.1
+    assert min(compiled.accuracy.mean.values()) > 0.8
+    assert compiled.timing.inference.ratio > 1.0
+    assert "convolutional leaky relu" in compiled.verdict.headline
+    assert "limiting law" in compiled.report(run.parent / "report.html").read_text()
+    # From raw pixels to classes, in a new process if need be.
+    net = compiled.network
+    raw = load("digits", samples=200, test_samples=100, preprocessing="none", rng=0)
+    X = torch.as_tensor(net.preprocessing.apply(raw.X_test, "float32"))
+    assert np.mean(net(X).argmax(dim=1).numpy() == raw.y_test) > 0.8
+
+
+def test_the_order_of_channels_and_the_scale_are_seen_to() -> None:
+    planes = np.stack([DIGITS.X, DIGITS.X**2, -DIGITS.X], axis=1).reshape(-1, 192)
+    data = replace(
+        DIGITS,
+        X=planes,
+        X_test=planes[:40],
+        y_test=DIGITS.y[:40],
+        preprocessing=Preprocessing("theory", 192, np.zeros(192), 1.0),
+        image_shape=(3, 8, 8),
+    )
+    model = equilibrium(weight=0.2, inject=0.8, bias=0.0, image_shape=(8, 8, 3))
+    rows = image_rows(model, data, None, None, None, preprocessing="auto", seed=0)
+    np.testing.assert_allclose(rows.X.reshape(-1, 64, 3)[:, :, 1], 8.0 * DIGITS.X**2)
+    assert rows.preprocessing.kind == "pixels"
+    again = rows.preprocessing.apply(data.images_last().X)
+    np.testing.assert_allclose(again, rows.X, rtol=1e-12)
+
+
+def test_arrays_of_images() -> None:
+    images = DIGITS.X.reshape(-1, 8, 8, 1)
+    rows = image_rows(MODEL, images, DIGITS.y, None, None, preprocessing="auto", seed=0)
+    assert isinstance(rows, Dataset)
+    assert (rows.X**2).mean() == pytest.approx(1.0, rel=1e-12)
+    plain = image_rows(MODEL, images, DIGITS.y, None, None, preprocessing="none", seed=0)
+    assert plain.preprocessing.kind == "none"
+
+
+def test_channels_last_in_load() -> None:
+    assert load("digits", samples=50, channels="last", rng=0).image_shape == (8, 8, 1)
+    with pytest.raises(UnknownName, match="channels"):
+        load("digits", channels="first")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": equilibrium(weight=0.2, inject=0.8, bias=0.0, image_shape=(4, 16))}, "images"),
+        ({"refine": False}, "refine"),
+        ({"family": "dual"}, "sphere"),
+        ({"model": equilibrium(weight=0.2, image_shape=(8, 8))}, "one layer"),
+    ],
+)
+def test_bad_input(change: dict[str, object], message: str) -> None:
+    options = {"model": MODEL, **SMALL, **change}
+    with pytest.raises(InvalidInput, match=message):
+        nsd.compile(X=DIGITS, **options)
