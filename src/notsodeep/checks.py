@@ -164,7 +164,9 @@ def plain_array(values: object, parameter: str, owner: str) -> NDArray[Any]:
     except ValueError as error:  # ragged nesting
         raise refusal(parameter, owner, "be rectangular", "rows of unequal length") from error
     except RuntimeError as error:  # a torch tensor with a gradient to follow
-        raise refusal(parameter, owner, "be an array", str(error)) from error
+        remedy = f"Pass {parameter}.detach(); nothing is differentiated here."
+        got = "a tensor that requires a gradient"
+        raise refusal(parameter, owner, "be an array", got, remedy) from error
 
 
 def real_array(values: object, parameter: str, owner: str) -> FloatArray:

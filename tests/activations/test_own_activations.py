@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from notsodeep import activations
-from notsodeep.activations import from_formula, from_function
+from notsodeep.activations import as_activation, from_formula, from_function, named
 from notsodeep.errors import (
     InvalidInput,
     NotIntegrable,
@@ -236,3 +236,87 @@ def test_forced_routes_that_cannot_work_are_refused() -> None:
 def test_bad_stored_forms_are_refused(stored: object) -> None:
     with pytest.raises(InvalidInput, match="stored as"):
         activations.from_dict(stored)  # type: ignore[arg-type]
+
+
+def test_names_that_others_use_are_known() -> None:
+    """PyTorch's names in any case, its functions and modules, and those of NumPy."""
+    torch = pytest.importorskip("torch")
+    nn, F = torch.nn, torch.nn.functional
+    same = {
+        "swish": ["silu", "SiLU", nn.SiLU(), F.silu],
+        "relu": ["ReLU", nn.ReLU(), torch.relu, F.relu],
+        "tanh": ["Tanh", nn.Tanh(), torch.tanh, np.tanh],
+        "gelu": ["GELU", nn.GELU(), F.gelu],
+        "identity": [nn.Identity()],
+        "abs": [torch.abs, np.abs],
+        "leaky_relu": ["LeakyReLU", nn.LeakyReLU(0.01)],
+        "hard_tanh": [nn.Hardtanh()],
+        "elu": [nn.ELU()],
+        "softplus": [nn.Softplus(), F.softplus],
+    }
+    for name, others in same.items():
+        for other in others:
+            assert as_activation(other) == named(name), other
+    x = np.linspace(-4.0, 4.0, 9)
+    for mine, theirs in (("mish", F.mish), ("sigmoid", torch.sigmoid), (nn.Mish(), F.mish)):
+        for phi in (as_activation(mine), as_activation(theirs)):
+            np.testing.assert_allclose(phi(x), theirs(torch.from_numpy(x)).numpy(), rtol=1e-12)
+    assert as_activation(nn.LeakyReLU(0.3)) == named("leaky_relu", negative_slope=0.3)
+    assert as_activation(nn.Hardtanh(-2.0, 2.0)) == named("hard_tanh", clip=2.0)
+
+
+def test_functions_that_are_something_else_are_rejected() -> None:
+    torch = pytest.importorskip("torch")
+    nn = torch.nn
+    unknown = (nn.GELU(approximate="tanh"), nn.Softplus(2.0), nn.Hardtanh(0.0, 6.0), nn.PReLU())
+    for other in (*unknown, torch.exp, np.exp, lambda x: x):
+        with pytest.raises(InvalidInput, match="from_function"):
+            as_activation(other)
+
+
+def test_modules_with_designed_and_centred_activations_travel() -> None:
+    """They are pickled, and saved whole by torch."""
+    import io
+    import pickle
+
+    import torch
+
+    import notsodeep as nsd
+
+    for phi in ("relu", "tanh", "gelu", "mish"):
+        deq = nsd.DeepEquilibrium(phi, 0.1)
+        for model in (deq.centred(1.0), nsd.match(deq, tau0=1.0).network):
+            module, X = nsd.build(model, 4, 8, 2, rng=0), torch.ones(2, 4)
+            stream = io.BytesIO()
+            torch.save(module, stream)
+            stream.seek(0)
+            copies = (
+                pickle.loads(pickle.dumps(module)),
+                torch.load(stream, weights_only=False),
+            )
+            for copy in copies:
+                assert torch.equal(copy(X), module(X))
+
+
+@pytest.mark.parametrize("name", ["ck", "NNGP", "ntk"])
+def test_kernels_go_by_their_other_names(name: str) -> None:
+    import notsodeep as nsd
+    from notsodeep.estimators import EquilibriumKernelRidge
+
+    deq, X = nsd.DeepEquilibrium("tanh", 0.2), nsd.data.sphere(12, 5, rng=0)
+    usual = "tangent" if name == "ntk" else "conjugate"
+    np.testing.assert_array_equal(nsd.kernel(deq, X, kind=name), nsd.kernel(deq, X, kind=usual))
+    assert nsd.match(deq, tau0=1.0, kernel=name).kernel == usual
+    assert nsd.KernelOperator(deq, X, kernel=name).kernel == usual
+    fits = (EquilibriumKernelRidge(kernel=k, ridge=0.1).fit(X, X[:, 0]) for k in (name, usual))
+    np.testing.assert_array_equal(*(fit.predict(X) for fit in fits))
+
+
+def test_tensors_with_gradients_are_rejected_by_name() -> None:
+    import torch
+
+    import notsodeep as nsd
+
+    X = torch.ones(30, 4, requires_grad=True)
+    with pytest.raises(InvalidInput, match=r"requires a gradient\. Pass X\.detach\(\)"):
+        nsd.match(nsd.DeepEquilibrium("tanh", 0.2), X)

@@ -194,7 +194,7 @@ def test_a_corrupted_piece_is_named(finished: Path, tmp_path: Path) -> None:
         ({"gap_limit": 0.0}, "gap_limit"),
         ({"train": "everything"}, "train"),
         ({"family": "leaky"}, "family"),
-        ({"kernel": "ntk"}, "kernel"),
+        ({"kernel": "ntkk"}, "kernel"),
     ],
 )
 def test_bad_settings_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

@@ -43,6 +43,15 @@ _NAMED: dict[str, Callable[..., Activation]] = {
     "sin": partial(smooth.wave, "sin"),
     **{name: partial(smooth.elementary, name) for name in smooth.ELEMENTARY},
 }
+# Names that others use; the activations themselves go by one name.
+_ALIASES = {
+    "hardtanh": "hard_tanh",
+    "leakyrelu": "leaky_relu",
+    "linear": "identity",
+    "normalised_relu": "normalized_relu",
+    "silu": "swish",
+}
+_FORMULAS = {"mish": "x*tanh(softplus(x))", "sigmoid": "sigmoid(x)"}
 _STORED: dict[str, Callable[..., Activation]] = {
     "formula": from_formula,
     "centred": _centred,
@@ -52,7 +61,7 @@ _STORED: dict[str, Callable[..., Activation]] = {
 
 
 def names() -> list[str]:
-    """List the names that `named` understands.
+    """List the names of the activations; `named` knows some of them by other names too.
 
     Examples
     --------
@@ -68,7 +77,8 @@ def named(name: str, **parameters: Any) -> Activation:
     Parameters
     ----------
     name : str
-        One of `names`.
+        One of `names`; or, in any case, one that PyTorch uses, such as "SiLU" for swish, "mish" or
+        "sigmoid".
     **parameters
         Those of the function of the same name, such as ``positive_slope`` for ``leaky_relu``.
 
@@ -76,8 +86,16 @@ def named(name: str, **parameters: Any) -> Activation:
     --------
     >>> str(named("hard_tanh", clip=2.0))
     'hard_tanh(scale=1, clip=2)'
+    >>> str(named("SiLU")), str(named("mish"))
+    ('swish', 'x*tanh(softplus(x))')
     """
-    return _make(_NAMED, name, parameters)
+    known = name
+    if isinstance(name, str) and name not in _NAMED:
+        lower = name.lower()
+        if lower in _FORMULAS and not parameters:
+            return from_formula(_FORMULAS[lower])
+        known = _ALIASES.get(lower, lower if lower in _NAMED else name)
+    return _make(_NAMED, known, parameters)
 
 
 def from_dict(data: Mapping[str, Any]) -> Activation:
@@ -104,22 +122,57 @@ def _read(data: Mapping[str, Any]) -> Activation:
     return _make(_NAMED | _STORED, data["name"], data.get("parameters", {}))
 
 
-def as_activation(value: str | Activation) -> Activation:
-    """Accept a name or an activation.
+def as_activation(value: Any) -> Activation:
+    """Accept a name, an activation, or a function or module of NumPy or PyTorch known by its name.
 
     Examples
     --------
     >>> as_activation("tanh"), as_activation(named("tanh"))
     (<activation tanh>, <activation tanh>)
+    >>> import numpy as np, torch
+    >>> as_activation(np.tanh), as_activation(torch.nn.LeakyReLU(0.2))
+    (<activation tanh>, <activation leaky_relu(positive_slope=1, negative_slope=0.2)>)
     """
     if isinstance(value, Activation):
         return value
     if isinstance(value, str):
         return named(value)
+    if (found := _of_library(value)) is not None:
+        return found
     raise checks.refusal(
         "activation", "a model", "be a name or an Activation", repr(value),
         "For a Python function use notsodeep.activations.from_function.",
     )  # fmt: skip
+
+
+def _of_library(value: Any) -> Activation | None:
+    """Return the activation that a function or a module of NumPy or PyTorch computes, if known."""
+    function = getattr(value, "__name__", None)
+    home = str(getattr(value if function else type(value), "__module__", "")).split(".")[0]
+    if home not in ("numpy", "torch"):
+        return None
+    name = (function or type(value).__name__).lower()
+    parameters = {}
+    match name:
+        case "leakyrelu":
+            parameters = {"negative_slope": value.negative_slope}
+        case "elu":
+            parameters = {} if function else {"alpha": value.alpha}
+        case "gelu" if not function and value.approximate != "none":
+            return None  # another function
+        case "softplus" if not function and value.beta != 1:
+            return None
+        case "hardtanh" if not function and value.max_val != -value.min_val:
+            return None
+        case "hardtanh" if not function:
+            parameters = {"clip": value.max_val}
+        case "sin" | "cos" | "arctan" | "erf" | "tanh" | "relu" | "gelu" | "elu" | "softplus":
+            pass
+        case "silu" | "mish" | "sigmoid" | "identity" | "abs" | "absolute" | "hardtanh":
+            name = "abs" if name == "absolute" else name
+        case _:
+            return None
+    return named(name, **parameters)
 
 
 def _make(

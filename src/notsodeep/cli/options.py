@@ -48,6 +48,7 @@ KernelOption = Annotated[
     str,
     typer.Option(
         help="conjugate (ck, nngp) or tangent (ntk).",
+        callback=lambda value: _kernel(value),
         autocompletion=lambda: ["conjugate", "tangent"],
     ),
 ]
@@ -77,6 +78,12 @@ def _activations() -> list[str]:
     from notsodeep.activations import names
 
     return names()
+
+
+def _kernel(value: str) -> str:
+    from notsodeep.models import kernel_name
+
+    return kernel_name(value, "kernel")
 
 
 def _families() -> list[str]:

@@ -19,6 +19,7 @@ from notsodeep.data import Dataset
 from notsodeep.data.preprocessing import PreprocessingKind
 from notsodeep.files.run_directory import RunRecord
 from notsodeep.models import Convention, ConvolutionalEquilibrium, DeepEquilibrium, KernelName
+from notsodeep.models.kernel_kind import kernel_name
 from notsodeep.trained.cell import EquilibriumCell, FunctionCell
 
 if TYPE_CHECKING:
@@ -238,7 +239,7 @@ def compile(
     settings = CompileSettings(
         model,
         family=family,
-        kernel=kernel,
+        kernel=kernel_name(kernel, "kernel of compile"),
         convention=convention,
         refine=bool(refine),
         width=(32 if images else 1024) if width is None else width,

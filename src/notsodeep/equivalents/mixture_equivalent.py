@@ -78,7 +78,7 @@ def equivalent(
     True
     """
     owner = "equivalent"
-    checked_choice(model, kernel, convention, owner)
+    kernel = checked_choice(model, kernel, convention, owner)
     rows = checks.samples(X, "X", owner)
     n, p = rows.shape
     if min(n, p) < 2:

@@ -100,7 +100,7 @@ def sphere_equivalent(
     (0.07091, 0.89337, 0.05688, 0.03571)
     """
     owner = "sphere_equivalent"
-    checked_choice(model, kernel, convention, owner)
+    kernel = checked_choice(model, kernel, convention, owner)
     rows = checks.unit_rows(X, "X", owner)
     n, d = rows.shape
     if min(n, d) < 2:
@@ -120,7 +120,7 @@ def sphere_coefficients(
 ) -> SphereCoefficients:
     """Compute α, β and μ of `sphere_equivalent` for points on the sphere of R^dimension."""
     owner = "sphere_coefficients"
-    checked_choice(model, kernel, convention, owner)
+    kernel = checked_choice(model, kernel, convention, owner)
     checks.integer_at_least(dimension, 2, "dimension", owner)
     if isinstance(model, ExplicitNetwork):
         g = _explicit(model, kernel)

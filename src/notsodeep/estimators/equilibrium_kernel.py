@@ -17,7 +17,7 @@ from notsodeep.estimators.kernel_matrices import (
     kernel_matrix,
     log_sigma_derivative,
 )
-from notsodeep.models import Convention, DeepEquilibrium, KernelName
+from notsodeep.models import Convention, DeepEquilibrium, KernelName, kernel_name
 
 
 class EquilibriumKernel(Kernel):  # type: ignore[misc]  # scikit-learn has no types
@@ -127,7 +127,7 @@ class EquilibriumKernel(Kernel):  # type: ignore[misc]  # scikit-learn has no ty
         return checked_model(self.activation, self.sigma_a2, self.kernel, self.convention, owner)
 
     def _choice(self) -> dict[str, Any]:
-        return {"kernel": self.kernel, "convention": self.convention}
+        return {"kernel": kernel_name(self.kernel, "kernel"), "convention": self.convention}
 
     def __repr__(self) -> str:
         name = type(self).__name__

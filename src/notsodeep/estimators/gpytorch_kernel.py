@@ -24,7 +24,7 @@ from notsodeep.estimators.kernel_matrices import (
     kernel_matrix,
     log_sigma_derivative,
 )
-from notsodeep.models import Convention, DeepEquilibrium, KernelName
+from notsodeep.models import Convention, DeepEquilibrium, KernelName, kernel_name
 
 with warnings.catch_warnings():
     # While it is imported it uses a part of torch that newer releases want to drop.
@@ -74,7 +74,10 @@ class GPyTorchEquilibriumKernel(Kernel):  # type: ignore[misc]  # gpytorch has n
         super().__init__(**options)
         owner = type(self).__name__
         self._model = checked_model(activation, sigma_a2, kernel, convention, owner)
-        self._choice: dict[str, Any] = {"kernel": kernel, "convention": convention}
+        self._choice: dict[str, Any] = {
+            "kernel": kernel_name(kernel, "kernel"),
+            "convention": convention,
+        }
         low, high = sigma_a2_bounds
         _strictly_between(sigma_a2, low, high, "sigma_a2", owner)
         self.register_parameter(

@@ -18,6 +18,7 @@ from notsodeep.models import (
     KernelModel,
     KernelName,
     checked_choice,
+    kernel_name,
 )
 
 
@@ -37,7 +38,7 @@ def given_model(
     if not isinstance(model, ConvolutionalModel):
         checked_choice(model, kernel, convention, owner)
         return cast(KernelModel, model)
-    checks.known_name(kernel, get_args(KernelName), f"kernel of {owner}")
+    kernel_name(kernel, f"kernel of {owner}")
     checks.known_name(convention, get_args(Convention), f"convention of {owner}")
     if centred:
         requirement = "be False for a convolutional model, whose pixels have many scales"

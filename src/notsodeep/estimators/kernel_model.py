@@ -36,6 +36,7 @@ from notsodeep.models import (
     ExplicitNetwork,
     KernelModel,
     KernelName,
+    kernel_name,
 )
 
 RULES: dict[str, Score] = {"gcv": "generalised_cross_validation", "loo": "leave_one_out"}
@@ -294,7 +295,7 @@ class EquilibriumKernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-lea
         )
 
     def _choice(self) -> dict[str, Any]:
-        return {"kernel": self.kernel, "convention": self.convention}
+        return {"kernel": kernel_name(self.kernel, "kernel"), "convention": self.convention}
 
 
 def _ridge_or_rule(value: object, rules: Iterable[str], owner: str) -> float | str:

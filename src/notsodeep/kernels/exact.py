@@ -20,6 +20,7 @@ from notsodeep.models import (
     KernelModel,
     KernelName,
     checked_choice,
+    kernel_name,
 )
 from notsodeep.progress import progress_bar
 from notsodeep.records import Plotted
@@ -184,8 +185,8 @@ def kernel(
     array([[1.25    , 0.720711],
            [0.720711, 1.25    ]])
     """
-    checks.known_name(kind, get_args(KernelName), "kind of kernel")
-    compute = conjugate_kernel if kind == "conjugate" else tangent_kernel
+    named = kernel_name(kind, "kind of kernel")
+    compute = conjugate_kernel if named == "conjugate" else tangent_kernel
     result = compute(model, X, Y, convention=convention, dtype=dtype, out=out)
     # Not imported for this: who has a tensor has torch.
     torch = sys.modules.get("torch")

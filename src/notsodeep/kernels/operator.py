@@ -32,7 +32,7 @@ from notsodeep.kernels.tiled_operator import (
     parts_in_batches,
     tile_parts,
 )
-from notsodeep.models import Convention, KernelModel, KernelName
+from notsodeep.models import Convention, KernelModel, KernelName, kernel_name
 from notsodeep.threads import thread_count
 
 FloatArray = NDArray[np.float64]
@@ -109,14 +109,13 @@ class KernelOperator(TiledOperator):
         cache_directory: str | PathLike[str] | None = None,
     ) -> None:
         owner = "KernelOperator"
-        kernels = get_args(KernelName)
-        checks.known_name(kernel, kernels, f"kernel of {owner}")
+        kernel = kernel_name(kernel, f"kernel of {owner}")
         checks.known_name(cache, get_args(Cache), f"cache of {owner}")
         self._memory = _memory_budget(memory, _LEAST, owner)
         self._plan = checked_plan(model, X, Y, convention, owner, kernel)
         self.model, self.kernel, self.convention = model, kernel, convention
         self._symmetric = Y is None
-        self._which = kernels.index(kernel)
+        self._which = get_args(KernelName).index(kernel)
         # A tile takes half of the memory at most; not less for more threads, so that their number
         # does not change the result.
         side = math.isqrt(self._memory // (2 * _PAIR)) // PADDING * PADDING

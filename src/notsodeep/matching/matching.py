@@ -30,6 +30,7 @@ from notsodeep.models import (
     DeepEquilibrium,
     KernelName,
     checked_choice,
+    kernel_name,
     require_varying,
 )
 
@@ -119,6 +120,7 @@ def match(
     {'positive_slope': 0.9341, 'negative_slope': -0.0165}
     """
     owner = "match"
+    kernel = kernel_name(kernel, f"kernel of {owner}")
     if isinstance(deq, ConvolutionalEquilibrium):
         others = (tau0, sphere, measured, data, layers, degree, start)
         if X is None or any(value is not None for value in others):

@@ -17,6 +17,7 @@ from notsodeep.models.kernel_kind import (
     KernelName,
     Model,
     checked_choice,
+    kernel_name,
 )
 from notsodeep.models.monotone import MonotoneEquilibrium
 from notsodeep.models.varying_activations import require_varying
@@ -40,5 +41,6 @@ __all__ = [
     "analyse_weights",
     "checked_choice",
     "conditions",
+    "kernel_name",
     "require_varying",
 ]

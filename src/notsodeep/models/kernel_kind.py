@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal, cast, get_args
 
 from notsodeep import checks
 from notsodeep.models.convolutional import ConvolutionalModel
@@ -18,12 +18,27 @@ KernelName = Literal["conjugate", "tangent"]
 Convention = Literal["preactivation", "feature"]
 
 
-def checked_choice(model: object, kernel: str, convention: str, owner: str) -> None:
-    """Refuse what is not a model, a kernel or a convention."""
+_ALIASES = {"ck": "conjugate", "nngp": "conjugate", "ntk": "tangent"}
+
+
+def kernel_name(value: str, what: str) -> KernelName:
+    """Return the kernel that is meant: by its name, or as "ck", "nngp" or "ntk" in any case.
+
+    Examples
+    --------
+    >>> kernel_name("NTK", "kernel"), kernel_name("conjugate", "kernel")
+    ('tangent', 'conjugate')
+    """
+    name = _ALIASES.get(value.lower(), value) if isinstance(value, str) else value
+    return cast(KernelName, checks.known_name(name, get_args(KernelName), what))
+
+
+def checked_choice(model: object, kernel: str, convention: str, owner: str) -> KernelName:
+    """Reject what is not a model, a kernel or a convention; return the kernel by its name."""
     if not isinstance(model, Model):
         requirement = "be a DeepEquilibrium or an ExplicitNetwork (or a MonotoneEquilibrium)"
         raise checks.refusal("model", owner, requirement, repr(model))
-    checks.known_name(kernel, get_args(KernelName), f"kernel of {owner}")
+    kernel = kernel_name(kernel, f"kernel of {owner}")
     checks.known_name(convention, get_args(Convention), f"convention of {owner}")
     if isinstance(model, MonotoneEquilibrium) and (kernel, convention) == (
         "tangent",
@@ -32,3 +47,4 @@ def checked_choice(model: object, kernel: str, convention: str, owner: str) -> N
         remedy = "Use convention='feature'."
         requirement = "be 'feature' for the tangent kernel of a monotone network"
         raise checks.refusal("convention", owner, requirement, convention, remedy)
+    return kernel

@@ -14,7 +14,7 @@ from notsodeep.equivalents import Coefficients
 from notsodeep.equivalents import coefficients as coefficients_of
 from notsodeep.errors import InvalidInput
 from notsodeep.kernels import kernel as exact_kernel
-from notsodeep.models import Convention, KernelName
+from notsodeep.models import Convention, kernel_name
 from notsodeep.prediction import filters
 from notsodeep.prediction.problem import Problem
 from notsodeep.prediction.resolvent import Ensemble
@@ -80,7 +80,7 @@ class Task:
     ) -> Task:
         """Check what is said of the network, and compute its tables."""
         owner = problem.owner
-        checks.known_name(kernel, get_args(KernelName), f"kernel of {owner}")
+        kernel = kernel_name(kernel, f"kernel of {owner}")
         checks.known_name(convention, get_args(Convention), f"convention of {owner}")
         checks.known_name(tables, get_args(TableName), f"tables of {owner}")
         if coefficients is not None:
