@@ -9,7 +9,13 @@ from numpy.typing import ArrayLike
 
 from notsodeep import checks
 from notsodeep.data import MixtureStatistics
-from notsodeep.models import Conditions, ConvolutionalEquilibrium, DeepEquilibrium, Verdict
+from notsodeep.models import (
+    Conditions,
+    ConvolutionalEquilibrium,
+    DeepEquilibrium,
+    MonotoneEquilibrium,
+    Verdict,
+)
 from notsodeep.models import conditions as model_conditions
 
 # The theorems speak of orders of growth.  One sample shows sizes only, so each bound below is a
@@ -21,7 +27,7 @@ _GAUSSIAN = 2.0
 
 
 def conditions(
-    deq: DeepEquilibrium | ConvolutionalEquilibrium,
+    deq: DeepEquilibrium | ConvolutionalEquilibrium | MonotoneEquilibrium,
     tau0: float | None = None,
     *,
     X: ArrayLike | None = None,
@@ -37,7 +43,7 @@ def conditions(
 
     Parameters
     ----------
-    deq : DeepEquilibrium or ConvolutionalEquilibrium
+    deq : DeepEquilibrium, ConvolutionalEquilibrium or MonotoneEquilibrium
         About a convolution the theory has no assumption on data but the scale of pixels.
     tau0 : float, optional
         √(tr C°/p); that of `stats`, else the root mean squared norm of X, else 1.  Of images, the
@@ -57,8 +63,8 @@ def conditions(
         if tau0 is None:
             tau0 = 1.0 if X is None else deq.pixel_scale(deq.rows(X, "X", owner))
         return model_conditions(deq, tau0)
-    if not isinstance(deq, DeepEquilibrium):
-        raise checks.refusal("deq", owner, "be a DeepEquilibrium", repr(deq))
+    if not isinstance(deq, DeepEquilibrium | MonotoneEquilibrium):
+        raise checks.refusal("deq", owner, "be a DEQ", repr(deq))
     rows = None if X is None else checks.samples(X, "X", owner)
     if rows is not None and stats is not None:
         theirs = (len(stats.psi), stats.means.shape[1])

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from notsodeep import checks
-from notsodeep.activations import Activation, PiecewiseLinear, scaled, with_skip
+from notsodeep.activations import Activation, scaled, with_skip
 from notsodeep.errors import NotConverged
 from notsodeep.models import (
     Convention,
@@ -187,8 +187,10 @@ def equilibrium_draw(
     Returns
     -------
     callable
-        For `monte_carlo`; gives one kernel, "conjugate".  It raises `NotConverged`, with the record
-        of the iteration and its relative residual, for networks without a stable fixed point.
+        For `monte_carlo`; gives one kernel, "conjugate", and of a monotone network "tangent" too
+        (`notsodeep.networks.torch_draw` has it for the others).  It raises `NotConverged`, with the
+        record of the iteration and its relative residual, for networks without a stable fixed
+        point.
 
     Examples
     --------
@@ -343,31 +345,59 @@ def _draw_monotone(
     generator: np.random.Generator,
     X: FloatArray,
 ) -> dict[str, FloatArray]:
-    """Draw one monotone network; a damped iteration finds its only fixed point."""
+    """Draw one monotone network: Peaceman–Rachford splitting finds its only fixed point.
+
+    With F = φ⁻¹ − I and G = I − W the fixed point is 0 ∈ F(y) + Gy − h.  Both resolvents are
+    cheap, that of F entry by entry, and the iteration converges for every step α; 1/√(μ‖G‖) is
+    the best for a symmetric G.
+    """
     if convention == "preactivation":
         requirement = "be 'feature' for draws of a monotone network"
         raise checks.refusal("convention", "equilibrium_draw", requirement, convention)
-    if not isinstance(model.activation, PiecewiseLinear):
-        requirement = "have a piecewise-linear activation for draws of a monotone network"
-        raise checks.refusal("deq", "equilibrium_draw", requirement, str(model.activation))
     A, B = (math.sqrt(v / m) * entries(generator, (m, m)) for v in (model.symmetric, model.skew))
     W = (1.0 - model.monotonicity) * np.eye(m) - A.T @ A + B - B.T
     drive = math.sqrt(model.inject) * (X @ entries(generator, (X.shape[1], m)))
     drive = drive + math.sqrt(model.bias) * entries(generator, (1, m))
-    # Forward–backward splitting converges for steps below 2μ/‖I − W‖².
-    step = min(1.0, model.monotonicity / float(np.linalg.norm(np.eye(m) - W, 2)) ** 2)
+    G = np.eye(m) - W
+    step = 1.0 / math.sqrt(model.monotonicity * float(np.linalg.norm(G, 2)))
+    inverse = np.linalg.inv(np.eye(m) + step * G).T
+    # R(s) = y with y = φ((s − (1 − α)y)/α).
+    resolvent = with_skip(scaled(model.activation, 1.0, 1.0 / step), step - 1.0)
 
-    def turn(units: FloatArray) -> FloatArray:
-        field = units + step * (units @ W.T + drive - units)
-        return _proximal(model.activation, field, step)
+    def turn(s: FloatArray) -> FloatArray:
+        reflected = 2.0 * resolvent(s) - s
+        return np.asarray(2.0 * (reflected + step * drive) @ inverse - reflected)
 
-    units = _settle(turn, np.zeros((len(X), m)), tolerance * step, max_steps * 10, str(model))
-    return {"conjugate": units @ units.T / m}
+    start = np.zeros((len(X), m))
+    units = np.asarray(resolvent(_settle(turn, start, tolerance, max_steps, str(model))))
+    tangent = _monotone_tangent(model, A, W, units, drive, X, generator.standard_normal(m))
+    return {"conjugate": units @ units.T / m, "tangent": tangent}
 
 
-def _proximal(activation: Activation, field: FloatArray, step: float) -> FloatArray:
-    """Return the resolvent of a step: y with y = φ((field − (1 − step)·y)/step)."""
-    return np.asarray(with_skip(scaled(activation, 1.0, 1.0 / step), step - 1.0)(field))
+def _monotone_tangent(
+    model: MonotoneEquilibrium,
+    A: FloatArray,
+    W: FloatArray,
+    units: FloatArray,
+    drive: FloatArray,
+    X: FloatArray,
+    readout: FloatArray,
+) -> FloatArray:
+    """Gram matrix of the gradients of f = aᵀy/√m by all parameters, drawn with variance one.
+
+    With g = φ′(I − Wᵀφ′)⁻¹a/√m, df = gᵀ(dW y + dh), and dW = −dAᵀA − AᵀdA + dB − dBᵀ.
+    """
+    m = len(W)
+    slopes = model.activation.derivative(units @ W.T + drive)
+    adjoint = np.stack([d * np.linalg.solve(np.eye(m) - W.T * d, readout) for d in slopes])
+    adjoint /= math.sqrt(m)
+    gg, yy, gy = adjoint @ adjoint.T, units @ units.T, adjoint @ units.T
+    Ag, Ay = adjoint @ A.T, units @ A.T
+    cross = (Ag @ Ay.T) * gy.T
+    of_A = (Ay @ Ay.T) * gg + (Ag @ Ag.T) * yy + cross + cross.T
+    of_B = 2.0 * (gg * yy - gy * gy.T)
+    of_input = (model.inject * (X @ X.T) + model.bias) * gg
+    return np.asarray(yy / m + (model.symmetric * of_A + model.skew * of_B) / m + of_input)
 
 
 def _settle(

@@ -16,7 +16,7 @@ import numpy as np
 from notsodeep import checks
 from notsodeep.activations import Activation
 from notsodeep.checks import refusal
-from notsodeep.errors import NotIntegrable, QuadratureError
+from notsodeep.errors import NotConverged, NotIntegrable, QuadratureError
 from notsodeep.models.cell import (
     Dense,
     Variances,
@@ -26,6 +26,7 @@ from notsodeep.models.cell import (
 )
 from notsodeep.models.convolutional import LEAST_PIXEL, ConvolutionalEquilibrium
 from notsodeep.models.equilibrium import DeepEquilibrium
+from notsodeep.models.monotone import MonotoneEquilibrium
 from notsodeep.records import Plotted, Record
 
 
@@ -113,12 +114,14 @@ class Conditions(Plotted):
         return cls(tuple(map(Verdict.from_dict, forms)))
 
 
-def conditions(deq: DeepEquilibrium | ConvolutionalEquilibrium, tau0: float = 1.0) -> Conditions:
+def conditions(
+    deq: DeepEquilibrium | ConvolutionalEquilibrium | MonotoneEquilibrium, tau0: float = 1.0
+) -> Conditions:
     """Judge whether the theory's assumptions hold for a DEQ on data of scale tau0.
 
     Parameters
     ----------
-    deq : DeepEquilibrium or ConvolutionalEquilibrium
+    deq : DeepEquilibrium, ConvolutionalEquilibrium or MonotoneEquilibrium
         Of a convolution the dense cell with its variances is judged, and the scale of pixels.
     tau0 : float, default 1
         √(tr C°/p), the scale of the data; of images, the root mean squared norm of a pixel.
@@ -135,6 +138,9 @@ def conditions(deq: DeepEquilibrium | ConvolutionalEquilibrium, tau0: float = 1.
     """
     if isinstance(deq, ConvolutionalEquilibrium):
         return Conditions((*conditions(deq.dense, tau0), _pixel_scale(deq, tau0)))
+    if isinstance(deq, MonotoneEquilibrium):
+        scale = checks.data_scale(tau0, "tau0", "conditions")
+        return Conditions(tuple(_monotone_verdicts(deq, scale)))
     if not deq.is_vanilla:
         return Conditions(tuple(_cell_verdicts(deq, checks.data_scale(tau0, "tau0", "conditions"))))
     solution = deq.solve_tau_star(tau0, raises=False)
@@ -231,6 +237,51 @@ def _cell_verdicts(deq: DeepEquilibrium, tau0: float) -> Iterator[Verdict]:
         ),
         0.0,
         "a centred cell has an equivalent with four coefficients, any other one with seven",
+    )
+
+
+def _monotone_verdicts(model: MonotoneEquilibrium, tau0: float) -> Iterator[Verdict]:
+    """Judge a monotone network, for inputs with ‖x‖² = τ0²."""
+    yield Verdict(
+        "monotone weights",
+        True,
+        "I − W ⪰ μ > 0",
+        model.monotonicity,
+        0.0,
+        "the fixed point exists and is unique at every width",
+    )
+    try:
+        scale = float(model.scales(np.array([tau0**2]))[0])
+    except NotConverged:
+        scale = math.nan
+    yield Verdict(
+        "existence of q",
+        not math.isnan(scale),
+        "q = (2b² + r²) E y² + u τ0² + c",
+        scale**2,
+        scale**2,
+        "the features have a finite variance",
+    )
+    if math.isnan(scale):
+        return
+    response = model.response(scale)
+    slopes = float(response.activation.moments(scale).slope_square)
+    radius = (2.0 * model.skew + response.coupling**2) * slopes
+    yield Verdict(
+        "finite tangent kernel",
+        radius < 1.0,
+        "(2b² + r²) E y′² < 1",
+        radius,
+        1.0,
+        "the equations of pairs contract, and the tangent kernel is finite",
+    )
+    yield Verdict(
+        "proof of the limit",
+        None,
+        "cavity method",
+        math.nan,
+        math.nan,
+        "the limit is confirmed by simulation; no published theorem covers it",
     )
 
 
