@@ -15,7 +15,7 @@ EXTRAS = {
     "cli": ("jinja2", "rich", "typer"),
     "cluster": ("dask", "distributed", "zarr"),
     "gpytorch": ("gpytorch",),
-    "onnx": ("onnx",),
+    "onnx": ("onnx", "onnxruntime"),
     "plot": ("matplotlib",),
     "torch": ("torch",),
     "torchmetrics": ("torchmetrics",),

@@ -36,6 +36,8 @@ class GraphBuilder:
     ----------
     opset : int
         Version of the operators.
+    dtype : type
+        Of numbers that are written as constants.
 
     Attributes
     ----------
@@ -43,21 +45,21 @@ class GraphBuilder:
     constants : dict of str to ndarray
     """
 
-    def __init__(self, opset: int) -> None:
-        self.opset = opset
+    def __init__(self, opset: int, dtype: type[np.float32] | type[np.float64] = np.float32) -> None:
+        self.opset, self.dtype = opset, dtype
         self.nodes: list[Any] = []
         self.constants: dict[str, NDArray[Any]] = {}
         self._numbers: Iterator[int] = itertools.count()
 
     def loop_body(self) -> GraphBuilder:
         """Return the graph inside a loop: it sees all names here, and keeps its constants here."""
-        body = GraphBuilder(self.opset)
+        body = GraphBuilder(self.opset, self.dtype)
         body.constants, body._numbers = self.constants, self._numbers
         return body
 
     def constant(self, value: float | NDArray[Any], name: str = "constant") -> str:
-        """Return the name of a constant: a float32 scalar, or an array in its own dtype."""
-        array = np.float32(value) if isinstance(value, int | float) else value
+        """Return the name of a constant: a scalar, or an array in its own dtype."""
+        array = self.dtype(value) if isinstance(value, int | float) else value
         label = self._name(name)
         self.constants[label] = np.asarray(array)
         return label
@@ -90,7 +92,7 @@ class GraphBuilder:
 
 
 def apply_activation(graph: GraphBuilder, activation: Activation, x: str) -> str:
-    """Append the nodes of φ(x), elementwise in float32; return the name of the result.
+    """Append the nodes of φ(x), elementwise; return the name of the result.
 
     Raises
     ------

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -140,6 +142,12 @@ class HybridEquilibrium(nn.Module):
         self.last_record = HybridRecord(len(x), tuple(after), steps, uncertified)
         return batch.scores
 
+    def write_onnx(self, path: str | os.PathLike[str], **options: Any) -> None:
+        """Write the hybrid as an ONNX file; see `notsodeep.trained.hybrid_onnx.write_hybrid`."""
+        from notsodeep.trained.hybrid_onnx import write_hybrid
+
+        write_hybrid(self, path, **options)
+
     def _solve_rest(self, batch: _Batch, t: Tensor) -> int:
         """Solve the rows that are left; return how many converged without a certificate."""
         method = self.splitting
@@ -178,9 +186,9 @@ def _without_memory(choice: MethodChoice, margin: Margin) -> tuple[MethodName, f
     """Return a method whose rows depend on no earlier steps, so that they can leave."""
     if choice.method in ("peaceman_rachford", "forward_backward", "plain"):
         return choice.method, choice.step
-    if margin.slopes.monotone:
-        return "peaceman_rachford", 2.0 / margin.lipschitz
-    return "plain", margin.beta
+    if margin.norm * margin.slopes.largest < 1.0 or not margin.slopes.monotone:
+        return "plain", margin.beta  # converges, and needs no resolvent
+    return "peaceman_rachford", 2.0 / margin.lipschitz
 
 
 class _Batch:
