@@ -15,21 +15,40 @@ from notsodeep.data import Dataset, Preprocessing, load
 from notsodeep.errors import InvalidInput, UnknownName
 
 torch = pytest.importorskip("torch")
+pytest.importorskip("typer")
+
+from typer.testing import CliRunner, Result  # noqa: E402
+
+from notsodeep.cli.main import app  # noqa: E402
 
 MODEL = equilibrium(weight=0.2, inject=0.8, bias=0.0, image_shape=(8, 8))
 DIGITS = load("digits", samples=200, test_samples=100, rng=0)
 SMALL = {"family": "leaky_relu", "width": 8, "seeds": 2, "tolerance": 1e-4}
 
 
+RELU = "relu weight=.2 inject=.8 size=3 padding=circular"
+
+
+def command(*arguments: object) -> Result:
+    return CliRunner().invoke(app, list(map(str, arguments)))
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Compile digits by the command line."""
     place = tmp_path_factory.mktemp("compiled") / "run"
-    nsd.compile(MODEL, DIGITS, out=place, **SMALL)
+    done = command(
+        "compile", "--convolution", RELU, "--data", "digits", "--samples", 200,
+        "--test-samples", 100, "--family", "leaky_relu", "--width", 8, "--seeds", 2,
+        "--tolerance", 1e-4, "--out", place,
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
     return place
 
 
 def test_compiled_digits(run: Path) -> None:
     compiled = nsd.load(run)
+    assert compiled.settings.deq == MODEL
     assert isinstance(compiled.match, nsd.matching.ConvolutionalMatch)
     assert compiled.certificate.matched.relative_gap < 0.02
     assert compiled.certificate.unmatched.relative_gap > 0.1
@@ -90,3 +109,40 @@ def test_bad_input(change: dict[str, object], message: str) -> None:
     options = {"model": MODEL, **SMALL, **change}
     with pytest.raises(InvalidInput, match=message):
         nsd.compile(X=DIGITS, **options)
+
+
+def test_kernel_command(tmp_path: Path) -> None:
+    out = tmp_path / "kernel.npy"
+    done = command(
+        "kernel", "--convolution", "tanh weight=.2 inject=.8 size=5", "--image-shape", "8x8",
+        "--pooling", 2, "--samples", 20, "--out", out,
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    X = load("digits", samples=20, preprocessing="pixels", rng=0).X
+    layer = nsd.Convolution("tanh", weight=0.2, inject=0.8, size=5)
+    model = nsd.ConvolutionalEquilibrium([layer], (8, 8), 2)
+    exact = nsd.conjugate_kernel(model, X, convention="feature")
+    np.testing.assert_allclose(np.load(out), exact, rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["kernel", "--convolution", RELU, "--image-shape", "8 by 8"], "like 28x28"),
+        (["kernel", "--convolution", RELU, "--image-shape", "4x16"], "must be that of digits"),
+        (["kernel", "--convolution", "relu weight=.2 inject=.8 size=two"], "size"),
+        (["match", "--convolution", RELU], "give --data"),
+        (["compile", "--convolution", RELU, "--sigma-a2", ".3"], "--sigma-a2"),
+        (["compile", "--pooling", "3"], "--convolution"),
+    ],
+)
+def test_bad_commands(arguments: list[str], message: str) -> None:
+    done = command(*arguments)
+    assert done.exit_code != 0
+    assert message in str(done.exception)
+
+
+def test_hours_need_a_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("notsodeep.cli.images._HOURS", 1e-9)
+    asked = ("kernel", "--convolution", RELU, "--samples", 20, "--out", "never.npy")
+    assert "--yes" in str(command(*asked).exception)

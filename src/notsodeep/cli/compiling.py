@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,15 @@ from notsodeep.cli.given_networks import (
     ZooOption,
     compile_given,
     reject_options,
+)
+from notsodeep.cli.images import (
+    OF_IMAGES,
+    ConvolutionOption,
+    ImageShapeOption,
+    PoolingOption,
+    YesOption,
+    load_images,
+    require_patience,
 )
 from notsodeep.cli.options import (
     ConfigOption,
@@ -36,10 +45,15 @@ from notsodeep.cli.options import (
     say,
 )
 
+if TYPE_CHECKING:
+    from notsodeep.models import ConvolutionalEquilibrium, DeepEquilibrium
+
 OF_GIVEN_NETWORKS = ("input_shift", "input_scale", "fetch", "layers")
 OF_RANDOM_DEQS = (
     "sigma_a2",
     "kink",
+    "convolution",
+    *OF_IMAGES,
     "family",
     "kernel",
     "convention",
@@ -61,6 +75,9 @@ def compile_command(
     ] = None,
     sigma_a2: SigmaOption = 0.2,
     kink: KinkOption = None,
+    convolution: ConvolutionOption = None,
+    image_shape: ImageShapeOption = None,
+    pooling: PoolingOption = "flatten",
     model: ModelOption = None,
     zoo: ZooOption = None,
     input_shift: ShiftOption = None,
@@ -99,6 +116,7 @@ def compile_command(
     gap_limit: Annotated[float, typer.Option(help="Largest kernel gap to pass.")] = 0.05,
     accuracy_limit: Annotated[float, typer.Option(help="Largest accuracy loss, in points.")] = 0.5,
     out: Annotated[Path, typer.Option(help="Directory of the results.")] = Path("runs/compile"),
+    yes: YesOption = False,
     force: ForceOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -110,11 +128,14 @@ def compile_command(
     was trained, --model or --zoo, explicit layers are fitted to its own states instead.
 
     Example: notsodeep compile --activation relu --sigma-a2 0.2 --data digits --out runs/relu
+
+    For images: notsodeep compile --convolution "relu weight=.2 inject=.8 size=3" --data digits
     """
     given = model is not None or zoo is not None
     needed = ["torch"] if given or train == "all" else []
     extras.require("notsodeep compile", "jinja2", "matplotlib", *needed)
     from notsodeep.compilation.dispatch import compile as compile_model
+    from notsodeep.compilation.random_deq import CERTIFIED
     from notsodeep.compilation.record import Compilation
     from notsodeep.compilation.verdict import certified_rows
     from notsodeep.data import load
@@ -136,9 +157,18 @@ def compile_command(
         )
         return
     reject_options(context, OF_GIVEN_NETWORKS, "go with --model or --zoo")
-    deq = equilibrium(activation or "relu", sigma_a2, kink)
-    say(f"loading {data}")
-    rows = load(data, samples=samples, test_samples=test_samples, rng=seed)
+    deq: DeepEquilibrium | ConvolutionalEquilibrium
+    if convolution:
+        dense = ("activation", "sigma_a2", "kink")
+        reject_options(context, dense, "describe a dense DEQ, and not --convolution")
+        described = convolution, image_shape, pooling
+        deq, rows = load_images(*described, data, samples, test_samples, seed)
+        require_patience(deq, rows, CERTIFIED, yes)
+    else:
+        reject_options(context, OF_IMAGES, "go with --convolution")
+        deq = equilibrium(activation or "relu", sigma_a2, kink)
+        say(f"loading {data}")
+        rows = load(data, samples=samples, test_samples=test_samples, rng=seed)
     # Training of all weights has bars of its own.
     with resumable(out), counted(bar=train == "readout") as progress:
         compiled = compile_model(

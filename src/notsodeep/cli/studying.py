@@ -8,6 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from notsodeep.cli.images import (
+    ConvolutionOption,
+    ImageShapeOption,
+    PoolingOption,
+    YesOption,
+    load_images,
+    require_patience,
+)
 from notsodeep.cli.options import (
     ActivationOption,
     CellOption,
@@ -33,7 +41,7 @@ from notsodeep.errors import InvalidInput
 
 if TYPE_CHECKING:
     from notsodeep.data import Dataset
-    from notsodeep.models import DeepEquilibrium
+    from notsodeep.models import ConvolutionalEquilibrium, DeepEquilibrium, KernelModel
 
 SamplesOption = Annotated[int | None, typer.Option(help="Training samples to use.")]
 
@@ -44,6 +52,9 @@ def match_command(
     kink: KinkOption = None,
     layer: LayerOption = None,
     cell: CellOption = None,
+    convolution: ConvolutionOption = None,
+    image_shape: ImageShapeOption = None,
+    pooling: PoolingOption = "flatten",
     tau0: Annotated[float | None, typer.Option(help="Scale of the data; 1 by default.")] = None,
     data: Annotated[str | None, typer.Option(help="Match on a data set instead.")] = None,
     samples: SamplesOption = 600,
@@ -73,15 +84,24 @@ def match_command(
             "instance, or leave --layers out."
         )
     place: dict[str, Any] = {"tau0": 1.0 if tau0 is None else tau0}
+    deq: DeepEquilibrium | ConvolutionalEquilibrium
     with new_file(out, force):
-        if data is not None:
+        if convolution:
+            if data is None or tau0 is not None:
+                raise InvalidInput("A --convolution is matched on images: give --data, not --tau0.")
+            described = convolution, image_shape, pooling
+            deq, rows = load_images(*described, data, samples, None, seed)
+            place = {"X": rows.X}
+        else:
+            deq = equilibrium(activation, sigma_a2, kink, layer, cell)
+        if data is not None and not convolution:
             if tau0 is not None:
                 raise InvalidInput("tau0 of match must be left out with --data, which has its own.")
             say(f"loading {data}")
             place = {"X": load(data, samples=samples, rng=seed).X}
         say("matching")
         found = match(
-            equilibrium(activation, sigma_a2, kink, layer, cell),
+            deq,
             family=family if family == "auto" else named(family, layers=layers),
             kernel=kernel,  # type: ignore[arg-type]  # checked inside
             convention=convention,  # type: ignore[arg-type]
@@ -105,6 +125,9 @@ def kernel_command(
     kink: KinkOption = None,
     layer: LayerOption = None,
     cell: CellOption = None,
+    convolution: ConvolutionOption = None,
+    image_shape: ImageShapeOption = None,
+    pooling: PoolingOption = "flatten",
     data: DataOption = "digits",
     samples: SamplesOption = None,
     kernel: KernelOption = "conjugate",
@@ -119,6 +142,7 @@ def kernel_command(
     verify: Annotated[
         bool, typer.Option(help="Check every stored block, and compute damaged ones again.")
     ] = False,
+    yes: YesOption = False,
     force: ForceOption = False,
     config: ConfigOption = None,
     as_json: JsonOption = False,
@@ -130,11 +154,14 @@ def kernel_command(
     may be larger than memory.
 
     Example: notsodeep kernel --activation tanh --data digits --samples 200 --out kernel.npy
+
+    For images: notsodeep kernel --convolution "relu weight=.2 inject=.8" --data mnist --samples 200
     """
     from notsodeep.models import checked_choice
 
     deq = equilibrium(activation, sigma_a2, kink, layer, cell)
     checked_choice(deq, kernel, convention, "kernel")
+    model: DeepEquilibrium | ConvolutionalEquilibrium
     if out.suffix not in (".npy", ".zarr"):
         raise InvalidInput(f"out of kernel must end with .npy or .zarr. Got {out}.")
     stored = out.suffix == ".zarr"
@@ -142,9 +169,14 @@ def kernel_command(
         needed = "cluster" if cluster is not None else "verify"
         raise InvalidInput(f"{needed} of kernel must come with a .zarr store. Got --out {out}.")
     with new_file(None if stored else out, force):
-        rows = _rows(data, samples, seed)
-        # A cell is taken as it is described; it need not have a centred form.
-        model = deq.centred(_scale(rows.X)) if centred and deq.is_vanilla else deq
+        if convolution:
+            described = convolution, image_shape, pooling
+            model, rows = load_images(*described, data, samples, None, seed)
+            require_patience(model, rows, None, yes)
+        else:
+            rows = _rows(data, samples, seed)
+            # A cell is taken as it is described; it need not have a centred form.
+            model = deq.centred(_scale(rows.X)) if centred and deq.is_vanilla else deq
         n = len(rows.X)
         chosen: dict[str, Any] = {"kernel": kernel, "convention": convention, "dtype": dtype}
         record = {**chosen, "model": model.to_dict(), "shape": [n, n], "file": str(out)}
@@ -223,7 +255,7 @@ def _rows(data: str, samples: int | None, seed: int) -> Dataset:
 
 
 def _write_npy(
-    out: Path, model: DeepEquilibrium, X: Any, *, kernel: str, convention: str, dtype: str
+    out: Path, model: KernelModel, X: Any, *, kernel: str, convention: str, dtype: str
 ) -> None:
     from notsodeep import checks
     from notsodeep.files.atomic_files import atomic_memmap

@@ -40,7 +40,9 @@ from notsodeep.models import (
 
 Say = Callable[[str], None]
 
-_CERTIFIED = 600  # held-out rows of the certificate, at most
+CERTIFIED = 600
+"""Held-out rows of the certificate, at most."""
+
 _TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4)  # at which people run DEQs, beside the one asked for
 _TIMED = 256  # rows in a batch that is timed
 _BINS = 40  # of the eigenvalues, by their logarithm
@@ -121,7 +123,7 @@ def _gather(
         pieces.piece("match", found.to_dict)
     pieces.piece("data", lambda: _data_record(found, data))
     say("certifying on held-out rows")
-    drawn = draw_rows(data.X_test, _CERTIFIED, settings.seed)
+    drawn = draw_rows(data.X_test, CERTIFIED, settings.seed)
     held_out = data.X_test[drawn], data.y_test[drawn]
     pieces.piece("certificate", lambda: _certificate(found, *held_out, pieces))
     pieces.piece("spectrum", lambda: _spectrum(settings, *held_out, pieces))

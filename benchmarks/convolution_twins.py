@@ -1,0 +1,125 @@
+"""Does one designed activation replace the recurrence of a convolutional DEQ?  `compile` says.
+
+For each DEQ: the kernel gap of its explicit twin on held-out images, matched and unmatched, the
+accuracies of finite networks and the ratio of their times.  Every compilation is stored in --work
+and resumes there; rows go to benchmarks/results/convolution_twins.json as they are done.
+
+    python benchmarks/convolution_twins.py --work runs/twins
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import notsodeep as nsd
+from measure import RESULTS, environment
+from notsodeep.files.atomic_files import write_json
+
+SEEDS = 5
+CHANNELS = 32
+SIZES: dict[str, dict[str, Any]] = {
+    "digits": {},
+    "mnist": {"samples": 1000, "test_samples": 2000},
+}
+
+
+@dataclass(frozen=True)
+class Twin:
+    """A convolutional DEQ of one layer on some data."""
+
+    data: str
+    activation: str = "relu"
+    sigma_a2: float = 0.2
+    size: int = 3
+    padding: str = "circular"
+    pooling: str | int = "flatten"
+    input_pooling: int = 1
+    kernel: str = "conjugate"
+
+    @property
+    def name(self) -> str:
+        """Of the directory."""
+        return "-".join(map(str, asdict(self).values()))
+
+
+TWINS = (
+    *(Twin("digits", "relu", s) for s in (0.1, 0.2, 0.4, 0.6, 0.8)),
+    *(Twin("digits", "tanh", s) for s in (0.2, 0.4, 0.8)),
+    Twin("digits", size=5),
+    Twin("digits", padding="zero"),
+    Twin("digits", pooling=3),
+    Twin("digits", kernel="tangent"),
+    Twin("mnist", input_pooling=2),
+    Twin("mnist", "tanh", input_pooling=2),
+    Twin("mnist", sigma_a2=0.6, input_pooling=2),
+    Twin("digits", pooling="average"),
+    Twin("mnist"),
+)
+
+
+def measured(twin: Twin, work: Path) -> dict[str, Any]:
+    """Compile, and return the numbers of the summary."""
+    data = nsd.data.load(twin.data, rng=0, **SIZES[twin.data]).images_last()
+    assert data.image_shape is not None
+    layer = nsd.Convolution(
+        twin.activation,
+        weight=twin.sigma_a2,
+        inject=1.0 - twin.sigma_a2,
+        size=twin.size,
+        padding=twin.padding,
+    )
+    deq = nsd.ConvolutionalEquilibrium(
+        [layer], data.image_shape, twin.pooling, input_pooling=twin.input_pooling
+    )
+    start = time.perf_counter()
+    compiled = nsd.compile(
+        deq, data, kernel=twin.kernel, width=CHANNELS, seeds=SEEDS, out=work / twin.name
+    )
+    summary = compiled.records["summary"]
+    named = ("relative_gap", "unmatched_relative_gap", "unmatched_scaled_gap", "scaled_gap")
+    timed = ("inference_ratio", "inference_quartiles", "strict_inference_ratio", "tolerance")
+    about = ("family", "accuracy", "accuracy_deviation", "accuracy_difference", "certified_rows")
+    refinement = compiled.match.refinement
+    return {
+        **asdict(twin),
+        **{name: summary[name] for name in (*named, *about, *timed)},
+        "unrefined_gap": refinement.before_relative,
+        "refined_gap": refinement.after_relative,
+        "parameters": compiled.match.parameters,
+        "verdict": compiled.verdict.word,
+        "seconds": time.perf_counter() - start,
+    }
+
+
+def main() -> None:
+    """Measure what is not stored yet."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--work", type=Path, required=True, help="directory of the compilations")
+    parser.add_argument("--results", type=Path, default=RESULTS)
+    options = parser.parse_args()
+    path = options.results / "convolution_twins.json"
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    known = [{key: row[key] for key in asdict(TWINS[0])} for row in rows]
+    for twin in TWINS:
+        if asdict(twin) in known:
+            continue
+        rows.append(measured(twin, options.work))
+        row = rows[-1]
+        print(
+            f"{twin.name}: gap {row['relative_gap']:.2%}, unmatched "
+            f"{row['unmatched_relative_gap']:.2%}, {row['accuracy']}, {row['seconds']:.0f} s",
+            flush=True,
+        )
+        about = {"channels": CHANNELS, "seeds": SEEDS, "sizes": SIZES}
+        write_json(path, {"environment": environment(), "about": about, "rows": rows})
+
+
+if __name__ == "__main__":
+    main()
