@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,8 @@ import pytest
 import torch
 
 import notsodeep as nsd
-from notsodeep.errors import NoOnnxForm, NoTorchTwin
+from notsodeep.activations.torch_twins import torch_twin
+from notsodeep.errors import InvalidInput, NotConverged
 from notsodeep.models import DeepEquilibrium, Dense
 from notsodeep.networks.torch_draws import torch_draw
 
@@ -54,13 +56,52 @@ def test_modules_are_saved_and_loaded(tmp_path: Path) -> None:
     assert again.description == MODELS["ring"]
 
 
-def test_what_cells_cannot_do_is_named(tmp_path: Path) -> None:
-    net = nsd.build(MODELS["ring"], 3, 12, 2, rng=0)
-    with pytest.raises(NoOnnxForm, match="cannot be exported"):
-        nsd.export_onnx(net, tmp_path / "ring.onnx")
-    skip = DeepEquilibrium(cell=[Dense(nsd.activations.with_skip("tanh", 0.5), 0.3, 0.9)])
-    with pytest.raises(NoTorchTwin, match="with_skip"):
-        nsd.build(skip, 3, 12, 1, rng=0)
+@pytest.mark.parametrize("name", MODELS)
+def test_exported_graphs_compute_the_same(name: str, tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    net = nsd.build(MODELS[name], 3, 24, 2, rng=0)
+    nsd.export_onnx(net, tmp_path / "cell.onnx")
+    session = runtime.InferenceSession(tmp_path / "cell.onnx")
+    logits, residual, steps = session.run(None, {"x": X.astype(np.float32)})
+    expected = net(torch.tensor(X, dtype=torch.float32)).detach().numpy()
+    np.testing.assert_allclose(logits, expected, atol=2e-5)
+    assert residual <= 1e-6
+    assert 3 < steps < 200
+
+
+def test_a_cell_that_does_not_settle_is_not_exported(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    net = nsd.build(DeepEquilibrium(cell=[Dense("tanh", 9.0, 0.1)]), 3, 24, 2, rng=0)
+    with pytest.raises(NotConverged, match="plain steps"):
+        nsd.export_onnx(net, tmp_path / "cell.onnx")
+
+
+def test_a_readout_is_fitted_to_a_cell() -> None:
+    net = nsd.build(MODELS["ring"], 3, 24, 1, rng=0, trainable="readout", dtype=torch.float64)
+    y = X[:, :1]
+    nsd.networks.fit_readout(net, X, y, ridge=1e-10)
+    np.testing.assert_allclose(net(torch.tensor(X)).detach().numpy(), y, atol=1e-6)
+
+
+def test_a_cell_of_one_layer_is_recognised() -> None:
+    net = nsd.build(MODELS["bias"], 3, 20, 2, rng=0, dtype=torch.float64)
+    found = nsd.EquilibriumCell.from_module(net)
+    z = math.sqrt(20) * net.features(torch.tensor(X)).detach().numpy()
+    field = z @ found.recurrent.T + X @ found.injection.T + found.bias
+    np.testing.assert_allclose(found.activation(field), z, atol=1e-8)
+    with pytest.raises(InvalidInput, match="one layer without normalisation"):
+        nsd.EquilibriumCell.from_module(nsd.build(MODELS["ring"], 3, 20, 2, rng=0))
+
+
+def test_a_smooth_skip_has_a_torch_twin() -> None:
+    psi = nsd.activations.with_skip("tanh", 0.5)
+    twin = torch_twin(psi)
+    x = torch.linspace(-3.0, 3.0, 31, dtype=torch.float64, requires_grad=True)
+    np.testing.assert_allclose(twin(x).detach(), psi(x.detach().numpy()), atol=1e-15)
+    assert torch.autograd.gradcheck(twin, x)
+    assert torch.autograd.gradgradcheck(twin, x)
+    model = DeepEquilibrium(cell=[Dense(psi, 0.3, 0.9, 0.1)])
+    agree(model, 60, 6)
 
 
 def agree(model: DeepEquilibrium, width: int, draws: int) -> None:

@@ -30,6 +30,7 @@ from notsodeep.activations import (
 )
 from notsodeep.activations.closed_forms import HingeForm
 from notsodeep.activations.expressions import Expression, evaluate
+from notsodeep.activations.with_skip import WithSkip
 from notsodeep.errors import NoTorchTwin
 
 TensorFunction = Callable[[Tensor], Tensor]
@@ -107,6 +108,8 @@ def torch_twin(activation: Activation) -> TensorFunction:
             return twin if constant == 0.0 else partial(_shifted, twin=twin, constant=constant)
         case Scaled(base=base, gain=gain, steepness=steepness):
             return partial(_scaled, twin=torch_twin(base), gain=gain, steepness=steepness)
+        case WithSkip(base=base):
+            return partial(_skipped, twin=torch_twin(base), activation=activation)
         case PiecewiseLinear():
             return _piecewise_linear(activation)
         case Elementary(name=name) | Wave(name=name):
@@ -126,6 +129,40 @@ def torch_twin(activation: Activation) -> TensorFunction:
                 f"{activation} has no torch twin, so it cannot be built into a network. Pass "
                 "torch=… to from_function, or write it as a formula with from_formula."
             )
+
+
+def _skipped(x: Tensor, twin: TensorFunction, activation: WithSkip) -> Tensor:
+    """Return ψ = φ(h), where h − αφ(h) = x."""
+    h: Tensor = _SkipArgument.apply(x, twin, activation)  # type: ignore[no-untyped-call]
+    return twin(h)
+
+
+class _SkipArgument(torch.autograd.Function):
+    """x ↦ h, found in NumPy; its slope is that of the equation, so there are all orders of it."""
+
+    @staticmethod
+    def forward(x: Tensor, twin: TensorFunction, activation: WithSkip) -> Tensor:
+        h = activation.argument(x.detach().cpu().double().numpy())
+        return torch.as_tensor(h, dtype=x.dtype, device=x.device)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        _, ctx.twin, ctx.activation = inputs
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (h,) = ctx.saved_tensors
+        value, pull = torch.func.vjp(ctx.twin, h)
+        (slope,) = pull(torch.ones_like(value))
+        return gradients[0] / (1.0 - ctx.activation.alpha * slope), None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, dims: tuple[Any, ...], x: Tensor, twin: TensorFunction, activation: WithSkip
+    ) -> tuple[Tensor, Any]:
+        h: Tensor = _SkipArgument.apply(x, twin, activation)  # type: ignore[no-untyped-call]
+        return h, dims[0]
 
 
 def _piecewise_linear(activation: PiecewiseLinear) -> TensorFunction:

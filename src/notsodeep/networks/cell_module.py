@@ -101,33 +101,40 @@ class CellNetwork(FeatureNetwork):
         made: Tensor = self._twins[index](field)
         return _normalised(made) if layer.normalise == "feature" else made
 
-    def _turn(self, units: Tensor, *parameters: Tensor) -> Tensor:
+    def turn(self, units: Tensor, *parameters: Tensor) -> Tensor:
         """Go through the cell once; the parameters are all drives, then all weights."""
         depth = len(self.description.cell)
         for index in range(depth):
             units = self._layer(index, units, parameters[index], parameters[depth + index])
         return units
 
-    def hidden_pass(self, X: Tensor, *weights: Tensor) -> tuple[Tensor, tuple[HiddenLayer, ...]]:
-        """Return z_L, and for every layer its drive and what its weights multiply."""
-        given = dict(zip(self.hidden_names, weights, strict=True))
+    def drives(
+        self, X: Tensor, weights: Mapping[str, Tensor]
+    ) -> tuple[list[Tensor], list[tuple[tuple[float, Tensor], ...]]]:
+        """Return √u_l U_l x + √b_l β_l of every layer, and the factors and rows it is made of."""
         ones = torch.ones(len(X), 1, dtype=X.dtype, device=X.device)
         drives, sources = [], []
         for number, layer in enumerate(self.description.cell, start=1):
             parts = []
             if layer.inject > 0.0:
-                parts.append((math.sqrt(layer.inject), X, given[f"injection_{number}"]))
+                parts.append((math.sqrt(layer.inject), X, weights[f"injection_{number}"]))
             if layer.bias > 0.0:
-                parts.append((math.sqrt(layer.bias), ones, given[f"shift_{number}"]))
+                parts.append((math.sqrt(layer.bias), ones, weights[f"shift_{number}"]))
             # A drive without parameters hangs on X: δ of the layer is taken there.
             drive = torch.zeros(self.width, dtype=X.dtype, device=X.device) + 0.0 * X[:, :1]
             for factor, rows, matrix in parts:
                 drive = drive + factor * nn.functional.linear(rows, matrix)
             drives.append(drive)
             sources.append(tuple((factor, rows) for factor, rows, _ in parts))
+        return drives, sources
+
+    def hidden_pass(self, X: Tensor, *weights: Tensor) -> tuple[Tensor, tuple[HiddenLayer, ...]]:
+        """Return z_L, and for every layer its drive and what its weights multiply."""
+        given = dict(zip(self.hidden_names, weights, strict=True))
+        drives, sources = self.drives(X, given)
         matrices = [given[f"weight_{number}"] for number in range(1, len(drives) + 1)]
         units, self.last_record = implicit_layer(
-            self._turn,
+            self.turn,
             (*drives, *matrices),
             torch.zeros(len(X), self.width, dtype=X.dtype, device=X.device),
             solver=self.solver,

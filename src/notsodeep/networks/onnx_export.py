@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,9 @@ import torch
 from numpy.typing import NDArray
 
 from notsodeep import __version__, checks, extras
-from notsodeep.activations.torch_twins import torch_twin
+from notsodeep.activations.torch_twins import TensorFunction, torch_twin
 from notsodeep.data import Preprocessing
-from notsodeep.errors import NoOnnxForm, NotConverged
+from notsodeep.errors import NotConverged
 from notsodeep.files import atomic_write
 from notsodeep.networks import requirements
 from notsodeep.networks.cell_module import CellNetwork
@@ -51,7 +51,8 @@ def export_onnx(
     The graph computes in float32 whatever the module's dtype: runtimes lack double-precision
     versions of several functions.  Class names go into the metadata as JSON under ``classes``.
 
-    A DEQ becomes a loop h ← √σb² B x + √(σa²/m) A φ(h), from h = √σb² B x, which ends by the
+    A DEQ becomes a loop h ← √σb² B x + √(σa²/m) A φ(h), from h = √σb² B x (a general cell one over
+    its units, from zero), which ends by the
     module's own rule: ‖change of h‖ ≤ tolerance·‖h‖ for every row, with the tolerance of its
     solver but not below 1e-6, or after the most steps of its solver.  Two more outputs tell how it
     went: ``residual``, the largest relative change in the last step (infinite if a row is not
@@ -59,8 +60,9 @@ def export_onnx(
 
     Parameters
     ----------
-    module : EquilibriumNetwork, ExplicitModule, or the network or hybrid of a compiled DEQ
-        A certified hybrid is a graph of its own, in float64; see its ``write_onnx``.
+    module : EquilibriumNetwork, CellNetwork or ExplicitModule
+        Or the network or hybrid of a compiled DEQ.  A certified hybrid is a graph of its own, in
+        float64; see its ``write_onnx``.
     path : path
     preprocessing : Preprocessing, optional
         Without it, the one that the module was loaded with, if any.
@@ -102,11 +104,6 @@ def export_onnx(
         return
     drawn = hasattr(module, "append_to")  # a network that appends itself to a graph
     requirements.own_network(module, drawn or isinstance(module, FeatureNetwork), owner)
-    if isinstance(module, CellNetwork):
-        raise NoOnnxForm(
-            f"The {module.description} cannot be exported: of DEQs, only the vanilla model has a "
-            "form in ONNX operators here."
-        )
     network: Any = module
     preprocessing, names = attached(network, preprocessing, classes, owner)
     if steps is not None:
@@ -118,8 +115,9 @@ def export_onnx(
     graph = GraphBuilder(version)
     rows = "x" if preprocessing is None else _preprocess(graph, preprocessing)
     diagnostics: dict[str, Output] = {}
-    if isinstance(module, EquilibriumNetwork):
-        features, residual, count = _equilibrium(graph, module, rows, steps)
+    if isinstance(module, EquilibriumNetwork | CellNetwork):
+        append = _cell if isinstance(module, CellNetwork) else _equilibrium
+        features, residual, count = append(graph, module, rows, steps)  # type: ignore[operator]
         diagnostics = {
             "residual": (residual, onnx.TensorProto.FLOAT, []),
             "steps": (count, onnx.TensorProto.INT64, []),
@@ -174,30 +172,90 @@ def _equilibrium(
     graph: GraphBuilder, module: EquilibriumNetwork, x: str, steps: int | None
 ) -> tuple[str, str, str]:
     """Append the loop; return the names of the features, the residual and the steps taken."""
-    from onnx import TensorProto, helper
-
     deq, width = module.description, module.width
-    tolerance = max(module.solver.tolerance or 0.0, DEFAULT_TOLERANCE[torch.float32])
     injection = math.sqrt(deq.sigma_b2) * module.input_scale * _array(module.injection)
     recurrent = math.sqrt(deq.sigma_a2 / width) * _array(module.recurrent)
     drive = _linear(graph, x, injection, "injection")
     if steps is None:
-        _require_convergence(module, tolerance)
+        _require_convergence(module, *_plain_map(module))
+
+    def step(body: GraphBuilder) -> str:
+        activated = apply_activation(body, deq.activation, "h")
+        return body.apply("Add", drive, _linear(body, activated, recurrent, "recurrent"))
+
+    h, residual, taken = _loop(graph, module, drive, step, steps)
+    features = graph.apply("Mul", apply_activation(graph, deq.activation, h), width**-0.5)
+    return features, residual, taken
+
+
+def _cell(
+    graph: GraphBuilder, module: CellNetwork, x: str, steps: int | None
+) -> tuple[str, str, str]:
+    """Append the loop of a general cell over the units of its last layer, from zero."""
+    cell, width = module.description.cell, module.width
+    if steps is None:
+        _require_convergence(module, *_cell_map(module))
+    zero = _linear(graph, x, np.zeros((width, module.in_features)), "no_units")
+    drives = []
+    for number, layer in enumerate(cell, start=1):
+        drive = zero
+        if layer.inject > 0.0:
+            injection = _array(getattr(module, f"injection_{number}"))
+            drive = _linear(graph, x, math.sqrt(layer.inject) * injection, f"injection_{number}")
+        if layer.bias > 0.0:
+            shift = math.sqrt(layer.bias) * _array(getattr(module, f"shift_{number}"))[:, 0]
+            constant = graph.constant(shift.astype(np.float32), f"shift_{number}")
+            drive = graph.apply("Add", drive, constant)
+        drives.append(drive)
+
+    def step(body: GraphBuilder) -> str:
+        units = "h"
+        for number, (layer, drive) in enumerate(zip(cell, drives, strict=True), start=1):
+            weight = math.sqrt(layer.weight / width) * _array(getattr(module, f"weight_{number}"))
+            field = body.apply("Add", drive, _linear(body, units, weight, f"weight_{number}"))
+            if layer.normalise == "preactivation":
+                field = _normalised(body, field, width)
+            units = apply_activation(body, layer.activation, field)
+            if layer.normalise == "feature":
+                units = _normalised(body, units, width)
+        return units
+
+    units, residual, taken = _loop(graph, module, zero, step, steps)
+    return graph.apply("Mul", units, width**-0.5), residual, taken
+
+
+def _normalised(graph: GraphBuilder, rows: str, width: int) -> str:
+    """Append layer normalisation over the units, without gains."""
+    mean = graph.apply("Div", graph.reduce_rows("ReduceSum", rows), float(width))
+    centred = graph.apply("Sub", rows, mean)
+    spread = graph.apply("Mul", _norms(graph, centred), width**-0.5)
+    return graph.apply("Div", centred, spread)
+
+
+def _loop(
+    graph: GraphBuilder,
+    module: EquilibriumNetwork | CellNetwork,
+    start: str,
+    step: Callable[[GraphBuilder], str],
+    steps: int | None,
+) -> tuple[str, str, str]:
+    """Append h ← step(h) until ‖change‖ ≤ tolerance·‖h‖; return h, the residual and the count."""
+    from onnx import TensorProto, helper
 
     body = graph.loop_body()
-    activated = apply_activation(body, deq.activation, "h")
-    following = body.apply("Add", drive, _linear(body, activated, recurrent, "recurrent"))
+    following = step(body)
     residual = _relative_residual(body, following)
     goes_on = body.apply("Identity", "goes_on")
     if steps is None:
-        goes_on = body.apply("Not", body.apply("LessOrEqual", residual, tolerance))
+        met = body.apply("LessOrEqual", residual, _tolerance(module))
+        goes_on = body.apply("Not", met)
     count = body.apply("Add", "step", body.constant(np.array(1), "one"))
 
     def value(name: str, kind: int, shape: Sequence[str | int]) -> Any:
         return helper.make_tensor_value_info(name, kind, shape)
 
     real, whole, truth = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-    hidden: list[str | int] = ["batch", width]
+    hidden: list[str | int] = ["batch", module.width]
     inside = helper.make_graph(
         body.nodes,
         "fixed_point_step",
@@ -215,31 +273,54 @@ def _equilibrium(
             value(count, whole, []),
         ],
     )
-    start = (
+    inputs = (
         graph.constant(np.array(steps or module.solver.max_steps), "most_steps"),
         graph.constant(np.array(True), "true"),
-        drive,
+        start,
         graph.constant(math.inf, "infinity"),
         graph.constant(np.array(0), "zero"),
     )
-    h, last_residual, taken = graph.apply_many("Loop", start, 3, body=inside)
-    features = graph.apply("Mul", apply_activation(graph, deq.activation, h), width**-0.5)
-    return features, last_residual, taken
+    h, last_residual, taken = graph.apply_many("Loop", inputs, 3, body=inside)
+    return h, last_residual, taken
+
+
+def _tolerance(module: EquilibriumNetwork | CellNetwork) -> float:
+    return max(module.solver.tolerance or 0.0, DEFAULT_TOLERANCE[torch.float32])
+
+
+def _random_rows(module: FeatureNetwork) -> torch.Tensor:
+    rows = np.random.default_rng(0).standard_normal((_PROBES, module.in_features))
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return torch.as_tensor(rows, dtype=torch.float32)
 
 
 @torch.no_grad()
-def _require_convergence(module: EquilibriumNetwork, tolerance: float) -> None:
-    """Require that the plain iteration of the graph converges, on random rows of norm one."""
-    deq, dtype = module.description, torch.float32
-    generator = np.random.default_rng(0)
-    rows = generator.standard_normal((_PROBES, module.in_features))
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+def _plain_map(module: EquilibriumNetwork) -> tuple[TensorFunction, torch.Tensor]:
+    """Return what the loop of a vanilla model iterates on random rows, and its start."""
+    deq = module.description
     scale = math.sqrt(deq.sigma_b2) * module.input_scale
-    injection, recurrent = (w.cpu().to(dtype) for w in (module.injection, module.recurrent))
-    drive = scale * (torch.as_tensor(rows, dtype=dtype) @ injection.mT)
+    injection, recurrent = (w.cpu().float() for w in (module.injection, module.recurrent))
+    drive = scale * (_random_rows(module) @ injection.mT)
     problem = EquilibriumMap(torch_twin(deq.activation), math.sqrt(deq.sigma_a2 / module.width))
-    solver = FixedPointIteration(tolerance, module.solver.max_steps)
-    _, record = solve(lambda h: problem.value(h, drive, recurrent), drive, solver)
+    return lambda h: problem.value(h, drive, recurrent), drive
+
+
+@torch.no_grad()
+def _cell_map(module: CellNetwork) -> tuple[TensorFunction, torch.Tensor]:
+    """Return the same for a general cell."""
+    weights = {name: getattr(module, name).cpu().float() for name in module.hidden_names}
+    drives, _ = module.drives(_random_rows(module), weights)
+    matrices = [weights[f"weight_{number}"] for number in range(1, len(drives) + 1)]
+    return lambda units: module.turn(units, *drives, *matrices), torch.zeros_like(drives[0])
+
+
+@torch.no_grad()
+def _require_convergence(
+    module: EquilibriumNetwork | CellNetwork, step: TensorFunction, start: torch.Tensor
+) -> None:
+    """Require that the plain iteration of the graph converges."""
+    solver = FixedPointIteration(_tolerance(module), module.solver.max_steps)
+    _, record = solve(step, start, solver)
     if not record.converged:
         raise NotConverged(
             f"The loop of the ONNX graph takes plain steps, and on random rows of norm one there "

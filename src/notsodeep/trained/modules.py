@@ -41,6 +41,7 @@ from notsodeep.activations import (
 from notsodeep.checks import FloatArray
 from notsodeep.models import DeepEquilibrium
 from notsodeep.networks.build import build
+from notsodeep.networks.cell_module import CellNetwork
 from notsodeep.networks.heads import EquilibriumHead
 from notsodeep.networks.modules import EquilibriumNetwork
 from notsodeep.trained.cell import AffineCell, EquilibriumCell
@@ -141,6 +142,8 @@ def cell_of_module(
     options: dict[str, Any] = {"shift": shift, "scale": scale}
     if isinstance(module, EquilibriumNetwork):
         return _own_network(module, keep_readout, options)
+    if isinstance(module, CellNetwork):
+        return _own_cell(module, keep_readout, options)
     if isinstance(module, GivenEquilibrium):
         return module.cell()
     if isinstance(module, EquilibriumHead):
@@ -181,6 +184,25 @@ def _own_network(
         network.injection.detach() * (math.sqrt(description.sigma_b2) * network.input_scale),
         None,
         description.activation,
+        readout if keep_readout else None,
+        **options,
+    )
+
+
+def _own_cell(network: CellNetwork, keep_readout: bool, options: Mapping[str, Any]) -> AffineCell:
+    """Take √m z of a cell of one layer: z′ = φ(√(w/m) A z′ + √u U x + √b β)."""
+    layer, *others = network.description.cell
+    if others or layer.normalise != "none":
+        requirement = "have a cell of one layer without normalisation"
+        raise checks.refusal("module", _OWNER, requirement, str(network.description), _BY_FUNCTION)
+    root = math.sqrt(network.width)
+    readout = (network.readout.detach() / root, network.readout_bias)
+    weight, injection = network.weight_1.detach(), network.injection_1.detach()
+    return EquilibriumCell.from_weights(
+        weight * (math.sqrt(layer.weight) / root),
+        injection * math.sqrt(layer.inject),
+        network.shift_1.detach()[:, 0] * math.sqrt(layer.bias) if layer.bias > 0.0 else None,
+        layer.activation,
         readout if keep_readout else None,
         **options,
     )
