@@ -116,8 +116,10 @@ def export_onnx(
     rows = "x" if preprocessing is None else _preprocess(graph, preprocessing)
     diagnostics: dict[str, Output] = {}
     if isinstance(module, EquilibriumNetwork | CellNetwork):
-        append = _cell if isinstance(module, CellNetwork) else _equilibrium
-        features, residual, count = append(graph, module, rows, steps)  # type: ignore[operator]
+        if isinstance(module, CellNetwork):
+            features, residual, count = _cell(graph, module, rows, steps)
+        else:
+            features, residual, count = _equilibrium(graph, module, rows, steps)
         diagnostics = {
             "residual": (residual, onnx.TensorProto.FLOAT, []),
             "steps": (count, onnx.TensorProto.INT64, []),

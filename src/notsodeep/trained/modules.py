@@ -197,11 +197,11 @@ def _own_cell(network: CellNetwork, keep_readout: bool, options: Mapping[str, An
         raise checks.refusal("module", _OWNER, requirement, str(network.description), _BY_FUNCTION)
     root = math.sqrt(network.width)
     readout = (network.readout.detach() / root, network.readout_bias)
-    weight, injection = network.weight_1.detach(), network.injection_1.detach()
+    weights = {name: getattr(network, name).detach() for name in network.hidden_names}
     return EquilibriumCell.from_weights(
-        weight * (math.sqrt(layer.weight) / root),
-        injection * math.sqrt(layer.inject),
-        network.shift_1.detach()[:, 0] * math.sqrt(layer.bias) if layer.bias > 0.0 else None,
+        weights["weight_1"] * (math.sqrt(layer.weight) / root),
+        weights["injection_1"] * math.sqrt(layer.inject),
+        weights["shift_1"][:, 0] * math.sqrt(layer.bias) if layer.bias > 0.0 else None,
         layer.activation,
         readout if keep_readout else None,
         **options,
