@@ -296,4 +296,4 @@ def test_kernel_by_name_is_the_same_and_follows_its_input() -> None:
         assert isinstance(tensor, torch.Tensor)
         assert (tensor.numpy() == expected).all()
     with pytest.raises(UnknownName, match="kind of kernel"):
-        nsd.kernel(deq, X, kind="ntk")  # type: ignore[arg-type]
+        nsd.kernel(deq, X, kind="gram")

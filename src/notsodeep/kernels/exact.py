@@ -156,26 +156,35 @@ def kernel(
     *,
     kind: KernelName = "conjugate",
     convention: Convention = "preactivation",
-    dtype: Any = np.float64,
+    dtype: Any = None,
     out: KernelMatrix | None = None,
+    sigma_a2: Any = None,
 ) -> Any:
     """Compute the exact kernel of the given kind: `conjugate_kernel` or `tangent_kernel` by name.
+
+    Torch tensors give a tensor on their device and of their type.  On the processor, and if no
+    gradient is wanted, the compiled loops do it; otherwise plain tensor operations, see
+    `notsodeep.kernels.tensors` for the models that they cover.
 
     Parameters
     ----------
     model : DeepEquilibrium or ExplicitNetwork
     X : array_like of shape (n, p)
-        Samples.  A torch tensor gives a tensor, on the CPU, with the type asked for.
+        Samples.
     Y : array_like of shape (m, p), optional
     kind : {"conjugate", "tangent"}
     convention : {"preactivation", "feature"}
         Concerns DEQs only.
-    dtype : float64 or float32
+    dtype : float64 or float32, optional
+        Of an array; by default float64.
     out : ndarray, optional
+        Where to put an array.
+    sigma_a2 : Tensor of shape (), optional
+        With tensors: takes the place of the model's σa², so that gradients reach it.
 
     Returns
     -------
-    ndarray of shape (n, n) or (n, m)
+    ndarray or Tensor of shape (n, n) or (n, m)
 
     Examples
     --------
@@ -187,12 +196,28 @@ def kernel(
     """
     named = kernel_name(kind, "kind of kernel")
     compute = conjugate_kernel if named == "conjugate" else tangent_kernel
-    result = compute(model, X, Y, convention=convention, dtype=dtype, out=out)
     # Not imported for this: who has a tensor has torch.
     torch = sys.modules.get("torch")
-    if out is None and torch is not None and isinstance(X, torch.Tensor):
-        return torch.from_numpy(result)
-    return result
+    if torch is None or not isinstance(X, torch.Tensor):
+        if sigma_a2 is not None:
+            requirement = "be None unless X is a tensor"
+            remedy = "Describe another model: DeepEquilibrium(activation, sigma_a2)."
+            raise checks.refusal("sigma_a2", "kernel", requirement, repr(sigma_a2), remedy)
+        return compute(model, X, Y, convention=convention, dtype=dtype or np.float64, out=out)
+    if dtype is not None or out is not None:
+        requirement = "be None for a tensor, whose kernel has its type"
+        which, got = ("out", "an array") if dtype is None else ("dtype", repr(dtype))
+        raise checks.refusal(which, "kernel", requirement, got)
+    gradient = torch.is_grad_enabled() and any(
+        isinstance(part, torch.Tensor) and part.requires_grad for part in (X, Y)
+    )
+    if sigma_a2 is None and not gradient and X.device.type == "cpu":
+        kind_of = np.float32 if X.dtype == torch.float32 else np.float64
+        return torch.from_numpy(compute(model, X, Y, convention=convention, dtype=kind_of))
+    from notsodeep.kernels.tensors import tensor_kernel
+
+    other: Any = Y
+    return tensor_kernel(model, X, other, kind=named, convention=convention, sigma_a2=sigma_a2)
 
 
 def kernel_pair(
