@@ -1,32 +1,52 @@
-"""Eigenvalues of a DEQ's exact kernel on a Gaussian mixture, with the law that predicts them.
+# %% [markdown]
+# # Kernels and spectra for a paper figure
+#
+# Eigenvalues of a DEQ's exact kernel on a Gaussian mixture, with the limiting law that predicts
+# them: a histogram and a curve that know nothing of each other.
 
-Run ``python examples/spectrum.py [--out spectrum.png]``; a few seconds.
-"""
-
-from __future__ import annotations
-
-import argparse
-from pathlib import Path
+# %%
+import matplotlib.pyplot as plt
 
 import notsodeep as nsd
-from notsodeep.plotting import save_figure, spectrum_figure
 
+mixture = nsd.data.paper_mixture(dimension=1000)
+X, y = mixture.sample(800, rng=0)
+stats = mixture.statistics(X, y)
+deq = nsd.DeepEquilibrium("relu", sigma_a2=0.2).centred(stats.tau0)
 
-def main(out: str | Path = "spectrum.png") -> Path:
-    """Compute kernel, equivalent and law, print how far apart they are, and draw."""
-    mixture = nsd.data.paper_mixture(dimension=1000)
-    X, y = mixture.sample(800, rng=0)
-    stats = mixture.statistics(X, y)
-    deq = nsd.DeepEquilibrium("relu", sigma_a2=0.2).centred(stats.tau0)
+# %% [markdown]
+# ## Kernel, equivalent, law
+#
+# The equivalent is a multiple of the Gram matrix, plus low rank, plus a multiple of the identity;
+# the law knows the population and φ, and no sample.
 
-    equivalent = nsd.equivalent(deq, X, stats)
-    law = nsd.limiting_spectrum(equivalent)  # knows the population, not the kernel
-    comparison = nsd.compare(nsd.conjugate_kernel(deq, X), equivalent, law)
-    print(comparison)
-    return save_figure(spectrum_figure(comparison, "conjugate kernel of a ReLU DEQ"), out)
+# %%
+kernel = nsd.conjugate_kernel(deq, X)
+equivalent = nsd.equivalent(deq, X, stats)
+law = nsd.limiting_spectrum(equivalent)
+comparison = nsd.compare(kernel, equivalent, law)
+print(comparison)
 
+# %% [markdown]
+# ## In your own style
+#
+# Every `plot` draws into the axes it is given, in the style that is in force: yours.
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", default="spectrum.png", help="where the figure goes")
-    print(f"wrote {main(parser.parse_args().out)}")
+# %%
+paper = {"font.family": "serif", "font.size": 8, "mathtext.fontset": "cm", "lines.linewidth": 1}
+with plt.rc_context(paper):
+    figure, (left, right) = plt.subplots(1, 2, figsize=(5.5, 2.1), layout="constrained")
+    comparison.plot(left)
+    nsd.kernel_solvers.top_eigenpairs(kernel, 6).plot(right)
+    figure.savefig("spectrum.pdf")
+
+# %% [markdown]
+# ## Or in ours
+#
+# Whole figures with several panels are in `nsd.plotting`.
+
+# %%
+with nsd.plotting.house_style():
+    figure = nsd.plotting.spectrum_figure(comparison, "conjugate kernel of a ReLU DEQ")
+    figure.savefig("spectrum.png", dpi=150)
+figure

@@ -23,7 +23,17 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("page", [p for p in PAGES if blocks_of(p)], ids=name_of)
+SLOW = {ROOT / "docs" / "tour.md"}
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=name_of(page), marks=[pytest.mark.slow] * (page in SLOW))
+        for page in PAGES
+        if blocks_of(page)
+    ],
+)
 def test_code_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of a page build on one another, as a reader would type them."""
     monkeypatch.chdir(tmp_path)

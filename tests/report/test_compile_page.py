@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
+from browser import chromium
 from notsodeep.compilation.record import Compilation
 from notsodeep.compilation.verdict import headline, verdict_word
 from notsodeep.errors import DataCorrupted, InvalidInput
@@ -47,6 +49,37 @@ def test_page_is_one_safe_file(run: Path) -> None:
     assert "width=device-width" in page
     # The verdict and its rule come before any table.
     assert page.index("Rule: replaceable if") < page.index("<table")
+
+
+def test_page_says_by_what_and_when_it_was_written(run: Path) -> None:
+    page = written(run).read_text()
+    assert f"Written by notsodeep {nsd.__version__} on {datetime.now(UTC).date()}" in page
+
+
+@pytest.mark.slow
+def test_tables_fit_and_the_dark_reaches_the_figures(run: Path, tmp_path: Path) -> None:
+    """No page is wider than its screen, and tables that are say so by a shadow at their edge."""
+    page = written(run)
+    for width, scheme, ink in (
+        (1280, "light", "rgb(0, 0, 0)"),
+        (390, "dark", "rgb(232, 234, 238)"),
+    ):
+        options = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme}
+        with chromium(tmp_path / scheme, **options) as browser:
+            tab = browser.new_page()
+            tab.goto(page.as_uri())
+            assert tab.evaluate("document.documentElement.scrollWidth") == width
+            wide = tab.evaluate(
+                "[...document.querySelectorAll('table')].map(t => t.parentElement)"
+                ".filter(e => e.scrollWidth > e.clientWidth)"
+                ".map(e => getComputedStyle(e).overflowX + getComputedStyle(e).backgroundImage)"
+            )
+            assert width == 390 or not wide
+            assert all(style.startswith("autolinear-gradient") for style in wide)
+            inks = (
+                "[...document.querySelectorAll('figure text')].map(t => getComputedStyle(t).fill)"
+            )
+            assert set(tab.evaluate(inks)) == {ink}
 
 
 def test_page_is_the_same_every_time(run: Path) -> None:

@@ -44,11 +44,13 @@ def front(record: Front, ax: Axes | None = None) -> Axes:
             x, y, xerr=[low, high], color=colour, marker=marker, linestyle=line, label=label,
             linewidth=1.0, markersize=8 if kind == "hybrid" else 5, capsize=2,
         )  # fmt: skip
-        for point, a, b in zip(points, x, y, strict=True):
-            shown = f"{point.parameter:g}" if kind != "hybrid" else ""
+        # Of points at one height the first is the cheapest; more labels would overlap.
+        firsts = {b: (point, a) for point, a, b in reversed([*zip(points, x, y, strict=True)])}
+        for b, (point, a) in firsts.items() if kind != "hybrid" else ():
             axes.annotate(
-                shown, (a, b), xytext=(3, 4), textcoords="offset points", fontsize="x-small"
-            )
+                f"{point.parameter:g}", (a, b), xytext=(3, 4), textcoords="offset points",
+                fontsize="x-small",
+            )  # fmt: skip
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_xlabel(f"time, in units of {record.reference}")
@@ -77,15 +79,13 @@ def fidelities(
     if any(share is not None for share in proved):
         shares = [100.0 * (share or 0.0) for share in proved]
         axes.plot(numbers, shares, color=sure, marker="*", label="proved")
-    for name, fidelity in (baselines or {}).items():
-        axes.axhline(100.0 * fidelity.agreement, color=MUTED, linewidth=0.7, linestyle=":")
-        axes.annotate(
-            name, (numbers[0], 100.0 * fidelity.agreement), fontsize="xx-small", color=MUTED
-        )
+    for line, (name, fidelity) in enumerate((baselines or {}).items()):
+        dashes = (0, (1 + 2 * line, 2))
+        axes.axhline(100.0 * fidelity.agreement, color=MUTED, lw=0.9, ls=dashes, label=name)
     axes.set_xticks(numbers)
     axes.set_xlabel("explicit layers")
     axes.set_ylabel("held-out rows, %")
-    axes.legend(fontsize="small", loc="lower right")
+    axes.legend(fontsize="x-small", loc="lower right")
     return axes
 
 

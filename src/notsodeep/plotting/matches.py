@@ -218,11 +218,14 @@ def draw_front(axes: Axes, front: Mapping[str, Any]) -> None:
     low, high = (100.0 * end for end in front["interval"])
     axes.axhspan(low, high, color=MUTED, alpha=0.15, lw=0)
     axes.plot(costs, accuracies, "o-", ms=4, color=deep, label="DEQ")
+    labelled: list[float] = []
     for cost, accuracy, point in zip(costs, accuracies, points, strict=True):
-        axes.annotate(
-            f"{point['tolerance']:g}", (cost, accuracy), (0, 6), textcoords="offset points",
-            ha="center", fontsize="small",
-        )  # fmt: skip
+        if all(abs(np.log(cost / other)) > 0.3 for other in labelled):  # others would overlap
+            labelled.append(cost)
+            axes.annotate(
+                f"{point['tolerance']:g}", (cost, accuracy), (0, 6), textcoords="offset points",
+                ha="center", fontsize="small",
+            )  # fmt: skip
     axes.axvline(1.0, color=shallow, label="network")
     axes.set_xscale("log")
     axes.set_title("cost of the DEQ")

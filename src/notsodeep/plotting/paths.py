@@ -85,7 +85,8 @@ def training(record: Training, ax: Axes | None = None) -> Axes:
         axes.plot(epochs, values, color=shallow, label="validation")
     if record.best_epoch is not None:
         axes.axvline(1 + record.best_epoch, color=MUTED, lw=0.8)
-    axes.set_yscale("log")
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.set_ylim(bottom=0.0)
     axes.set_xlabel("epoch")
     axes.set_ylabel("loss")
     axes.legend()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ def write_page(path: str | Path, template: str, content: Mapping[str, Any]) -> P
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    page = environment.get_template(template).render({**content, "version": __version__})
+    today = datetime.now(UTC).date().isoformat()
+    written = {"version": __version__, "date": today}
+    page = environment.get_template(template).render({**content, **written})
     target = Path(path)
     with atomic_write(target) as stream:
         stream.write(page.encode())

@@ -117,7 +117,7 @@ def _figures(compiled: CellCompilation) -> list[dict[str, Any]]:
             second,
             1,
             "Agreement and certified share against the number of layers.",
-            "Bars end at the lower 95 % bound; dotted lines are the baselines.",
+            "Bars end at the lower 95 % bound; grey lines are the baselines.",
         ),
     ]
 
