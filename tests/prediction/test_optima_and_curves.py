@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
-from notsodeep.prediction import learning_curve, width_curve
+from notsodeep.errors import InvalidInput
+from notsodeep.kernels import equilibrium_draw, explicit_draw
+from notsodeep.prediction import learning_curve, width_curve, width_curve_on_rows
 from risk_cases import CONJUGATE, TANGENT, mixture
 
 
@@ -80,6 +82,34 @@ def test_widths_of_a_deq_and_its_networks() -> None:
     assert (curve.accuracy["piecewise_linear"] > curve.accuracy["DEQ"]).all()
     np.testing.assert_allclose(curve.effective_width["leaky_relu"], curve.widths, rtol=1e-9)
     assert (curve.effective_width["DEQ"] < curve.widths).all()
+
+
+@pytest.mark.parametrize("sigma_a2", [0.0, 0.8])
+def test_widths_on_rows_are_those_of_drawn_networks(sigma_a2: float) -> None:
+    # Rows that are no mixture: what is random is the network.
+    data = nsd.data.load("digits", classes=(3, 8), samples=100, test_samples=60, rng=0)
+    deq = nsd.DeepEquilibrium("relu", sigma_a2).centred(1.0)
+    model = deq if sigma_a2 else nsd.ExplicitNetwork([deq.activation])
+    split = (data.X, data.y, data.X_test, data.y_test)
+    curve = width_curve_on_rows({"a": model}, *split, [60, 200, 10**7], ridge=0.01)
+    rows, n = np.concatenate([data.X, data.X_test]), len(data.X)
+    for place, width in enumerate((60, 200)):
+        draw = (
+            equilibrium_draw(deq, width, convention="feature", tolerance=1e-6)
+            if sigma_a2
+            else explicit_draw(model, width)
+        )
+        errors = []
+        for seed in range(20):
+            K = np.asarray(draw(np.random.default_rng(seed), rows)["conjugate"])
+            alpha = np.linalg.solve(K[:n, :n] + 0.01 * np.eye(n), 2.0 * data.y - 1.0)
+            errors.append(np.square(K[n:, :n] @ alpha - (2.0 * data.y_test - 1.0)).mean())
+        error = np.std(errors, ddof=1) / np.sqrt(20.0)
+        assert abs(curve.test_mse["a"][place] - np.mean(errors)) < 4.0 * error + 0.03 * errors[0]
+    assert curve.test_mse["a"][2] == pytest.approx(curve.limit_mse["a"], rel=1e-4)
+    deep = nsd.ExplicitNetwork(["relu", "relu"])
+    with pytest.raises(InvalidInput, match="one hidden layer"):
+        width_curve_on_rows({"a": deep}, *split, [60], ridge=0.01)
 
 
 def test_tiny_ridges_at_the_hard_edge() -> None:

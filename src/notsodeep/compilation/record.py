@@ -44,6 +44,7 @@ JUDGED_BY = dict.fromkeys(("seeds", "gap_limit", "accuracy_limit"), ("summary",)
 """Settings that may change in a directory: the draws stay, and the verdict is found anew."""
 
 _RECORDS = ("data", "certificate", "spectrum", "timing", "front", "summary")
+_LATER = ("widths",)  # that runs of version 0.1 do not have
 _ARRAYS = ("certificate", "spectrum")
 
 
@@ -85,7 +86,8 @@ class Compilation:
         """Take everything over from the place where it was computed."""
         networks = [f"network-{role}-{k}" for k in range(settings.seeds) for role in ROLES]
         written = ("match", "export") if directory else ()
-        records = {name: pieces.read(name) for name in (*_RECORDS, *networks, *written)}
+        later = [name for name in _LATER if pieces.has(name)]
+        records = {name: pieces.read(name) for name in (*_RECORDS, *later, *networks, *written)}
         arrays = {name: pieces.stored_arrays(name) for name in _ARRAYS}
         return cls(settings, found, records, arrays, directory, first)
 

@@ -48,7 +48,7 @@ def _cells(profile: Profile) -> list[Cell]:
     cells += [
         _pilot(data, pilot=2000, samples=8000, points=4000) for data in ("mnist", "fashion_mnist")
     ]
-    cells.append(_pilot("digits", pilot=1400, samples=1400, points=300))
+    cells.append(_pilot("digits", pilot=1000, samples=1000, points=400))
     cells += [
         {
             "part": "pixels", "data": "mnist", "classes": [6, 8], "activation": activation,

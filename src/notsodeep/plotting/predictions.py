@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -90,26 +91,45 @@ def learning_curve(
     for column, level, alpha in zip(table.T, record.ridges, shades, strict=True):
         ratio = record.samples / record.dimension
         axes.plot(ratio, column, color=deep, alpha=float(alpha), label=f"λ = {level:.3g}")
-    axes.set_xscale("log")
+    axes.set_xscale("log", base=2)
     axes.set_xlabel("samples per dimension n/p")
     axes.set_ylabel("accuracy" if accuracy else "mean squared error")
     axes.legend()
     return axes
 
 
-def width_curve(record: WidthCurve, ax: Axes | None = None, *, accuracy: bool = True) -> Axes:
-    """Draw accuracies, or errors, of read-outs over the width; dashed at infinite width."""
+def width_curve(
+    record: WidthCurve,
+    ax: Axes | None = None,
+    *,
+    accuracy: bool = True,
+    measured: Mapping[str, tuple[list[float], list[float], list[float]]] | None = None,
+) -> Axes:
+    """Draw accuracies, or errors, of read-outs over the width; dashed at infinite width.
+
+    `measured` holds widths, values and their errors, drawn as dots, by model.  The axis above
+    counts the first model's independent neurons.
+    """
     axes = axes_or_new(ax)
     shades = [*colours(), MUTED]
     for i, name in enumerate(record.accuracy):
         colour = shades[i % len(shades)]
         column = (record.accuracy if accuracy else record.test_mse)[name]
         limit = (record.limit_accuracy if accuracy else record.limit_mse)[name]
-        axes.plot(record.widths, column, color=colour, marker="o", ms=3, label=name)
+        axes.plot(record.widths, column, color=colour, label=name)
         axes.axhline(limit, color=colour, lw=0.8, ls="--")
+        if measured:
+            places, values, errors = measured[name]
+            axes.errorbar(places, values, yerr=errors, fmt="o", ms=4, color=colour)
     axes.set_xscale("log", base=2)
     axes.set_xlabel("width m")
     axes.set_ylabel("accuracy" if accuracy else "mean squared error")
+    name, neurons = next(iter(record.effective_width.items()))
+    ticks = np.linspace(0, len(neurons) - 1, min(5, len(neurons))).round().astype(int)
+    above = axes.secondary_xaxis("top")
+    above.set_xticks(record.widths[ticks], labels=[f"{m:.0f}" for m in neurons[ticks]])
+    above.minorticks_off()
+    above.set_xlabel(f"independent neurons that count, {name}")
     axes.legend()
     return axes
 

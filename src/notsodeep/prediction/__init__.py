@@ -1,7 +1,13 @@
 """Learning curves and training curves before training, from the statistics of the data."""
 
 from notsodeep.prediction.comparison import RiskComparison, compare_risks, shape_ratios
-from notsodeep.prediction.curves import LearningCurve, WidthCurve, learning_curve, width_curve
+from notsodeep.prediction.curves import (
+    LearningCurve,
+    WidthCurve,
+    learning_curve,
+    width_curve,
+    width_curve_on_rows,
+)
 from notsodeep.prediction.features import (
     PointRisk,
     estimated_mixture,
@@ -46,4 +52,5 @@ __all__ = [
     "ridge",
     "shape_ratios",
     "width_curve",
+    "width_curve_on_rows",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +11,13 @@ from numpy.typing import ArrayLike
 from notsodeep import checks
 from notsodeep.checks import FloatArray
 from notsodeep.data import GaussianMixture
+from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.models import Convention, KernelName, Model
-from notsodeep.prediction.problem import Problem
+from notsodeep.prediction.problem import Problem, usual_targets
 from notsodeep.prediction.risk import risk_of
+from notsodeep.prediction.scores import point_errors
 from notsodeep.prediction.task import Regularisation, TableName, Task
+from notsodeep.prediction.width import RowKernel, recurrence, row_width_scores
 from notsodeep.records import Plotted
 
 
@@ -120,7 +124,7 @@ def learning_curve(
 
 
 def width_curve(
-    models: dict[str, Model],
+    models: Mapping[str, Model],
     mixture: GaussianMixture,
     counts: ArrayLike,
     widths: ArrayLike,
@@ -133,7 +137,7 @@ def width_curve(
 
     Parameters
     ----------
-    models : dict
+    models : mapping
         DEQs and networks of one hidden layer, by name.
     widths : array_like of shape (W,)
     mixture, counts, ridge, noise, tables
@@ -168,4 +172,69 @@ def width_curve(
         )
         limit_mse[name] = float(rows[-1].test_mse[0])
         limit_right[name] = float(rows[-1].accuracy[0])
+    return WidthCurve(sizes.astype(float), mse, right, effective, limit_mse, limit_right, level)
+
+
+def width_curve_on_rows(
+    models: Mapping[str, Model],
+    X: ArrayLike,
+    y: ArrayLike,
+    X_test: ArrayLike,
+    y_test: ArrayLike,
+    widths: ArrayLike,
+    *,
+    ridge: float,
+    rng: int | np.random.Generator = 0,
+) -> WidthCurve:
+    """Predict read-outs of finite width on given rows, which need be no mixture.
+
+    From exact kernels: what is random is the network, not the data.  Its neurons are those of the
+    law of `width_curve`.
+
+    Parameters
+    ----------
+    models : mapping
+        DEQs and networks of one hidden layer, by name.
+    X, y : array_like of shape (n, p) and (n,)
+        Training rows and labels 0 … K − 1; n × n kernels are decomposed.
+    X_test, y_test : array_like of shape (N, p) and (N,)
+    widths : array_like of shape (W,)
+    ridge : float
+        λ, of features whose inner products tend to the kernel.
+    rng : int or Generator
+        Eight scores of each new row are drawn for the accuracies.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> data = nsd.data.load("digits", samples=300, rng=0)
+    >>> models = {"DEQ": nsd.DeepEquilibrium("relu", 0.8).centred(1.0)}
+    >>> curve = nsd.prediction.width_curve_on_rows(
+    ...     models, data.X, data.y, data.X_test, data.y_test, [100, 400], ridge=0.01
+    ... )
+    >>> bool(curve.accuracy["DEQ"][0] < curve.accuracy["DEQ"][1] < curve.limit_accuracy["DEQ"])
+    True
+    """
+    owner = "width_curve_on_rows"
+    rows, new = checks.samples(X, "X", owner), checks.samples(X_test, "X_test", owner)
+    labels = checks.class_labels(y, len(rows), owner)
+    truth = checks.class_labels(y_test, len(new), owner, int(labels.max()) + 1)
+    sizes = np.atleast_1d(checks.real_array(widths, "widths", owner)).astype(int)
+    level = checks.positive_number(ridge, "ridge", owner)
+    targets, generator = usual_targets(int(labels.max()) + 1), checks.random_generator(rng, owner)
+    tau0 = float(np.sqrt(np.square(rows).sum(axis=1).mean()))
+    mse, right, effective = {}, {}, {}
+    limit_mse, limit_right = {}, {}
+    for name, model in models.items():
+        q = recurrence(model, tau0, owner)
+        K = exact_kernel(model, np.concatenate([rows, new]), kind="conjugate", convention="feature")
+        known = RowKernel.of(np.asarray(K), targets[labels])
+        found = []
+        for m in sizes:
+            mean, spread, neurons = row_width_scores(known, level, int(m), q)
+            found.append((*point_errors(mean, spread, targets, truth, generator), neurons))
+        mse[name], right[name], effective[name] = np.array(found).T
+        mean = known.limit(level)
+        still = np.zeros((*mean.shape, mean.shape[1]))
+        limit_mse[name], limit_right[name] = point_errors(mean, still, targets, truth, generator)
     return WidthCurve(sizes.astype(float), mse, right, effective, limit_mse, limit_right, level)

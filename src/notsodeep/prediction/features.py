@@ -17,10 +17,9 @@ from notsodeep.prediction.classes import Classes
 from notsodeep.prediction.problem import Problem
 from notsodeep.prediction.resolvent import Ensemble, Resolvent
 from notsodeep.prediction.risk import RiskCurve, predict_risk
+from notsodeep.prediction.scores import point_errors
 from notsodeep.prediction.tables import limit_tables
 from notsodeep.records import Plotted
-
-_DRAWS = 8  # of each given point's score
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -159,7 +158,7 @@ def predict_on_points(
     if z.shape[1] != classes.dimension:
         requirement = f"have the mixture's {classes.dimension} features"
         raise checks.refusal("points", owner, requirement, z.shape[1])
-    truth = problem.targets[checks.class_labels(labels, len(z), owner, classes.count)]
+    truth = checks.class_labels(labels, len(z), owner, classes.count)
     levels = np.atleast_1d(checks.real_array(ridge, "ridge", owner))
     generator = checks.random_generator(rng, owner)
     tau2 = classes.scale(problem.shares) ** 2
@@ -174,15 +173,9 @@ def predict_on_points(
         d = -resolvent.responses[0][i] @ (classes.means.T @ fit.along[i])
         mean = math.sqrt(classes.dimension) * z @ d
         spread = _score_spread(z, d, fit.residual[i], spreads[i], resolvent, i)
-        values, vectors = np.linalg.eigh(spread)
-        roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
-        drawn = generator.standard_normal((_DRAWS, *mean.shape))
-        scores = mean + np.einsum("nkl,dnl->dnk", roots, drawn)
-        gaps = np.square(scores[:, :, None] - problem.targets).sum(axis=-1)
-        nearest = problem.targets[gaps.argmin(axis=-1)]
-        right.append((nearest == truth).all(axis=-1).mean())
-        bias = np.square(mean - truth).sum(axis=1)
-        mse.append((bias + np.trace(spread, axis1=1, axis2=2)).mean())
+        errors = point_errors(mean, spread, problem.targets, truth, generator)
+        mse.append(errors[0])
+        right.append(errors[1])
     return PointRisk(levels, np.array(mse), np.array(right))
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import ndtr, ndtri
 
-from notsodeep.checks import FloatArray
+from notsodeep.checks import FloatArray, IntArray
 
 _POINTS = 2048
 _TINY = 1e-15
+_DRAWS = 8  # of each point's score
 
 
 def class_accuracies(
@@ -49,6 +50,27 @@ def class_accuracies(
         else:
             result[..., a] = _orthant(centre, normals @ covariances[..., a, :, :] @ normals.T)
     return result
+
+
+def point_errors(
+    means: FloatArray,
+    covariances: FloatArray,
+    targets: FloatArray,
+    truth: IntArray,
+    rng: np.random.Generator,
+) -> tuple[float, float]:
+    """Return squared error and accuracy over points with Gaussian scores of their own.
+
+    Shapes (N, k) and (N, k, k); eight scores of each point are drawn for the accuracy.
+    """
+    values, vectors = np.linalg.eigh(covariances)
+    roots = vectors * np.sqrt(np.maximum(values, 0.0))[:, None, :]
+    drawn = rng.standard_normal((_DRAWS, *means.shape))
+    scores = means + np.einsum("nkl,dnl->dnk", roots, drawn)
+    nearest = np.square(scores[:, :, None] - targets).sum(axis=-1).argmin(axis=-1)
+    right = (targets[nearest] == targets[truth]).all(axis=-1).mean()
+    bias = np.square(means - targets[truth]).sum(axis=1)
+    return float((bias + np.trace(covariances, axis1=1, axis2=2)).mean()), float(right)
 
 
 def _interval(centre: FloatArray, normals: FloatArray, variance: FloatArray) -> FloatArray:

@@ -11,6 +11,7 @@ The law of Σ linearises the DEQ about its Gaussian limit: heuristic, and checke
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -112,7 +113,11 @@ def width_scores(
     /(m_e − df₂), m_e = m ζ²/(−ζ′).
     """
     counts, shares, n = problem.counts, problem.shares, float(problem.counts.sum())
-    x, zeta, zeta_slope = _effective_ridge(ensemble, counts, ridges, width, q_recurrent)
+
+    def freedom(x: FloatArray) -> FloatArray:
+        return np.asarray(n - x * (ensemble.resolvent(-x).q @ counts))
+
+    x, zeta, zeta_slope = _effective_ridge(freedom, ridges, width, q_recurrent)
     effective = width * zeta**2 / -zeta_slope
     resolvent = ensemble.resolvent(-x)
     q, slope = resolvent.q, resolvent.slope()
@@ -140,15 +145,83 @@ def width_scores(
     return WidthScores(scores, train, x, effective)
 
 
+def row_width_scores(
+    rows: RowKernel, ridge: float, width: int, q_recurrent: float
+) -> tuple[FloatArray, FloatArray, float]:
+    """Predict ridge regression on `width` features for given rows, from their exact kernel.
+
+    The law of `width_scores` with sums over the rows for the equivalents: a score of z has the
+    variance (k_zz − kᵀ(Q + xQ²)k) YᵀK(K+x)⁻²Y/(m_e − df₂).
+
+    Returns
+    -------
+    means, covariances : ndarray of shape (N, k) and (N, k, k)
+        Of the scores of new rows, over draws of the network.
+    effective_width : float
+        m_e.
+    """
+    s, turned, along = rows.eigenvalues, rows.targets, rows.cross
+
+    def freedom(x: FloatArray) -> FloatArray:
+        return np.asarray((s / (s + x[:, None])).sum(axis=1))
+
+    solved = _effective_ridge(freedom, np.array([ridge]), width, q_recurrent)
+    x, zeta, slope = (float(part[0]) for part in solved)
+    effective = width * zeta**2 / -slope
+    inverse = 1.0 / (s + x)
+    room = effective - float(np.square(s * inverse).sum())
+    energy = turned.T @ ((s * inverse**2)[:, None] * turned)
+    lifted = rows.diagonal - np.square(along) @ (inverse + x * inverse**2)
+    spread = np.multiply.outer(np.maximum(lifted, 0.0) / room, energy)
+    return along @ (inverse[:, None] * turned), spread, effective
+
+
+@dataclass(frozen=True, eq=False)
+class RowKernel:
+    """The exact kernel of training rows and new ones, in the basis of its eigenvectors V.
+
+    Attributes
+    ----------
+    eigenvalues : ndarray of shape (n,)
+    targets : ndarray of shape (n, k)
+        VᵀY.
+    cross : ndarray of shape (N, n)
+        The kernel of new rows with training rows, times V.
+    diagonal : ndarray of shape (N,)
+        k_zz of new rows.
+    """
+
+    eigenvalues: FloatArray
+    targets: FloatArray
+    cross: FloatArray
+    diagonal: FloatArray
+
+    @classmethod
+    def of(cls, K: FloatArray, Y: FloatArray) -> RowKernel:
+        """Take the kernel of training rows, n of them as Y has, with new rows below."""
+        n = len(Y)
+        values, vectors = np.linalg.eigh(K[:n, :n])
+        return cls(np.maximum(values, 0.0), vectors.T @ Y, K[n:, :n] @ vectors, np.diag(K)[n:])
+
+    def limit(self, ridge: float) -> FloatArray:
+        """Return the scores of new rows at infinite width, shape (N, k)."""
+        return np.asarray(self.cross @ (self.targets / (self.eigenvalues + ridge)[:, None]))
+
+
 def _effective_ridge(
-    ensemble: Ensemble, counts: FloatArray, ridges: FloatArray, width: int, q_recurrent: float
+    freedom: Callable[[FloatArray], FloatArray],
+    ridges: FloatArray,
+    width: int,
+    q_recurrent: float,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return x, ζ and dζ/de, by bisection in log x: ζ(df₁(x)·x/(λm)) grows with x, λ/x falls."""
+    """Return x, ζ and dζ/de, by bisection in log x: ζ(df₁(x)·x/(λm)) grows with x, λ/x falls.
+
+    `freedom` is df₁(x) = tr K(K + x)⁻¹.
+    """
     rest = 1.0 - q_recurrent
 
     def neurons(x: FloatArray) -> tuple[FloatArray, FloatArray]:
-        df1 = counts.sum() - x * (ensemble.resolvent(-x).q @ counts)
-        g, slope = shifted_ginibre(df1 * x / (ridges * width) * rest, q_recurrent)
+        g, slope = shifted_ginibre(freedom(x) * x / (ridges * width) * rest, q_recurrent)
         return rest * g, rest**2 * slope
 
     low, high = np.log(ridges), np.log(ridges) + 1.0

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from notsodeep.compilation.record import Compilation
 from notsodeep.compilation.settings import ROLES
 from notsodeep.matching import Match
-from notsodeep.models import Conditions
+from notsodeep.models import Conditions, ConvolutionalEquilibrium
 from notsodeep.plotting.canvas import house_style, new_figure
 from notsodeep.plotting.matches import (
     draw_activations,
@@ -21,6 +21,8 @@ from notsodeep.plotting.matches import (
     draw_front,
     draw_spectra,
 )
+from notsodeep.plotting.predictions import width_curve
+from notsodeep.prediction import WidthCurve, effective_neurons, shape_ratios
 from notsodeep.report.page import inline_figure, write_page
 
 _COLOURS = {"replaceable": "yes", "not shown": "open", "not replaceable": "no"}
@@ -34,6 +36,7 @@ _DISTANCES = {
     "kernel alignment": ("alignment", "{:.6f}"),
     "overlap of the top eigenvectors": ("eigenvector_overlap", "{:.6f}"),
 }
+_SAME = 0.005  # half a point of accuracy
 _NAMES = {"deq": "DEQ", "matched": "matched network", "unmatched": "unmatched network"}
 
 
@@ -59,7 +62,9 @@ def _content(compiled: Compilation) -> dict[str, Any]:
         "match": compiled.match,
         "refinement": _refinement(compiled.match),
         "coefficients": _coefficients(compiled.match),
-        "figures": _figures(arrays, compiled.arrays["spectrum"], records["front"]),
+        "figures": _figures(arrays, compiled.arrays["spectrum"], records),
+        "ratios": _ratios(compiled.match),
+        "widths": _widths(compiled),
         "front": _front(records["front"]),
         "certified": len(arrays["deq"]),
         "distances": _distances(certificate),
@@ -113,8 +118,9 @@ def _coefficients(match: Match) -> list[dict[str, str]]:
 
 
 def _figures(
-    arrays: Mapping[str, Any], spectrum: Mapping[str, Any], front: Mapping[str, Any]
+    arrays: Mapping[str, Any], spectrum: Mapping[str, Any], records: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
+    front, widths = records["front"], records.get("widths", {})
     layers = [arrays[name] for name in sorted(arrays) if name.startswith("layer_")]
     law = spectrum["shares"]
     drawings: list[tuple[Callable[[Axes], None], str, str]] = [
@@ -150,12 +156,84 @@ def _figures(
             "tolerances of its solver; the band is the 95 % interval at the strictest.",
         ),
     ]
+    if widths.get("predicted"):
+        drawings.append(
+            (
+                lambda axes: _draw_widths(axes, widths),
+                "Accuracy of read-outs over the width: dots on predicted lines.",
+                f"Read-outs on {widths['rows']} rows, ridge as above: dots are the mean of "
+                f"{widths['draws']} draws, lines were predicted from exact kernels, dashed at "
+                "infinite width.",
+            )
+        )
     figures = []
     for index, (draw, alt, caption) in enumerate(drawings):
         figure, axes = new_figure(1, width=4.6, height=3.4)
         draw(axes[0])
         figures.append(inline_figure(figure, index, alt, caption))
     return figures
+
+
+def _draw_widths(axes: Axes, widths: Mapping[str, Any]) -> None:
+    dots = {
+        role: (widths["widths"], widths["measured"][role], widths["errors"][role])
+        for role in widths["measured"]
+    }
+    width_curve(WidthCurve.from_dict(widths["predicted"]), axes, measured=dots)
+
+
+def _widths(compiled: Compilation) -> dict[str, Any]:
+    """Tabulate what is predicted, and measured, at the largest width and at infinite width."""
+    record = compiled.records.get("widths", {"reason": "This run is older than the prediction."})
+    if record["reason"]:
+        return {"reason": record["reason"]}
+    curve, m = WidthCurve.from_dict(record["predicted"]), record["widths"][-1]
+    place = int(abs(curve.widths - m).argmin())
+    rows = [
+        {
+            "name": _NAMES[role],
+            "neurons": f"{effective_neurons(model, m, compiled.match.tau0):.0f}",
+            "measured": f"{100 * record['measured'][role][-1]:.1f} ± "
+            f"{100 * record['errors'][role][-1]:.1f} %",
+            "predicted": f"{100 * curve.accuracy[role][place]:.1f} %",
+            "limit": f"{100 * curve.limit_accuracy[role]:.1f} %",
+        }
+        for role, model in _models(compiled.match).items()
+    ]
+    change = curve.accuracy["matched"][place] - curve.accuracy["deq"][place]
+    limits = curve.limit_accuracy
+    change_limit = limits["matched"] - limits["deq"]
+    plain = limits["unmatched"] - limits["deq"]
+    words = "do as well" if abs(plain) < _SAME else "be better" if plain > 0.0 else "be worse"
+    return {
+        "reason": "",
+        "width": m,
+        "rows": rows,
+        "sentence": f"Predicted change of accuracy by the network: {100 * change:+.1f} points at "
+        f"width {m}, {100 * change_limit:+.1f} at infinite width. A plain network of infinite "
+        f"width would {words}: {100 * plain:+.1f} points.",
+    }
+
+
+def _models(match: Match) -> dict[str, Any]:
+    return {"deq": match.deq, "matched": match.network, "unmatched": match.unmatched}
+
+
+def _ratios(match: Match) -> list[dict[str, str]]:
+    """Tabulate coefficients in units of the linear one, which is all that a tuned ridge leaves."""
+    choice: Any = {"kernel": match.kernel, "convention": match.convention}
+    if isinstance(match.deq, ConvolutionalEquilibrium):
+        return []
+    found = {
+        role: shape_ratios(model, match.tau0, **choice) for role, model in _models(match).items()
+    }
+    if not all(found.values()):
+        return []
+    return [
+        {"name": f"{name.replace('_', ' ')} / linear"}
+        | {role: f"{ratios[name]:.4f}" for role, ratios in found.items()}
+        for name in found["deq"]
+    ]
 
 
 def _distances(certificate: Mapping[str, Any]) -> list[dict[str, str]]:
