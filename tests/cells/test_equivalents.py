@@ -130,6 +130,19 @@ def test_uncentred_models_have_equivalents() -> None:
     assert large["plain"] < 0.05 * large["norm"]
 
 
+def test_uncentred_networks_have_equivalents() -> None:
+    network = nsd.ExplicitNetwork(["relu", "erf"])
+    gap = []
+    for p in (100, 400):
+        mixture = nsd.data.paper_mixture(dimension=p)
+        X, y = mixture.sample(int(0.8 * p), rng=1)
+        stats = mixture.statistics(X, y)
+        K = nsd.conjugate_kernel(network, X)
+        sharp = nsd.equivalent(network, X, stats, order=2).to_dense()
+        gap.append(float(np.linalg.norm(K - sharp, 2)))
+    assert gap[1] < 0.5 * gap[0]
+
+
 def test_four_coefficients_do_not_do_with_biases() -> None:
     """The four numbers that a centred kernel has, taken of a biased one, leave a gap of order n."""
     remaining = []

@@ -97,13 +97,13 @@ def test_own_statistics_are_accepted_at_any_scale() -> None:
 
 def test_bad_input_is_refused() -> None:
     X, _, stats, _ = SAMPLE
-    with pytest.raises(InvalidInput, match=r"that is network\.centred\(stats\.tau0\)"):
-        nsd.equivalent(nsd.ExplicitNetwork(["relu"]), X, stats)
+    with pytest.raises(InvalidInput, match="order of equivalent must be 1 or 2"):
+        nsd.equivalent(MODEL, X, stats, order=3)  # type: ignore[arg-type]
     for few in (X[:1], X[:, :1]):
         with pytest.raises(InvalidInput, match="at least two rows and two columns"):
             nsd.equivalent(MODEL, few, stats)
     with pytest.raises(UnknownName, match="Known: conjugate, tangent"):
-        nsd.equivalent(MODEL, X, stats, kernel="ntk")  # type: ignore[arg-type]
+        nsd.equivalent(MODEL, X, stats, kernel="ntkk")  # type: ignore[arg-type]
     with pytest.raises(UnknownName, match=r"'preactivation'\?"):
         nsd.equivalent(MODEL, X, stats, convention="preactivations")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="model of equivalent must be a DeepEquilibrium"):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from notsodeep import checks
+from notsodeep.activations import Activation
 from notsodeep.checks import FloatArray
 from notsodeep.data import MixtureStatistics
 from notsodeep.data.preprocessing import to_theory_scale
@@ -15,14 +17,20 @@ from notsodeep.equivalents.equivalent_matrix import Equivalent
 from notsodeep.equivalents.expansion import expansion
 from notsodeep.equivalents.mixture_coefficients import Coefficients, coefficients
 from notsodeep.errors import InvalidInput
-from notsodeep.models import Convention, DeepEquilibrium, KernelName, Model, checked_choice
+from notsodeep.models import (
+    Convention,
+    DeepEquilibrium,
+    ExplicitNetwork,
+    KernelName,
+    checked_choice,
+)
 from notsodeep.models.cell import solve_variances
 
 _CENTRED = 1e-8  # largest |E φ|, relative to the root mean square, of a centred activation
 
 
 def equivalent(
-    model: Model,
+    model: DeepEquilibrium | ExplicitNetwork,
     X: ArrayLike,
     stats: MixtureStatistics,
     *,
@@ -39,8 +47,9 @@ def equivalent(
     kernel in operator norm is O(n^{-1/2}) (mixture paper, arXiv 2402.02697, theorems 1 and 2, the
     identity term corrected).
 
-    Of any other DEQ without normalised layers, with biases or with activations as they are, it has
-    seven coefficients (see `Expansion`) and χ_i = ‖x_i‖² − τ0² from the data:
+    Of any other network, and of any other DEQ without normalised layers, with biases or with
+    activations as they are, it has seven coefficients (see `Expansion`) and χ_i = ‖x_i‖² − τ0² from
+    the data:
     K̄ = κ0 11ᵀ + κ_s XXᵀ + κ_q(χ1ᵀ + 1χᵀ) + κ_qq(χ²1ᵀ + 1χ²ᵀ) + κ_qr χχᵀ + κ_ss JTJᵀ/p + γI.
 
     The largest term left out, κ_sq x_i·x_j(χ_i + χ_j), is a rescaling of rows: with ``order=2``
@@ -50,7 +59,6 @@ def equivalent(
     Parameters
     ----------
     model : DeepEquilibrium or ExplicitNetwork
-        A network must be centred at the scale of the data: ``network.centred(stats.tau0)``.
     X : array_like of shape (n, p)
     stats : MixtureStatistics
         Of this X: ``mixture.statistics(X, y)`` or ``MixtureStatistics.estimate(X, y)``.
@@ -58,13 +66,12 @@ def equivalent(
     convention : {"preactivation", "feature"}
         Concerns DEQs only.
     order : {1, 2}
-        2 for the sharper form, of DEQs only.
+        2 for the sharper form.  It wins at large p; below a few hundred, not always.
 
     Raises
     ------
     InvalidInput
-        A network is not centred at this scale, a cell has normalised layers, or the statistics
-        are not those of X.
+        A cell has normalised layers, or the statistics are not those of X.
 
     Examples
     --------
@@ -88,10 +95,10 @@ def equivalent(
     if order not in (1, 2):
         raise checks.refusal("order", owner, "be 1 or 2", repr(order))
     choice: dict[str, Any] = {"kernel": kernel, "convention": convention}
-    if isinstance(model, DeepEquilibrium) and (order == 2 or not is_centred(model, stats.tau0)):
+    if not isinstance(model, DeepEquilibrium | ExplicitNetwork):
+        raise checks.refusal("model", "an equivalent", "be a DEQ or a network", str(model))
+    if order == 2 or not is_centred(model, stats.tau0):
         return _expanded(model, rows, stats, order, choice)
-    if order == 2:
-        raise checks.refusal("order", owner, "be 1 for an explicit network", order)
     numbers = coefficients(model, stats.tau0, **choice)
     factors = np.column_stack([stats.J / np.sqrt(p), stats.psi])
     return Equivalent(
@@ -99,31 +106,36 @@ def equivalent(
     )
 
 
-def is_centred(deq: DeepEquilibrium, tau0: float) -> bool:
+def is_centred(model: DeepEquilibrium | ExplicitNetwork, tau0: float) -> bool:
     """Whether four coefficients describe the kernel: every mean vanishes, and there is no bias."""
-    if any(layer.bias > 0.0 or layer.normalise != "none" for layer in deq.cell):
+    if isinstance(model, ExplicitNetwork):
+        units = zip(model.activations, model.scales(tau0)[:-1], strict=True)
+        return _means_vanish(units)
+    if any(layer.bias > 0.0 or layer.normalise != "none" for layer in model.cell):
         return False
-    if deq.is_centred_for(tau0):
+    if model.is_centred_for(tau0):
         return True
-    variances, solution = solve_variances(deq.cell, np.array([tau0**2]), raises=False)
-    return solution.converged and all(
-        abs(moments.mean) <= _CENTRED * np.sqrt(moments.square)
-        for moments in (
-            layer.activation.moments(float(tau))
-            for layer, tau in zip(deq.cell, variances.scales[:, 0], strict=True)
-        )
+    variances, solution = solve_variances(model.cell, np.array([tau0**2]), raises=False)
+    scales = variances.scales[:, 0]
+    return solution.converged and _means_vanish(
+        (layer.activation, float(tau)) for layer, tau in zip(model.cell, scales, strict=True)
     )
 
 
+def _means_vanish(units: Iterable[tuple[Activation, float]]) -> bool:
+    moments = (activation.moments(scale) for activation, scale in units)
+    return all(abs(m.mean) <= _CENTRED * np.sqrt(m.square) for m in moments)
+
+
 def _expanded(
-    deq: DeepEquilibrium,
+    model: DeepEquilibrium | ExplicitNetwork,
     rows: FloatArray,
     stats: MixtureStatistics,
     order: int,
     choice: dict[str, Any],
 ) -> Equivalent:
     """Build the equivalent from the Taylor coefficients and the norms of the rows."""
-    numbers = expansion(deq, stats.tau0, **choice)
+    numbers = expansion(model, stats.tau0, **choice)
     p = rows.shape[1]
     chi = np.einsum("ij,ij->i", rows, rows) - stats.tau0**2
     if order == 2 and numbers.linear > 0.0:
@@ -144,7 +156,7 @@ def _expanded(
     change[:, K + 1] = np.append(stats.t, 1.0)
     change[:K, K + 2] = np.sqrt(p) * means
     limit = change @ core @ change.T
-    return Equivalent(rows, factors, core, numbers, stats, deq, **choice, limit_core=limit)
+    return Equivalent(rows, factors, core, numbers, stats, model, **choice, limit_core=limit)
 
 
 def low_rank_core(numbers: Coefficients, stats: MixtureStatistics) -> FloatArray:
