@@ -11,12 +11,13 @@ import pytest
 import torch
 
 import notsodeep as nsd
-from given_networks import drawn_cell
-from notsodeep.activations import named
+from given_networks import ACTIVATIONS, drawn_cell
+from notsodeep.activations import Activation, named
 from notsodeep.compilation.trained_record import TrainedCompilation
 from notsodeep.data.directories import data_directory
 from notsodeep.errors import DataCorrupted, InvalidInput, NoOnnxForm, NotConverged
-from notsodeep.trained import AffineCell, EquilibriumCell
+from notsodeep.trained import AffineCell, EquilibriumCell, explicit_layers
+from notsodeep.trained.explicit_layers import _gaussian_moments
 from notsodeep.trained.fidelity import conformal_quantile, lower_bound
 from notsodeep.trained.hybrid_onnx import _linear
 from notsodeep.trained.splittings import solve
@@ -298,11 +299,34 @@ def test_what_is_rejected(cell: AffineCell, change: dict[str, object], message: 
         nsd.compile(cell, **arguments)  # type: ignore[arg-type]
 
 
-def test_moments_fail_in_words_on_a_stiff_network() -> None:
+def test_moments_alone_do_on_a_stiff_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In terms of u = Wz + h they have no limit there; in terms of a splitting's pre-image, one."""
     rng = np.random.default_rng(14)
     cell = drawn_cell(rng, named("relu"), width=16, inputs=12, margin=20.0, size=30.0)
+    found = nsd.compile(cell, rows(400, 15), fit="moments", layers=2)
+    assert isinstance(found, TrainedCompilation)
+    assert found.layers[0].kind == "moments"
+    assert found.layers[0].step < found.margin.beta
+    assert found.fidelity.agreement > 0.95
+    assert found.fidelity.certified is not None
+    assert found.fidelity.certified > 0.5
+    monkeypatch.setattr(explicit_layers, "_moment_layer", lambda *arguments: None)
     with pytest.raises(NotConverged, match="no self-consistent values"):
-        nsd.compile(cell, rows(200, 15), fit="moments", layers=2)
+        nsd.compile(cell, rows(400, 15), fit="moments", layers=2)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS.values(), ids=ACTIVATIONS)
+def test_moments_of_activations(activation: Activation) -> None:
+    centre, spread = np.array([0.3, -1.0, 2.0, 0.0]), np.array([1.0, 0.5, 2.0, 1e-3])
+    level, slope, rest = _gaussian_moments(activation, centre, spread)
+    x = np.linspace(-9.0, 9.0, 400_001)[:, None]
+    weight = np.exp(-0.5 * x**2) / np.exp(-0.5 * x**2).sum()
+    values = activation(centre + spread * x)
+    along = (weight * values * x).sum(axis=0)
+    np.testing.assert_allclose(level, (weight * values).sum(axis=0), atol=1e-5)
+    np.testing.assert_allclose(slope, along / spread, atol=1e-5)
+    explained = (weight * values).sum(axis=0) ** 2 + along**2
+    np.testing.assert_allclose(rest, (weight * values**2).sum(axis=0) - explained, atol=1e-5)
 
 
 def test_bounds_of_shares_and_distances() -> None:

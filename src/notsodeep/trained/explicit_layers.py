@@ -17,6 +17,7 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import ndtr
 from torch import Tensor
 
 from notsodeep.activations import Activation, PiecewiseLinear
@@ -297,45 +298,89 @@ def _other_width(
 def moment_layers(problem: LayerProblem, layers: int, *, steps: int = 500) -> tuple[Layer, ...]:
     """Make layers from the mean and covariance of h alone: no fixed point is solved.
 
-    u = Wz + h counts as Gaussian: z ≈ E z + D(u − E u) + noise with D = diag E φ′(u), hence
-    u − E u = (I − WD)⁻¹(h − E h + W·noise).  Iterated to self-consistency this gives a linear
-    start, the first layer; the others are solver steps.
+    The pre-image s = Mz + αh, M = I − αG, of z = R_α(s) counts as Gaussian:
+    z ≈ E z + D(s − E s) + noise with D = diag E R′(s), hence
+    s − E s = (I − MD)⁻¹(α(h − E h) + M·noise).  Iterated to self-consistency this gives a linear
+    start, the first layer; the others are solver steps.  With α = β it is u = Wz + h itself, of
+    which the iteration has no limit on stiff networks; a small α tames M.  The α that scores best
+    on the rows set apart is taken.
 
     Raises
     ------
     NotConverged
-        The iteration has no limit, as on stiff networks.
+        The iteration has no limit for any α.
     """
-    cell, beta = problem.cell, problem.margin.beta
-    m, W = cell.width, cell.recurrent
     mean, covariance = problem.drive.mean(axis=0), np.cov(problem.drive, rowvar=False)
-    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
-    weights = weights / weights.sum()
-    centre, spread = mean.copy(), np.sqrt(np.diag(covariance) + 1e-300)
+    chains = [
+        _steps_after(problem, first, layers)
+        for step in problem.steps()
+        if (first := _moment_layer(problem, step, mean, covariance, steps)) is not None
+    ]
+    if not chains:
+        raise NotConverged(
+            f"The moments of the network found no self-consistent values within {steps} steps, for "
+            f"any of {len(problem.steps())} step sizes. Use fit='least_squares', which solves some "
+            "fixed points instead."
+        )
+    return min(chains, key=lambda chain: chain[-1].score)
+
+
+def _moment_layer(
+    problem: LayerProblem, step: float, mean: FloatArray, covariance: FloatArray, steps: int
+) -> Layer | None:
+    """Return the linear start for one α, or None if the moments find no limit."""
+    cell, m = problem.cell, problem.cell.width
+    identity = np.eye(m)
+    M = identity - step * (identity / problem.margin.beta - cell.recurrent)
+    image = problem.resolvent(step).as_activation
+    assert image is not None  # `steps` has no other α
+    centre, spread = step * mean, step * np.sqrt(np.diag(covariance) + 1e-300)
     for _ in range(steps):
-        points = centre[:, None] + spread[:, None] * nodes
-        values = cell.activation(points)
-        level = values @ weights
-        slope = (values * nodes) @ weights / spread
-        residue = values - level[:, None] - (slope * spread)[:, None] * nodes
-        noise = (residue**2) @ weights
-        solver = np.linalg.inv(np.eye(m) - W * slope)
-        total = solver @ (covariance + (W * noise) @ W.T) @ solver.T
+        level, slope, noise = _gaussian_moments(image, centre, spread)
+        solver = np.linalg.inv(identity - M * slope)
+        total = solver @ (step**2 * covariance + (M * noise) @ M.T) @ solver.T
         width = np.sqrt(np.maximum(np.diag(total), 1e-300))
-        # Newton's step for the mean, E u = E h + W E z: the plain one diverges on stiff networks.
-        move = solver @ (mean + W @ level - centre)
+        # Newton's step for the mean, E s = M E z + α E h: the plain one diverges more often.
+        move = solver @ (step * mean + M @ level - centre)
         if not max(np.abs(move).max(), width.max()) < 1e100:
-            break
+            return None
         change = np.abs(move).max() + np.abs(width - spread).max()
         centre, spread = centre + move, np.sqrt(spread * width)
         if change <= 1e-9 * max(float(width.max()), 1e-300):
-            bias = centre - solver @ mean
-            first = Layer(beta * solver, beta * bias, beta, "moments", None, 0.0)
-            return _steps_after(problem, first, layers)
-    raise NotConverged(
-        "The moments of the network found no self-consistent values, as happens on stiff networks. "
-        "Use fit='least_squares', which solves some fixed points instead."
-    )
+            weight = np.asarray(step * solver)
+            return Layer(weight, centre - weight @ mean, step, "moments", None, 0.0)
+    return None
+
+
+def _gaussian_moments(
+    phi: Activation, centre: FloatArray, spread: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return E φ(s), E φ′(s) and the variance of φ(s) that no linear map of s explains.
+
+    s ~ N(centre, spread²), entry by entry.  In closed form between the knots of a piecewise-linear
+    φ, where quadrature would make steps of what has to be smooth in the centre.
+    """
+    if isinstance(phi, PiecewiseLinear):
+        ends = np.array([-np.inf, *phi.knots, np.inf])
+        x = (ends[:, None] - centre) / spread  # (knots + 2, m)
+        density = np.exp(-0.5 * np.minimum(x**2, 1e4)) / np.sqrt(2.0 * np.pi)
+        # E 1, E ξ and E ξ² of ξ ~ N(0, 1) in each segment.
+        mass = np.diff(ndtr(x), axis=0)
+        first = -np.diff(density, axis=0)
+        second = mass - np.diff(np.where(np.isfinite(x), x, 0.0) * density, axis=0)
+        slopes = np.array(phi.slopes)[:, None]
+        inside = np.array([*phi.knots[:1], *phi.knots]) if phi.knots else np.zeros(1)
+        height = np.asarray(phi(inside))[:, None] + slopes * (centre - inside[:, None])
+        tilt = slopes * spread  # φ = height + tilt·ξ
+        level = (height * mass + tilt * first).sum(axis=0)
+        along = (height * first + tilt * second).sum(axis=0)
+        square = (height**2 * mass + 2.0 * height * tilt * first + tilt**2 * second).sum(axis=0)
+    else:
+        nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+        weights = weights / weights.sum()
+        values = phi(centre[:, None] + spread[:, None] * nodes)
+        level, along, square = (values * f @ weights for f in (1.0, nodes, values))
+    return level, along / spread, np.maximum(square - level**2 - along**2, 0.0)
 
 
 def _steps_after(problem: LayerProblem, first: Layer, layers: int) -> tuple[Layer, ...]:
