@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import streamlit as st
@@ -11,18 +12,24 @@ from matplotlib.figure import Figure
 from notsodeep.data import GaussianMixture
 from notsodeep.errors import NotSoDeepError
 from notsodeep.explorer.drawings import svg_of
-from notsodeep.explorer.page_parts import plain, show_error, show_figure
+from notsodeep.explorer.page_parts import plain, show_error, show_figure, show_problems
+from notsodeep.explorer.page_state import PageState
+from notsodeep.explorer.state import WIDTHS, PredictionState
 from notsodeep.matching import match
 from notsodeep.models import DeepEquilibrium, Model
-from notsodeep.plotting import learning_curve as draw_learning
 from notsodeep.plotting import new_figure
-from notsodeep.plotting import risk_comparison as draw_comparison
-from notsodeep.plotting import width_curve as draw_widths
-from notsodeep.prediction import compare_risks, effective_neurons, learning_curve, width_curve
+from notsodeep.prediction import (
+    LearningCurve,
+    RiskComparison,
+    WidthCurve,
+    compare_risks,
+    effective_neurons,
+    learning_curve,
+    width_curve,
+)
 
 _DIMENSION = 256
 _FAMILIES = {"relu": "piecewise_linear", "tanh": "hard_tanh"}
-_DATA = ("means", "traces", "covariances")
 
 
 def example_mixture(kind: str) -> GaussianMixture:
@@ -38,33 +45,73 @@ def example_mixture(kind: str) -> GaussianMixture:
     return GaussianMixture(means, [first, 2.0 - first])
 
 
-def prediction_figure(
-    activation: str, sigma_a2: float, kind: str, ratio: float, ridge: float
-) -> Figure:
-    """Predict and draw: networks over the ridge, errors over n/p, accuracies over the width."""
-    mixture, n = example_mixture(kind), round(ratio * _DIMENSION)
-    deq = DeepEquilibrium(activation, sigma_a2).centred(1.0)
-    found = match(deq, tau0=1.0, family=_FAMILIES[activation], convention="feature")
-    counts = mixture.class_counts(n)
+@dataclass(frozen=True, eq=False)
+class PredictionView:
+    """What the page shows.
+
+    Attributes
+    ----------
+    comparison : RiskComparison
+        DEQ, matched and plain network over the ridge.
+    learned : LearningCurve
+    widths : WidthCurve
+        Over powers of two.
+    """
+
+    comparison: RiskComparison
+    learned: LearningCurve
+    widths: WidthCurve
+
+
+def prediction_view(state: PredictionState) -> PredictionView:
+    """Predict everything on the page; nothing is drawn, nothing is trained."""
+    mixture = example_mixture(state.data)
+    counts = mixture.class_counts(round(2.0**state.log_ratio * _DIMENSION))
+    deq = DeepEquilibrium(state.activation, state.sigma_a2).centred(1.0)
+    found = match(deq, tau0=1.0, family=_FAMILIES[state.activation], convention="feature")
     models: dict[str, Model] = {"DEQ": deq, "matched": found.network}
     plain_too = {**models, "plain": found.unmatched}
-    seen = compare_risks(plain_too, mixture, counts, ridge=np.logspace(-3, 1, 17), tables="limit")
-    sizes = np.unique((np.geomspace(0.1, 8.0, 24) * _DIMENSION).astype(int))
-    learned = learning_curve(deq, mixture, sizes, ridge=ridge, tables="limit")
-    widths = np.geomspace(64, 8192, 8).astype(int)
-    wide = width_curve(models, mixture, counts, widths, ridge=ridge, tables="limit")
+    ridge, sizes = 10.0**state.log_ridge, np.geomspace(0.1, 8.0, 24) * _DIMENSION
+    return PredictionView(
+        compare_risks(plain_too, mixture, counts, ridge=np.logspace(-3, 1, 17), tables="limit"),
+        learning_curve(deq, mixture, np.unique(sizes.astype(int)), ridge=ridge, tables="limit"),
+        width_curve(models, mixture, counts, WIDTHS, ridge=ridge, tables="limit"),
+    )
+
+
+def prediction_figure(view: PredictionView, state: PredictionState) -> Figure:
+    """Draw networks over the ridge, errors over n/p, accuracies over the width."""
     figure, (left, middle, right) = new_figure(3, width=4.0)
-    draw_comparison(seen, left)
-    left.axvline(ridge, color="0.7", lw=0.8)
-    draw_learning(learned, middle)
-    middle.axvline(ratio, color="0.7", lw=0.8)
-    draw_widths(wide, right)
+    view.comparison.plot(left)
+    view.learned.plot(middle)
+    view.widths.plot(right)
+    here = (10.0**state.log_ridge, 2.0**state.log_ratio, state.width)
+    for axes, value in zip((left, middle, right), here, strict=True):
+        axes.axvline(value, color="0.7", lw=0.8)
     return figure
 
 
+def told(view: PredictionView, state: PredictionState) -> str:
+    """Say what the width does to either network, and whether a plain one would do."""
+    place = WIDTHS.index(state.width)
+    shares = ", ".join(
+        f"{name} {right[place]:.1%} (infinite width {view.widths.limit_accuracy[name]:.1%})"
+        for name, right in view.widths.accuracy.items()
+    )
+    deq = DeepEquilibrium(state.activation, state.sigma_a2).centred(1.0)
+    neurons = effective_neurons(deq, state.width)
+    return (
+        f"At width {state.width}: {shares}. {state.width} neurons of this DEQ have the width noise "
+        f"of {neurons:.0f} independent ones where the width is much larger than the number of "
+        "samples, and those of a hidden layer are independent; where more ridge would help, as at "
+        f"a width near the number of samples, the DEQ's noise helps it. {view.comparison.verdict}"
+    )
+
+
 @st.cache_resource(max_entries=64, show_spinner=False)
-def _drawn(activation: str, sigma_a2: float, kind: str, ratio: float, ridge: float) -> str:
-    return svg_of(lambda: prediction_figure(activation, sigma_a2, kind, ratio, ridge))
+def _shown(state: PredictionState) -> tuple[str, str]:
+    view = prediction_view(state)
+    return svg_of(lambda: prediction_figure(view, state)), told(view, state)
 
 
 def prediction_page() -> None:
@@ -74,20 +121,24 @@ def prediction_page() -> None:
         "Test errors and accuracies of a trained read-out on two Gaussian classes of dimension "
         f"{_DIMENSION}, from means and covariances alone. Nothing is drawn, nothing is trained."
     )
+    page = PageState(PredictionState, "predict")
+    show_problems(page.problems)
     with st.sidebar:
-        activation = st.selectbox("activation", tuple(_FAMILIES), key="predicted-activation")
-        sigma_a2 = st.slider("σa²", 0.0, 0.9, 0.5, step=0.05, key="predicted-sigma")
-        kind = st.selectbox("classes differ in", _DATA, key="predicted-data")
-        ratio = st.slider("log₂ n/p", -3.0, 3.0, 1.0, step=0.25, key="predicted-ratio")
-        level = st.slider("log₁₀ λ", -3.0, 1.0, -2.0, step=0.25, key="predicted-ridge")
+        for name, label in (("activation", "activation"), ("data", "classes differ in")):
+            st.selectbox(label, page.rule(name).options, key=page.widget(name))
+        for name, label, step in (
+            ("sigma_a2", "σa²", 0.05),
+            ("log_ratio", "log₂ n/p", 0.25),
+            ("log_ridge", "log₁₀ λ", 0.25),
+        ):
+            rule = page.rule(name)
+            st.slider(label, rule.least, rule.most, step=step, key=page.widget(name))
+        st.select_slider("width", WIDTHS, key=page.widget("width"))
+    state = page.read()
     try:
-        picture = _drawn(activation, sigma_a2, kind, 2.0**ratio, 10.0**level)
-        neurons = effective_neurons(DeepEquilibrium(activation, sigma_a2).centred(1.0), 1000)
+        picture, words = _shown(state)
     except NotSoDeepError as error:
         show_error(error)
         return
     show_figure(picture, "Accuracy over the ridge, error over n/p, accuracy over the width.")
-    st.markdown(plain(
-        f"1000 neurons of this DEQ count for {neurons:.0f} independent ones where the width is "
-        "much larger than the number of samples."
-    ))  # fmt: skip
+    st.markdown(plain(words))

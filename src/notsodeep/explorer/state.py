@@ -171,3 +171,27 @@ class CollapseState:
     def counts(self) -> list[float]:
         """Class sizes, up to a factor."""
         return [self.imbalance] * self.majority + [1.0] * self.minority
+
+
+@dataclass(frozen=True)
+class PredictionState:
+    """Settings of the page "before training".
+
+    Attributes
+    ----------
+    activation : str
+    sigma_a2 : float
+    data : str
+        What two classes differ in.
+    log_ratio, log_ridge : float
+        log₂ n/p and log₁₀ λ.
+    width : int
+        Of the read-outs.
+    """
+
+    activation: str = chosen("relu", Choice(("relu", "tanh")))
+    sigma_a2: float = chosen(0.5, Real(0.0, 0.95))
+    data: str = chosen("means", Choice(("means", "traces", "covariances")))
+    log_ratio: float = chosen(1.0, Real(-3.0, 3.0))
+    log_ridge: float = chosen(-2.0, Real(-3.0, 1.0))
+    width: int = chosen(1024, Listed(WIDTHS))
