@@ -252,9 +252,16 @@ class PixelLayer:
         scales = np.maximum(scales, _FLOOR * scales.max(axis=1, keepdims=True))
         self.scales = scales
         self._at = ScaleTable(self.activation, float(scales.min()), float(scales.max()))
+        if self.kind == compiled.SERIES and self.degree is None and self._is_odd():
+            self.kind = compiled.ODD
         columns = self._at.stand_in(self._both_moments)(scales)
         self.square = columns[..., 0] * self._unit(scales)
         self.slope_square = columns[..., 1]
+
+    def _is_odd(self) -> bool:
+        """Whether all even coefficients are zero, to the last digit of the largest."""
+        coefficients = np.abs(self.activation.hermite_coefficients(self._at.nodes(24), _SHORT))
+        return bool((coefficients[:, ::2].max(axis=1) <= 1e-16 * coefficients.max(axis=1)).all())
 
     def _growths(self, low: float, high: float) -> ScaleFunction:
         """Return a stand-in for E φ²; while the equations are solved the range hardly changes."""
@@ -335,6 +342,9 @@ class PixelLayer:
                 self.bound = max(self.bound, float(rest[tolerated].max(initial=0.0)))
                 needed[tolerated] = terms
             table[level, : compiled.BINS + 1] = needed
+        if self.kind == compiled.ODD:
+            step = compiled.TERMS_STEP
+            table = np.where(table > 0, step * -(-table // (2 * step)), table)
         return table
 
     @cached_property
@@ -353,7 +363,7 @@ class PixelLayer:
         with self._preparing:
             if terms not in self._relative:
                 self._relative[terms] = self._stand_in(terms)
-            needed = 8 * self.scales.size * terms
+            needed = 8 * self.scales.size * terms  # half of it if φ is odd
             if terms not in self._kept and needed <= checks.available_memory() // 8:
                 self._kept[terms] = self._evaluated(self.scales, terms)
         if terms in self._kept:
@@ -366,6 +376,8 @@ class PixelLayer:
     def _stand_in(self, terms: int) -> ScaleFunction:
         def relative(tau: FloatArray) -> FloatArray:
             values = self.activation.hermite_coefficients(tau, terms)
+            if self.kind == compiled.ODD:
+                values = values[:, 1::2]
             return np.asarray(values / np.sqrt(self._unit(tau))[:, None])
 
         return self._at.stand_in(relative)
@@ -402,7 +414,7 @@ class ConvolutionPlan:
         self._solve_variances()
         self._require_stable()
         self._counting = threading.Lock()
-        series = any(layer.kind == compiled.SERIES for layer in self._layers)
+        series = any(layer.kind != compiled.HINGE for layer in self._layers)
         height, width = model.grid
         reason = f"{height} × {width} pixels, {len(self._offsets)} offsets"
         self.explanation = Explanation("series" if series else "hinge", reason)
@@ -790,7 +802,7 @@ class _Block:
         levels1 = np.zeros(self._scales1.shape, dtype=np.int64)
         levels2 = np.zeros((*self._scales2.shape[:-1], count), dtype=np.int64)
         for index, layer in enumerate(self.plan._layers):
-            if layer.kind == compiled.SERIES:
+            if layer.kind != compiled.HINGE:
                 top = len(layer.levels) - 1
                 levels1[index] = np.minimum(
                     np.searchsorted(layer.levels, self._scales1[index]), top

@@ -26,8 +26,9 @@ from typing import Any
 import numba
 import numpy as np
 
-SERIES, HINGE = 0, 1
-"""How Ψ is evaluated: Mehler's series, or the arc-cosine form of a hinge at zero."""
+SERIES, HINGE, ODD = 0, 1, 2
+"""How Ψ is evaluated: Mehler's series, the arc-cosine form of a hinge at zero, or the series of an
+odd function, of which every other coefficient is zero and left out."""
 
 LANES = 8
 """Pairs in a strip; arrays about columns are padded to whole strips."""
@@ -165,11 +166,12 @@ def _terms_for(largest, table):
 
 @_compile_part
 def _series(V, gap, inverse, psi, slopes, pixels, left, right, column, index1, index2,
-            squares1, squares2, start, tables, levels1, levels2, lanes):  # fmt: skip
+            squares1, squares2, start, tables, levels1, levels2, odd, lanes):  # fmt: skip
     """Ψ and D of any activation by Mehler's series; False if some pixel needs more terms.
 
-    E[φφ] = Σ_k a_k(τ₁) a_k(τ₂) ρ^k, by Horner's rule, and D from its derivative.  `lanes` has ρ,
-    the sum and its derivative in three strips.
+    E[φφ] = Σ_k a_k(τ₁) a_k(τ₂) ρ^k, by Horner's rule, and D from its derivative.  An odd function
+    has ρ Σ_j a_{2j+1}(τ₁) a_{2j+1}(τ₂) x^j, x = ρ²: half of the terms.  `lanes` has x or ρ, the
+    sum, its derivative and ρ in four strips.
     """
     enough = True
     for s in range(pixels):
@@ -179,7 +181,8 @@ def _series(V, gap, inverse, psi, slopes, pixels, left, right, column, index1, i
             rho = 1.0 - 2.0 * (V[here + t] - gap[here + t]) * inverse[here + t]
             rho = 1.0 if rho > 1.0 else rho
             rho = -1.0 if rho < -1.0 else rho
-            lanes[t] = rho
+            lanes[t] = rho * rho if odd else rho
+            lanes[3 * LANES + t] = rho
             lanes[LANES + t] = 0.0
             lanes[2 * LANES + t] = 0.0
             largest = max(largest, abs(rho))
@@ -202,6 +205,11 @@ def _series(V, gap, inverse, psi, slopes, pixels, left, right, column, index1, i
                 p3 = p2 * rho + c * right[two, k - 2, column + t]
                 lanes[2 * LANES + t] = d3 * rho + p3
                 lanes[LANES + t] = p3 * rho + d * right[two, k - 3, column + t]
+        if odd:
+            for t in range(LANES):
+                p = lanes[LANES + t]
+                lanes[LANES + t] = lanes[3 * LANES + t] * p
+                lanes[2 * LANES + t] = p + 2.0 * lanes[t] * lanes[2 * LANES + t]
         for t in range(LANES):
             both = squares1[one] + squares2[two, column + t]
             psi[here + t] = both - 2.0 * lanes[LANES + t]
@@ -379,7 +387,7 @@ def solve_pairs(
     V, psi, slopes = np.empty((layers, n)), np.empty((layers, n)), np.empty((layers, n))
     source, gap = np.empty((layers, n)), np.empty((layers, n))
     inverse, total = np.empty((layers, n)), np.empty((layers, n))
-    lanes = np.empty(3 * LANES)
+    lanes = np.empty(4 * LANES)
     limits = np.empty(LANES)
     answer = np.empty((2, LANES))
     for r in range(rows_of_tile):
@@ -445,7 +453,7 @@ def solve_pairs(
                             V[layer], gap[layer], inverse[layer], psi[layer], slopes[layer],
                             pixels, left[r], right, column, index1, index2, squares1[layer, r],
                             squares2[layer], starts[layer], tables[layer], levels1[layer, r],
-                            levels2[layer], lanes,
+                            levels2[layer], kinds[layer] == ODD, lanes,
                         )  # fmt: skip
                     onto = (layer + 1) % layers
                     if onto > 0:
