@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import notsodeep as nsd
+from cluster import local_workers
 from notsodeep.activations import named, pair_expectations, with_skip
+from notsodeep.cluster.executors import InProcess
 from notsodeep.errors import InvalidInput, NotConverged, NotVanilla
+from notsodeep.estimators import EquilibriumKernelRidge
+from notsodeep.kernels.distributed_operator import DistributedKernelOperator
 from notsodeep.kernels.plan import Plan
+from notsodeep.kernels.store_writing import store_kernel
 from notsodeep.models import DeepEquilibrium, Dense, MonotoneEquilibrium
 
 X = np.array([[1.0, 0.0, 0.0], [0.6, 0.8, 0.0], [-0.3, 0.5, 0.9]])
+# Written by benchmarks/peers/neural_tangents_cells.py.
+PEER = json.loads((Path(__file__).parents[1] / "references/neural_tangents_cells.json").read_text())
 FOUR = [
     ("preactivation", "conjugate"),
     ("preactivation", "tangent"),
@@ -290,6 +300,45 @@ def test_operators_and_tiles_follow() -> None:
     np.testing.assert_allclose(operator @ vector, K @ vector, rtol=1e-13)
     plan = Plan(model, rows, None, "preactivation")
     np.testing.assert_array_equal(plan.diagonal()[0], np.diag(K))
+
+
+def test_stores_workers_and_estimators_follow(tmp_path: Path) -> None:
+    rows = rows_of(90, 10)
+    for model in (ring(("tanh", 0.5, 0.6, 0.1), ("relu", 0.8, 0.3)), MonotoneEquilibrium("relu")):
+        K = nsd.tangent_kernel(model, rows, convention="feature")
+        options = {"kernel": "tangent", "convention": "feature"}
+        directory = tmp_path / type(model).__name__
+        stored = store_kernel(directory, model, rows, side=64, **options)  # type: ignore[arg-type]
+        np.testing.assert_allclose(stored.operator() @ K[:, :2], K @ K[:, :2], rtol=1e-12)
+        far = DistributedKernelOperator(model, rows, executor=InProcess(), side=64, **options)  # type: ignore[arg-type]
+        np.testing.assert_allclose(far @ K[:, :2], K @ K[:, :2], rtol=1e-12)
+        ridge = EquilibriumKernelRidge(model=model, ridge=0.1, preprocessing="none", **options)  # type: ignore[arg-type]
+        ridge.fit(rows, rows[:, 0])
+        wanted = K @ np.linalg.solve(K + 0.1 * np.eye(90), rows[:, 0])
+        np.testing.assert_allclose(ridge.predict(rows), wanted, atol=1e-10)
+
+
+@pytest.mark.slow
+def test_workers_compute_the_same_kernel_of_a_cell() -> None:
+    rows = rows_of(200, 10)
+    model = ring(("tanh", 0.5, 0.6, 0.1), ("relu", 0.8, 0.3))
+    with local_workers() as executor:
+        far = DistributedKernelOperator(model, rows, executor=executor, side=64)
+        K = nsd.conjugate_kernel(model, rows)
+        np.testing.assert_allclose(far @ K[:, :2], K @ K[:, :2], rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", PEER["cells"])
+def test_kernels_of_another_library_unrolled(name: str) -> None:
+    """Its tangent kernel loses digits on the diagonal, where it computes what is known as one."""
+    case = PEER["cells"][name]
+    model = DeepEquilibrium(cell=[Dense(**layer) for layer in case["cell"]])
+    pair = nsd.kernel_pair(model, PEER["rows"])
+    np.testing.assert_allclose(pair.conjugate, case["conjugate"], atol=2e-15)
+    error = np.abs(pair.tangent - case["tangent"])
+    assert np.diag(error).max() < 1e-9
+    np.fill_diagonal(error, 0.0)
+    assert error.max() < 1e-14
 
 
 def test_skip_is_its_own_fixed_point() -> None:
