@@ -20,7 +20,7 @@ def page() -> None:
 
 
 def test_the_page_follows_its_sliders_and_its_link() -> None:
-    test = AppTest.from_function(page, default_timeout=60)
+    test = AppTest.from_function(page, default_timeout=300)
     test.query_params["sigma_a2"] = "0.8"
     test.query_params["width"] = "77"
     test.run()

@@ -299,6 +299,7 @@ def _findings(records: list[Record]) -> list[Finding]:
     for record in records:
         cell = record["cell"]
         title = f"{cell['part']}: {cell['data']}, {cell['activation']} {cell['sigma_a2']}"
+        title += f", p = {cell['dimension']}, n = {cell['samples']}, {cell['kernel']} kernel"
         if "width" in cell:
             title += f", width {cell['width']}"
         if "optimum" in record:
