@@ -19,6 +19,7 @@ from notsodeep.models import (
     ExplicitNetwork,
     KernelModel,
     KernelName,
+    MonotoneEquilibrium,
 )
 
 DESCRIPTION = "description.json"
@@ -80,6 +81,7 @@ def read_model(form: dict[str, Any], place: Path) -> KernelModel:
     """Return the model that a description names."""
     readers: dict[str, Callable[[Mapping[str, Any]], KernelModel]] = {
         "deep_equilibrium": DeepEquilibrium.from_dict,
+        "monotone_equilibrium": MonotoneEquilibrium.from_dict,
         "convolutional_equilibrium": ConvolutionalEquilibrium.from_dict,
         "convolutional_network": ConvolutionalNetwork.from_dict,
     }
