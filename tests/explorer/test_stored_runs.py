@@ -12,6 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 import notsodeep as nsd
 from notsodeep.errors import InvalidInput
+from notsodeep.explorer.page_parts import plain
 from notsodeep.explorer.runs_page import (
     chosen_run,
     findings_table,
@@ -98,6 +99,20 @@ def test_a_compile_run_is_shown(root: Path) -> None:
     assert test.query_params["run"] in ("sphere", ["sphere"])
     assert not test.exception
     assert len(test.get("html")) == 1
+
+
+def test_a_run_of_a_trained_network_is_shown(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    W, U, C = 0.1 * rng.normal(size=(8, 8)), rng.normal(size=(8, 5)), rng.normal(size=(3, 8))
+    cell = nsd.EquilibriumCell.from_weights(W, U, activation="tanh", readout=(C, None))
+    compiled = nsd.compile(cell, rng.normal(size=(80, 5)), layers=1, out=tmp_path / "mine")
+    (run,) = stored_runs(tmp_path)
+    assert run.finished
+    assert "trained network" in run.title
+    test = opened(tmp_path, "mine")
+    assert test.subheader[0].value == plain(compiled.verdict.headline)  # type: ignore[union-attr]
+    (tmp_path / "mine" / "pieces" / "front.json").unlink()
+    assert "not finished" in opened(tmp_path, "mine").error[0].value
 
 
 def test_an_unknown_or_broken_run_is_explained(root: Path, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import streamlit as st
 
-from notsodeep import checks
+from notsodeep import checks, extras
+from notsodeep.compilation.pieces import TRAINED
 from notsodeep.compilation.verdict import headline, reasons, rule, verdict_word
 from notsodeep.errors import DataCorrupted, InvalidInput, NotSoDeepError
 from notsodeep.explorer.drawings import stored_figures, svg_of
@@ -18,7 +19,7 @@ from notsodeep.papers.reproduction import NAMES, cell_name, experiment
 from notsodeep.report.reproduction_figures import reproduction_figure
 
 _DEPTH = 3  # directories below the root that are looked into
-_KINDS = ("compile", "reproduce")
+_KINDS = ("compile", TRAINED, "reproduce")
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class StoredRun:
         Its path below the root, with forward slashes; the name in a link.
     path : Path
     kind : str
-        "compile" or "reproduce".
+        "compile", "compile-trained" or "reproduce".
     settings : dict
     finished : bool
         Whether all of it is there.
@@ -48,6 +49,8 @@ class StoredRun:
         """What it is about, in a few words."""
         if self.kind == "reproduce":
             what = f"{self.settings.get('name')}, {self.settings.get('profile')}"
+        elif self.kind == TRAINED:
+            what = f"compile of a trained network, {self.settings.get('test_rows')} test rows"
         else:
             what = f"compile on {self.settings.get('data')}"
         return f"{self.name}: {what}{'' if self.finished else ' (not finished)'}"
@@ -162,7 +165,7 @@ def runs_page(root: Path) -> None:
     st.query_params.from_dict({"run": name})
     run = chosen_run(runs, name)
     try:
-        (_compiled if run.kind == "compile" else _reproduced)(run)
+        _PAGES[run.kind](run)
     except (NotSoDeepError, KeyError, ValueError) as error:
         st.error(plain(f"This run cannot be shown: {error}"), icon=":material/error:")
     with st.expander("Settings of the run"):
@@ -186,10 +189,27 @@ def _compiled(run: StoredRun) -> None:
         for place, (alt, figure) in zip(st.columns(2), figures[start : start + 2], strict=False):
             with place:
                 show_figure(figure, alt)
+    _files(run)
+
+
+def _files(run: StoredRun) -> None:
     for name in ("report.html", "network.safetensors", "network.onnx"):
         path = run.path / name
         if path.is_file():
             st.download_button(name, path.read_bytes(), name, on_click="ignore", key=f"take {name}")
+
+
+def _trained(run: StoredRun) -> None:
+    extras.require("A run of a trained network", "torch")
+    from notsodeep.compilation.trained_record import TrainedCompilation
+    from notsodeep.explorer.trained_page import show_compilation
+
+    compiled = TrainedCompilation.load(run.path)
+    show_compilation(compiled)
+    verdict = compiled.verdict
+    for sentence in (*verdict.reasons, verdict.rule):
+        st.markdown(f"- {plain(sentence)}")
+    _files(run)
 
 
 def _reproduced(run: StoredRun) -> None:
@@ -217,3 +237,6 @@ def _figure(
     _records: list[dict[str, Any]],
 ) -> str:
     return svg_of(lambda: reproduction_figure(work, _records))
+
+
+_PAGES = {"compile": _compiled, TRAINED: _trained, "reproduce": _reproduced}

@@ -35,7 +35,7 @@ def trained_page() -> None:
     try:
         found = _diagnosis(name)
         _show_diagnosis(found)
-        _show_compilation(_compilation(name, layers))
+        show_compilation(_compilation(name, layers))
     except NotSoDeepError as error:  # its data or its file is not on this machine
         show_error(error)
 
@@ -72,7 +72,8 @@ def _show_diagnosis(found: Diagnosis) -> None:
             st.markdown(f"- {plain(line)}")
 
 
-def _show_compilation(compiled: TrainedCompilation) -> None:
+def show_compilation(compiled: TrainedCompilation) -> None:
+    """Show the verdict, the front, and fidelity by the number of layers."""
     st.subheader(plain(compiled.verdict.headline), anchor=False)
     show_figure(svg_of(compiled.plot), "Fidelity against cost, and certified share by layers.")
     show_table(
