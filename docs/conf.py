@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import re
 import sys
 from pathlib import Path
 from typing import Any
+
+import ziamath
+from docutils import nodes
 
 # The sources next to this file are documented, installed or not.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "src"))
@@ -21,16 +25,16 @@ version = release
 extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
-    "sphinx.ext.mathjax",
     "sphinx.ext.napoleon",
     "sphinx.ext.viewcode",
 ]
 root_doc = "index"
 exclude_patterns = ["_build"]
 
-# Displayed formulas are LaTeX, drawn in the browser by MathJax, which Sphinx loads from the network
-# unless `mathjax_path` names a local copy.  Formulas in running text are Unicode, so that a page
-# can be followed without a network; a display then shows its LaTeX source.
+# Formulas are LaTeX in the sources and pictures in the pages, drawn when the pages are built: no
+# script, no font, and nothing that needs a network.
+html_math_renderer = "drawn"
+ziamath.config.svg2 = False  # without ids, which would repeat on a page
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 3
 
@@ -107,8 +111,29 @@ def _plain_signature(*event: Any) -> tuple[str | None, str | None]:
     return plain[0], plain[1]
 
 
+def _drawn(latex: str, *, inline: bool) -> str:
+    latex = re.sub(r"\\(begin|end){aligned}", r"\\\1{align*}", latex)
+    drawn = ziamath.Latex(latex, size=18, color="currentColor", inline=inline)
+    style = f"vertical-align: {drawn.getyofst():.1f}px" if inline else "overflow-x: auto"
+    tag, words = "span" if inline else "div", html.escape(latex)
+    svg = drawn.svg().replace("<svg ", '<svg style="overflow: visible" ', 1)  # hats may stick out
+    picture = f'<{tag} class="math" role="img" aria-label="{words}" style="{style}">{svg}'
+    return f"{picture}</{tag}>"
+
+
+def _inline_math(translator: Any, node: Any) -> None:
+    translator.body.append(_drawn(node.astext(), inline=True))
+    raise nodes.SkipNode
+
+
+def _displayed_math(translator: Any, node: Any) -> None:
+    translator.body.append(_drawn(node.astext(), inline=False))
+    raise nodes.SkipNode
+
+
 def setup(app: Any) -> None:
     """Connect the hooks; napoleon's has the default priority, 500."""
+    app.add_html_math_renderer("drawn", (_inline_math, None), (_displayed_math, None))
     app.connect("autodoc-process-signature", _plain_signature)
     app.connect("autodoc-process-docstring", _keep_attribute, priority=400)
     app.connect("autodoc-process-docstring", _escape_docstring, priority=600)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,3 +71,19 @@ def test_the_imports_of_the_architecture_page_are_up_to_date() -> None:
         "run docs/tables/imports.py and put its output into docs/architecture.md"
     )
     assert made["DIAGRAM"].read_text() == made["diagram"](), "run docs/tables/imports.py"
+
+
+@pytest.mark.slow
+def test_the_pages_build_and_need_no_network(tmp_path: Path) -> None:
+    pytest.importorskip("furo")
+    build = ["-m", "sphinx", "-W", "-q", "-b", "html", str(ROOT / "docs"), str(tmp_path)]
+    done = subprocess.run([sys.executable, *build], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    loads = re.compile(r"<(?:script|img|iframe)[^>]+src=\"([^\"]+)|<link[^>]+href=\"([^\"]+)")
+    for page in tmp_path.rglob("*.html"):
+        found = ["".join(match) for match in loads.findall(page.read_text())]
+        assert found
+        assert not [place for place in found if "//" in place], page
+    formulas = (tmp_path / "theory" / "mixture.html").read_text()
+    assert formulas.count('class="math"') == formulas.count("<svg style=")
+    assert "\\frac" not in re.sub(r'aria-label="[^"]*"', "", formulas)
