@@ -4,10 +4,11 @@ The kernels of a setting are computed in tiles, which are kept in --work: a run 
 resumes, and a larger n adds to a smaller one.  Accuracies are on 2000 test images; smaller n take
 several disjoint parts of the training images.  Ridge, and the two parameters of the support
 vectors, are chosen on a fifth of the training rows and refitted on all.  Every setting adds its
-rows to benchmarks/results/convolution_accuracy.json as soon as it is done.
+rows to benchmarks/results/convolutions/accuracy.json as soon as it is done.
 
     python benchmarks/convolution_study.py --work runs/convolutions             # all, for hours
     python benchmarks/convolution_study.py --work runs/convolutions --only 3    # the first three
+    python benchmarks/convolution_study.py --table               # for docs/convolutions.md
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ import notsodeep as nsd
 from measure import RESULTS, environment
 from notsodeep.files.atomic_files import atomic_write, write_json
 from notsodeep.kernels.convolution import duration
+from tables import markdown
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
+PLACE = RESULTS / "convolutions" / "accuracy.json"
 TILE = 500
 TEST = 2000
 POOL = 5000  # training images from which all n are taken
@@ -70,9 +73,11 @@ class Setting:
 # The shortest first.
 SETTINGS = (
     Setting("mnist", 2, "flatten", (1000, 2000, 5000)),
-    Setting("fashion_mnist", 2, "flatten", (1000, 2000, 5000)),
-    Setting("cifar10", 2, "flatten", (1000, 2000, 4000)),
+    Setting("fashion_mnist", 2, "flatten", (1000, 2000)),
+    Setting("cifar10", 2, "flatten", (1000,)),
     Setting("mnist", 2, 3, (1000,)),
+    Setting("cifar10", 2, "flatten", (1000, 2000, 4000)),
+    Setting("fashion_mnist", 2, "flatten", (1000, 2000, 5000)),
     Setting("fashion_mnist", 2, 3, (1000,)),
     Setting("mnist", 1, "flatten", (1000, 2000)),
     Setting("fashion_mnist", 1, "flatten", (1000, 2000)),
@@ -240,17 +245,34 @@ def rows_of(setting: Setting, work: Path) -> list[dict[str, Any]]:
     return rows
 
 
+def table(rows: list[dict[str, Any]]) -> str:
+    """Make the table of the page on convolutions: a line for each set and n, columns of methods."""
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    lines: dict[tuple[Any, ...], dict[str, str]] = {}
+    for row in rows:
+        pooling = row["pooling"] if isinstance(row["pooling"], str) else f"{row['pooling']}-pooled"
+        what = f"{row['data']}, {row['pixels']}, {pooling}, n = {row['n']}"
+        cell = f"{100 * row['accuracy']:.1f} ± {100 * row['error']:.1f}"
+        lines.setdefault((what, str(row["parts"])), {})[row["method"]] = cell
+    return markdown(
+        ("images", "training sets", *methods),
+        [[*about, *(cells[method] for method in methods)] for about, cells in lines.items()],
+    )
+
+
 def main() -> None:
     """Measure the settings that are not stored yet."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--work", type=Path, required=True, help="directory of the tiles")
+    parser.add_argument("--work", type=Path, help="directory of the tiles")
     parser.add_argument("--only", type=int, default=len(SETTINGS), help="so many settings")
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--table", action="store_true", help="print the table of what is stored")
     options = parser.parse_args()
-    path = options.results / "convolution_accuracy.json"
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = json.loads(PLACE.read_text())["rows"] if PLACE.exists() else []
+    if options.table or options.work is None:
+        print(table(rows))
+        return
     for setting in SETTINGS[: options.only]:
         shown = {row["n"] for row in rows if row["setting"] == setting.name}
         if shown >= set(setting.sizes):
@@ -263,7 +285,8 @@ def main() -> None:
         print(f"{setting.name}: {duration(time.perf_counter() - start)}", flush=True)
         rows = [row for row in rows if row["setting"] != setting.name] + measured
         about = {"sigma_a2": SIGMA_A2, "activation": "relu", "size": 3, "test_images": TEST}
-        write_json(path, {"environment": environment(), "about": about, "rows": rows})
+        PLACE.parent.mkdir(exist_ok=True)
+        write_json(PLACE, {"environment": environment(), "about": about, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
 For each DEQ: the kernel gap of its explicit twin on held-out images, matched and unmatched, the
 accuracies of finite networks and the ratio of their times.  Every compilation is stored in --work
-and resumes there; rows go to benchmarks/results/convolution_twins.json as they are done.
+and resumes there; rows go to benchmarks/results/convolutions/twins.json as they are done.
 
     python benchmarks/convolution_twins.py --work runs/twins
+    python benchmarks/convolution_twins.py --table          # for docs/convolutions.md
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from typing import Any
 import notsodeep as nsd
 from measure import RESULTS, environment
 from notsodeep.files.atomic_files import write_json
+from tables import markdown
 
+PLACE = RESULTS / "convolutions" / "twins.json"
 SEEDS = 5
 SIZES: dict[str, dict[str, Any]] = {
     "digits": {},
@@ -99,16 +102,47 @@ def measured(twin: Twin, work: Path) -> dict[str, Any]:
     }
 
 
+def table(rows: list[dict[str, Any]]) -> str:
+    """Make the table of the page on convolutions."""
+    lines = []
+    for row in rows:
+        pixels = {"digits": 8, "mnist": 28}[row["data"]] // row["input_pooling"]
+        pooling = row["pooling"] if isinstance(row["pooling"], str) else f"{row['pooling']}-pooled"
+        what = [f"{row['size']} × {row['size']}", row["padding"], pooling]
+        what += ["NTK"] if row["kernel"] == "tangent" else []
+        what += [f"{row['channels']} channels"] if row["channels"] != Twin.channels else []
+        low, high = row["accuracy_difference"]
+        lines.append(
+            [
+                f"{row['data']} {pixels} × {pixels}, {row['activation']} {row['sigma_a2']:g}, "
+                + ", ".join(what),
+                f"{row['relative_gap']:.1%}",
+                f"{row['unrefined_gap']:.1%}",
+                f"{row['unmatched_relative_gap']:.1%}",
+                f"{row['unmatched_scaled_gap']:.1%}",
+                f"{100 * row['accuracy']['deq']:.1f}",
+                f"{100 * row['accuracy']['matched']:.1f}",
+                f"{low:+.1f} … {high:+.1f}",
+                f"{row['inference_ratio']:.1f}",
+                f"{row['strict_inference_ratio']:.0f}",
+            ]
+        )
+    head = ("DEQ", "matched", "before refining", "unmatched", "rescaled", "DEQ %", "twin %")
+    return markdown((*head, "difference", "× at loose", "× at 1e-5"), lines)
+
+
 def main() -> None:
     """Measure what is not stored yet."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--work", type=Path, required=True, help="directory of the compilations")
-    parser.add_argument("--results", type=Path, default=RESULTS)
+    parser.add_argument("--work", type=Path, help="directory of the compilations")
+    parser.add_argument("--table", action="store_true", help="print the table of what is stored")
     options = parser.parse_args()
-    path = options.results / "convolution_twins.json"
-    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    rows = json.loads(PLACE.read_text())["rows"] if PLACE.exists() else []
+    if options.table or options.work is None:
+        print(table(rows))
+        return
     known = [{key: row[key] for key in asdict(TWINS[0])} for row in rows]
     for twin in TWINS:
         if asdict(twin) in known:
@@ -121,7 +155,8 @@ def main() -> None:
             flush=True,
         )
         about = {"seeds": SEEDS, "sizes": SIZES}
-        write_json(path, {"environment": environment(), "about": about, "rows": rows})
+        PLACE.parent.mkdir(exist_ok=True)
+        write_json(PLACE, {"environment": environment(), "about": about, "rows": rows})
 
 
 if __name__ == "__main__":
