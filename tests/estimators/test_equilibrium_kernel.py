@@ -180,7 +180,7 @@ def test_a_pair_of_rows_gives_a_number() -> None:
         (lambda k, X: k(X[0]), InvalidInput, "X of EquilibriumKernel must be a matrix"),
         (lambda k, X: k(X, X[:, :2]), InvalidInput, "as many features as X"),
         (lambda k, X: k(X, X, eval_gradient=True), InvalidInput, "be left out"),
-        (lambda k, X: clone(k).set_params(kernel="ck")(X), UnknownName, "Unknown kernel"),
+        (lambda k, X: clone(k).set_params(kernel="cck")(X), UnknownName, "Unknown kernel"),
     ],
 )
 def test_refusals(call: Any, error: type[Exception], message: str) -> None:

@@ -43,12 +43,23 @@ SLOW = [
 pytestmark = pytest.mark.filterwarnings(f"ignore::{SkipTestWarning.__module__}.SkipTestWarning")
 
 
-@parametrize_with_checks(QUICK)
+def expected_to_fail(estimator: Any) -> dict[str, str]:
+    """Leaving one of two equal rows out is not leaving out a row of weight two."""
+    check = "check_sample_weight_equivalence_on_dense_data"
+    if isinstance(estimator, CompiledClassifier) and estimator.train == "readout":
+        return {check: "the network is matched on rows without weights"}
+    by_rule = isinstance(getattr(estimator, "ridge", None), str)
+    if by_rule or getattr(estimator, "calibrated", False):
+        return {check: "leave-one-out is about rows"}
+    return {}
+
+
+@parametrize_with_checks(QUICK, expected_failed_checks=expected_to_fail)
 def test_quick(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
 @pytest.mark.slow
-@parametrize_with_checks(SLOW)
+@parametrize_with_checks(SLOW, expected_failed_checks=expected_to_fail)
 def test_slow(estimator: Any, check: Any) -> None:
     check(estimator)

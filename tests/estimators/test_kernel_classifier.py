@@ -79,3 +79,16 @@ def test_one_class_is_refused() -> None:
 def test_in_a_pipeline_with_rescaled_pixels(digits: Split) -> None:
     pipeline = make_pipeline(MinMaxScaler(), EquilibriumKernelClassifier("tanh", ridge=0.01))
     assert pipeline.fit(digits.X, digits.y).score(digits.X_test, digits.y_test) > 0.9
+
+
+def test_class_weights_help_the_rare_class() -> None:
+    rng = np.random.default_rng(0)
+    y = np.repeat(["often", "seldom"], [180, 20])
+    X = rng.normal(size=(200, 10)) + 0.8 * (y == "seldom")[:, None]
+    new = rng.normal(size=(400, 10)) + 0.8
+    plain = EquilibriumKernelClassifier(ridge=1.0).fit(X, y)
+    balanced = EquilibriumKernelClassifier(ridge=1.0, class_weight="balanced").fit(X, y)
+    assert (balanced.predict(new) == "seldom").mean() > (plain.predict(new) == "seldom").mean()
+    by_hand = np.where(y == "seldom", 5.0, 200 / 360)
+    weighted = EquilibriumKernelClassifier(ridge=1.0).fit(X, y, sample_weight=by_hand)
+    np.testing.assert_allclose(weighted.decision_function(new), balanced.decision_function(new))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from io import BytesIO
+from typing import Any
 
 import joblib
 import numpy as np
@@ -16,6 +17,7 @@ from sklearn.preprocessing import StandardScaler
 
 import notsodeep as nsd
 from digit_split import Split
+from notsodeep.data import draw_rows
 from notsodeep.errors import InvalidInput, NotEnoughMemory
 from notsodeep.estimators import EquilibriumKernelRidge, kernel_model
 from notsodeep.estimators.kernel_model import dense_bytes
@@ -116,8 +118,10 @@ def test_auto_switches_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert EquilibriumKernelRidge(ridge=0.1).fit(X, y).solver_ == "dense"
     monkeypatch.setattr(kernel_model, "DENSE_UP_TO", 59)
     assert EquilibriumKernelRidge(ridge=0.1).fit(X, y).solver_ == "cg"
-    with pytest.raises(InvalidInput, match=r"ridge of EquilibriumKernelRidge must be a number"):
-        EquilibriumKernelRidge().fit(X, y)
+    ruled = EquilibriumKernelRidge().fit(X, y)  # the rule looks at some samples, here at all
+    assert ruled.solver_ == "cg"
+    monkeypatch.undo()
+    assert ruled.ridge_ == pytest.approx(EquilibriumKernelRidge().fit(X, y).ridge_)
 
 
 def test_preprocessing_is_that_of_the_training_data(digits: Split) -> None:
@@ -165,10 +169,9 @@ def test_joblib_round_trip() -> None:
     [
         ({"ridge": -1.0}, "ridge of EquilibriumKernelRidge must be positive"),
         ({"ridge": "cv"}, "Unknown rule for the ridge .* 'cv'"),
-        ({"ridge": "gcv", "solver": "cg"}, "must be a number for the solver cg"),
         ({"sigma_a2": 1.5}, "sigma_a2 of DeepEquilibrium must satisfy"),
         ({"activation": "rellu"}, "Did you mean 'relu'"),
-        ({"kernel": "ntk"}, "Unknown kernel of EquilibriumKernelRidge 'ntk'"),
+        ({"kernel": "ntkk"}, "Unknown kernel of EquilibriumKernelRidge 'ntkk'"),
         ({"preprocessing": "standard"}, "Unknown preprocessing 'standard'"),
         ({"solver": "qr"}, "Unknown solver of EquilibriumKernelRidge 'qr'"),
         ({"centred": "yes"}, "centred of EquilibriumKernelRidge must be True or False"),
@@ -199,3 +202,87 @@ def test_a_dense_solve_beyond_memory_is_refused_beforehand() -> None:
 
     with pytest.raises(NotEnoughMemory, match=r"dense solver of X needs .* Use solver='cg'"):
         kernel_model._dense_solver(dense_bytes(10**8, spectral=False), 10**8, "X")
+
+
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("centred", [False, True])
+def test_weights_count_samples(intercept: bool, centred: bool) -> None:
+    """Weight 2 is the same row twice, weight 0 no row; the mean and the scale of rows included."""
+    X, y = curve(60)
+    weights = np.random.default_rng(0).integers(0, 4, 60)
+    options: dict[str, Any] = {"ridge": 0.01, "fit_intercept": intercept, "centred": centred}
+    weighted = EquilibriumKernelRidge("tanh", **options).fit(X, y, sample_weight=weights)
+    repeated = EquilibriumKernelRidge("tanh", **options).fit(
+        np.repeat(X, weights, axis=0), np.repeat(y, weights)
+    )
+    new = curve(80)[0][60:]
+    np.testing.assert_allclose(weighted.predict(new), repeated.predict(new), rtol=1e-8)
+
+
+@pytest.mark.parametrize("rule", ["loo", "gcv"])
+def test_rules_know_of_the_intercept(rule: str) -> None:
+    """Leave-one-out, by fitting to all others: targets may lie anywhere."""
+    X, y = curve(40)
+    fitted = EquilibriumKernelRidge("tanh", ridge=rule, fit_intercept=True, preprocessing="none")
+    far = clone(fitted).fit(X, y + 1e4)
+    fitted.fit(X, y)
+    assert far.ridge_ == pytest.approx(fitted.ridge_, rel=1e-6)
+    if rule == "gcv":
+        return
+    for j in (20, 40, 55):
+        one = clone(fitted).set_params(ridge=fitted.ridges_[j])
+        errors = []
+        for i in range(40):
+            others = np.arange(40) != i
+            errors.append(y[i] - one.fit(X[others], y[others]).predict(X[i : i + 1])[0])
+        assert fitted.ridge_scores_[j] == pytest.approx(np.mean(np.square(errors)), rel=0.06)
+
+
+@pytest.mark.parametrize("solver", ["dense", "cg"])
+def test_an_intercept_minimises_what_it_says(solver: str) -> None:
+    """Σ (f + c − y)² + λ‖f‖² over f and c, here by the optimality conditions."""
+    X, y = curve(80)
+    y = np.column_stack([y + 50.0, y - 3.0])
+    fitted = EquilibriumKernelRidge(
+        "tanh", ridge=0.1, fit_intercept=True, solver=solver, tolerance=1e-12
+    ).fit(X, y)
+    residual = y - fitted.predict(X)
+    np.testing.assert_allclose(residual.sum(axis=0), 0.0, atol=1e-8)  # in c
+    np.testing.assert_allclose(residual, 0.1 * fitted.dual_coef_, atol=1e-8)  # in f
+    shifted = EquilibriumKernelRidge("tanh", ridge=0.1, fit_intercept=True).fit(X, y + 1000.0)
+    np.testing.assert_allclose(shifted.predict(X), fitted.predict(X) + 1000.0, rtol=1e-9)
+    assert np.ndim(EquilibriumKernelRidge(fit_intercept=True).fit(X, y[:, 0]).intercept_) == 0
+
+
+def test_a_rule_looks_at_some_of_many_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it finds is what it finds on these alone; the fit is to all, by either solver."""
+    monkeypatch.setattr("notsodeep.estimators.kernel_model.RULED", 50)
+    X, y = curve(150)
+    X = X / np.linalg.norm(X, axis=1).mean()
+    many = EquilibriumKernelRidge("tanh", preprocessing="none").fit(X, y)
+    some = draw_rows(X, 50)
+    few = EquilibriumKernelRidge("tanh", preprocessing="none").fit(X[some], y[some])
+    assert many.ridge_ == few.ridge_
+    assert len(many.ridges_) == len(many.ridge_scores_) == 61
+    given = EquilibriumKernelRidge("tanh", preprocessing="none", ridge=few.ridge_).fit(X, y)
+    np.testing.assert_array_equal(many.predict(X), given.predict(X))
+    iterated = EquilibriumKernelRidge("tanh", preprocessing="none", solver="cg").fit(X, y)
+    assert iterated.ridge_ == few.ridge_
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (np.zeros(20), "zero"),
+        (-np.ones(20), "[Nn]egative"),
+        (np.ones(19), "sample_weight"),
+    ],
+)
+def test_wrong_weights_are_rejected(weights: np.ndarray, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        EquilibriumKernelRidge(ridge=0.1).fit(*curve(20), sample_weight=weights)
+
+
+def test_iterations_take_no_weights() -> None:
+    with pytest.raises(InvalidInput, match=r"sample_weight .* must be None for the solver cg"):
+        EquilibriumKernelRidge(ridge=0.1, solver="cg").fit(*curve(20), sample_weight=np.ones(20))

@@ -101,7 +101,7 @@ def test_unknown_names_get_a_suggestion() -> None:
     with pytest.raises(UnknownName, match="leaky_relu"):
         nsd.match(RELU, tau0=1.0, family="leaky_rely")
     with pytest.raises(UnknownName, match="kernel"):
-        nsd.match(RELU, tau0=1.0, kernel="ntk")  # type: ignore[arg-type]
+        nsd.match(RELU, tau0=1.0, kernel="ntkk")  # type: ignore[arg-type]
     with pytest.raises(InvalidInput, match="deq of match"):
         nsd.match("relu", tau0=1.0)  # type: ignore[arg-type]
 

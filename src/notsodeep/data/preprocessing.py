@@ -81,7 +81,14 @@ class Preprocessing:
         return hash((self.kind, self.num_features, mean, self.scale))
 
     @classmethod
-    def fit(cls, X: object, kind: str = "theory", *, pixels: int | None = None) -> Preprocessing:
+    def fit(
+        cls,
+        X: object,
+        kind: str = "theory",
+        *,
+        pixels: int | None = None,
+        weights: FloatArray | None = None,
+    ) -> Preprocessing:
         """Fix the map on training data.
 
         Parameters
@@ -92,6 +99,8 @@ class Preprocessing:
             Which map.
         pixels : int, optional
             Number of pixels in a row, for ``pixels``; p, for images of one channel, if left out.
+        weights : ndarray of shape (n,), optional
+            Positive; a row of weight 2 counts as two rows.
 
         Raises
         ------
@@ -103,17 +112,19 @@ class Preprocessing:
         if kind not in ("theory", "pixels"):
             return cls("unit_norm" if kind == "unit_norm" else "none", rows.shape[1])
         checks.powers_nonzero(rows, "X", "Preprocessing")
-        mean = np.asarray(rows.mean(axis=0, dtype=np.float64))
+        count = float(len(rows) if weights is None else weights.sum())
+        mean = rows.mean(axis=0, dtype=np.float64) if weights is None else weights @ rows / count
         total = 0.0
         for block in _blocks(rows):
             centred = rows[block] - mean
-            total += float(np.vdot(centred, centred))
+            squares = np.einsum("ij,ij->i", centred, centred)
+            total += float(squares.sum() if weights is None else weights[block] @ squares)
         # Equal rows can leave their rounding errors, 1e-16 of the mean, behind.
-        if not total > len(rows) * 1e-26 * float(mean @ mean):
+        if not total > count * 1e-26 * float(mean @ mean):
             remedy = "All rows are equal, so there is no scale to divide by."
             raise checks.refusal("X", "Preprocessing", "have two different rows", "one", remedy)
         mean.flags.writeable = False
-        scale = math.sqrt(total / len(rows))
+        scale = math.sqrt(total / count)
         if kind == "theory":
             return cls("theory", rows.shape[1], mean, scale)
         return cls("pixels", rows.shape[1], mean, scale / math.sqrt(pixels or rows.shape[1]))

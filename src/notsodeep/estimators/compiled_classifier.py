@@ -15,7 +15,12 @@ from notsodeep import checks, extras
 from notsodeep.activations import Activation
 from notsodeep.checks import FloatArray, IntArray
 from notsodeep.data.preprocessing import Preprocessing, PreprocessingKind
-from notsodeep.estimators.kernel_classifier import encode_classes, probabilities
+from notsodeep.estimators.kernel_classifier import (
+    encode_classes,
+    probabilities,
+    with_class_weights,
+)
+from notsodeep.estimators.kernel_model import positive_weights
 from notsodeep.estimators.random_features import generator_from, match_on_data
 from notsodeep.estimators.theory_scaler import preprocessed_rows, validated_training_data
 from notsodeep.models import DeepEquilibrium
@@ -61,6 +66,8 @@ class CompiledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     preprocessing : {"theory", "unit_norm", "none"}
         Fixed on the training data; see `TheoryScaler`.
     random_state : int, RandomState or None
+    class_weight : dict, "balanced" or None
+        "readout": weights of the classes, by their names; "balanced" gives all the same sum.
 
     Attributes
     ----------
@@ -98,6 +105,7 @@ class CompiledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         settings: TrainingSettings | None = None,
         preprocessing: PreprocessingKind = "theory",
         random_state: Any = None,
+        class_weight: dict[Any, float] | str | None = None,
     ) -> None:
         self.activation = activation
         self.sigma_a2 = sigma_a2
@@ -109,9 +117,13 @@ class CompiledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.settings = settings
         self.preprocessing = preprocessing
         self.random_state = random_state
+        self.class_weight = class_weight
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Match and train, on rows X, shape (n, p), and labels y, shape (n,), numbers or names."""
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Match and train, on rows X, shape (n, p), and labels y, shape (n,), numbers or names.
+
+        Weights of samples, shape (n,), are for the read-out; the network is matched on all rows.
+        """
         owner = type(self).__name__
         extras.require(owner, "torch")
         import torch
@@ -124,8 +136,13 @@ class CompiledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         width = checks.positive_integer(self.width, "width", owner)
         deq = DeepEquilibrium(self.activation, self.sigma_a2)
         rows, given = validated_training_data(self, X, y, self.preprocessing)
+        weights, (rows, given) = positive_weights(self, sample_weight, rows, given)
         labels = encode_classes(self, given)
-        self.preprocessing_ = Preprocessing.fit(rows, self.preprocessing)
+        weights = with_class_weights(self.class_weight, given, weights)
+        if weights is not None and self.train == "all":
+            requirement = "be None, as class_weight, for train='all', whose loss has no weights"
+            raise checks.refusal("sample_weight", owner, requirement, "weights")
+        self.preprocessing_ = Preprocessing.fit(rows, self.preprocessing, weights=weights)
         scaled = self.preprocessing_.apply(rows)
         rng = generator_from(self.random_state)
         self.match_ = match_on_data(
@@ -147,18 +164,24 @@ class CompiledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             bias=True,
             dtype=torch.float64,
         )
-        self._train(scaled, labels, rng)
+        self._train(scaled, labels, weights, rng)
         self.module_.eval()
         return self
 
-    def _train(self, rows: FloatArray, labels: IntArray, rng: np.random.Generator) -> None:
+    def _train(
+        self,
+        rows: FloatArray,
+        labels: IntArray,
+        weights: FloatArray | None,
+        rng: np.random.Generator,
+    ) -> None:
         from notsodeep.networks.readout import fit_readout
         from notsodeep.networks.training import train
         from notsodeep.networks.training_records import TrainingSettings
 
         self.fit_record_: Any
         if self.train == "readout":
-            self.fit_record_ = fit_readout(self.module_, rows, labels, self.ridge)
+            self.fit_record_ = fit_readout(self.module_, rows, labels, self.ridge, weights=weights)
             return
         settings = self.settings or TrainingSettings(30, optimiser="adam", learning_rate=0.01)
         if not isinstance(settings, TrainingSettings):

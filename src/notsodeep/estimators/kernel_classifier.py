@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import minimize_scalar
 from scipy.special import log_softmax, softmax
 from sklearn.base import ClassifierMixin
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 
@@ -17,14 +18,18 @@ from notsodeep.activations import Activation
 from notsodeep.checks import FloatArray, IntArray
 from notsodeep.data.preprocessing import PreprocessingKind
 from notsodeep.errors import InvalidInput
-from notsodeep.estimators.kernel_model import EquilibriumKernelModel, SolverName
+from notsodeep.estimators.kernel_model import (
+    EquilibriumKernelModel,
+    SolverName,
+    positive_weights,
+)
 from notsodeep.estimators.theory_scaler import validated_training_data
 from notsodeep.models import Convention, KernelModel, KernelName
 
 _LOGARITHMS = (-7.0, 7.0)  # of the slope; scores are of order one
 
 
-def fit_slope(scores: FloatArray, labels: IntArray) -> float:
+def fit_slope(scores: FloatArray, labels: IntArray, weights: FloatArray | None = None) -> float:
     """Find β that makes softmax(β·scores) most likely, for scores on samples not fitted to.
 
     Temperature scaling (Guo, Pleiss, Sun and Weinberger, ICML 2017): the order of the classes, and
@@ -35,11 +40,13 @@ def fit_slope(scores: FloatArray, labels: IntArray) -> float:
     scores : ndarray of shape (n, K)
     labels : ndarray of shape (n,)
         In 0 … K − 1.
+    weights : ndarray of shape (n,), optional
     """
     rows = np.arange(len(labels))
 
     def loss(logarithm: float) -> float:
-        return -float(log_softmax(np.exp(logarithm) * scores, axis=1)[rows, labels].mean())
+        likelihoods = log_softmax(np.exp(logarithm) * scores, axis=1)[rows, labels]
+        return -float(np.average(likelihoods, weights=weights))
 
     return float(np.exp(minimize_scalar(loss, bounds=_LOGARITHMS, method="bounded").x))
 
@@ -66,8 +73,10 @@ class EquilibriumKernelClassifier(ClassifierMixin, EquilibriumKernelModel):  # t
     calibrated : bool, default False
         Offer `predict_proba`: softmax(β·scores), β fitted to the scores that every training sample
         gets when it is left out (in closed form).
-    solver, tolerance, rank, memory, model
-        As for `EquilibriumKernelRidge`; cg is for uncalibrated classifiers with a given ridge.
+    solver, tolerance, rank, memory, model, fit_intercept
+        As for `EquilibriumKernelRidge`; cg is for uncalibrated classifiers without weights.
+    class_weight : dict, "balanced" or None
+        Weights of the classes, by their names; "balanced" gives all classes the same sum.
 
     Attributes
     ----------
@@ -76,7 +85,7 @@ class EquilibriumKernelClassifier(ClassifierMixin, EquilibriumKernelModel):  # t
         α.
     slope_ : float
         β, if calibrated.
-    X_fit_, model_, preprocessing_, ridge_, ridges_, ridge_scores_, solver_, n_iter_
+    X_fit_, intercept_, model_, preprocessing_, ridge_, ridges_, ridge_scores_, solver_, n_iter_
         As for `EquilibriumKernelRidge`.
 
     Examples
@@ -104,6 +113,8 @@ class EquilibriumKernelClassifier(ClassifierMixin, EquilibriumKernelModel):  # t
         rank: int | None = None,
         memory: int = 4 << 30,
         model: KernelModel | None = None,
+        fit_intercept: bool = False,
+        class_weight: dict[Any, float] | str | None = None,
     ) -> None:
         super().__init__(
             activation=activation,
@@ -118,19 +129,26 @@ class EquilibriumKernelClassifier(ClassifierMixin, EquilibriumKernelModel):  # t
             rank=rank,
             memory=memory,
             model=model,
+            fit_intercept=fit_intercept,
         )
         self.calibrated = calibrated
+        self.class_weight = class_weight
 
-    def fit(self, X: ArrayLike, y: ArrayLike) -> Self:
-        """Fit to rows X, shape (n, p), and labels y, shape (n,), numbers or names."""
+    def fit(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> Self:
+        """Fit to rows X, shape (n, p), and labels y, shape (n,), numbers or names.
+
+        A sample of weight 2 counts as two samples; weights have shape (n,).
+        """
         owner = type(self).__name__
         calibrated = checks.flag(self.calibrated, "calibrated", owner)
         rows, given = validated_training_data(self, X, y, self.preprocessing)
+        weights, (rows, given) = positive_weights(self, sample_weight, rows, given)
         labels = encode_classes(self, given)
+        weights = with_class_weights(self.class_weight, given, weights)
         signs = _signs(labels, len(self.classes_))
-        weights = self._fit_dual(rows, signs, leave_out=calibrated)
-        if weights.left_out is not None:
-            self.slope_ = fit_slope(_per_class(weights.left_out), labels)
+        found = self._fit_dual(rows, signs, weights, leave_out=calibrated)
+        if found.left_out is not None:
+            self.slope_ = fit_slope(_per_class(found.left_out), labels, weights)
         return self
 
     def decision_function(self, X: ArrayLike) -> FloatArray:
@@ -158,6 +176,16 @@ def encode_classes(estimator: Any, y: NDArray[Any]) -> IntArray:
         raise _labels_without_order(error, type(estimator).__name__) from error
     _several_classes(len(estimator.classes_), type(estimator).__name__)
     return np.asarray(labels, dtype=np.int64)
+
+
+def with_class_weights(
+    class_weight: Any, y: NDArray[Any], weights: FloatArray | None
+) -> FloatArray | None:
+    """Multiply weights of samples, if any, by those of their classes."""
+    if class_weight is None:
+        return weights
+    found = compute_sample_weight(class_weight, y)
+    return np.asarray(found if weights is None else found * weights)
 
 
 def _signs(labels: IntArray, num_classes: int) -> FloatArray:

@@ -46,9 +46,11 @@ def given_model(
     return model
 
 
-def root_mean_square_norm(X: FloatArray) -> float:
-    """Return √(mean ‖x_i‖²), the scale τ0 of centred data."""
-    return float(np.sqrt(np.einsum("ij,ij->", X, X) / len(X)))
+def root_mean_square_norm(X: FloatArray, weights: FloatArray | None = None) -> float:
+    """Return √(mean ‖x_i‖²), the scale τ0 of centred data; by weights, if there are some."""
+    if weights is None:
+        return float(np.sqrt(np.einsum("ij,ij->", X, X) / len(X)))
+    return float(np.sqrt(weights @ np.einsum("ij,ij->i", X, X) / weights.sum()))
 
 
 def kernel_matrix(

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import cho_factor, cho_solve
 from sklearn.base import BaseEstimator
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from notsodeep import checks
 from notsodeep.activations import Activation
-from notsodeep.checks import FloatArray
+from notsodeep.checks import FloatArray, IntArray
+from notsodeep.data import draw_rows
 from notsodeep.data.preprocessing import Preprocessing, PreprocessingKind
 from notsodeep.errors import InvalidInput, NotConverged, NotEnoughMemory
 from notsodeep.estimators.kernel_matrices import (
@@ -64,6 +65,7 @@ class DualWeights:
         The prediction for every sample by the fit to all others.
     steps : int or None
         Of the iteration.
+    intercept : ndarray of shape (k,), or 0
     """
 
     coefficients: FloatArray
@@ -72,11 +74,79 @@ class DualWeights:
     scores: FloatArray | None = None
     left_out: FloatArray | None = None
     steps: int | None = None
+    intercept: FloatArray | float = 0.0
 
 
 def dense_bytes(samples: int, *, spectral: bool) -> int:
     """Return the memory of a dense fit: the kernel and its factor, or its eigenvectors and more."""
     return (4 if spectral else 2) * 8 * samples**2
+
+
+@dataclass(frozen=True, eq=False)
+class Weighting:
+    """How samples count, and whether there is an intercept c: Σ w_i (f_i + c − y_i)² + λ‖f‖².
+
+    With D = diag(√w) the dual weights are α = D β, and β solves (D K D + λI) β = D (Y − 1c).  An
+    intercept is not penalised: with u = √w the residual is orthogonal to u, so that with
+    P = I − uuᵀ/uᵀu it is (P D K D P + λI) β = P D Y; for equal weights that is the kernel centred
+    in rows and columns.
+
+    Attributes
+    ----------
+    roots : ndarray of shape (n,) or None
+        √w; None for ones.
+    intercept : bool
+    """
+
+    roots: FloatArray | None
+    intercept: bool
+
+    def kernel(self, K: FloatArray) -> FloatArray:
+        """Turn K into P D K D P, in place, with a large eigenvalue for u."""
+        if self.roots is not None:
+            K *= self.roots[:, None]
+            K *= self.roots
+        if self.intercept:
+            unit = self._unit(len(K))
+            image = K @ unit
+            image -= 0.5 * (unit @ image) * unit
+            K -= image[:, None] * unit
+            K -= unit[:, None] * image
+            # No target has a part along u, so that any eigenvalue there gives the same β.  A large
+            # one keeps u, which is not penalised, out of leave-one-out: it costs no shrinkage.
+            K += np.trace(K) * unit[:, None] * unit
+        return K
+
+    def targets(self, Y: FloatArray) -> FloatArray:
+        """Return P D Y."""
+        scaled = Y if self.roots is None else self.roots[:, None] * Y
+        if self.intercept:
+            unit = self._unit(len(Y))
+            scaled = scaled - unit[:, None] * (unit @ scaled)
+        return scaled
+
+    def dual(self, beta: FloatArray) -> FloatArray:
+        """Return α = D β."""
+        return beta if self.roots is None else self.roots[:, None] * beta
+
+    def unweighted(self, residuals: FloatArray) -> FloatArray:
+        """Return residuals of the samples from those of the scaled problem."""
+        return residuals if self.roots is None else residuals / self.roots[:, None]
+
+    def level(self, residuals: FloatArray) -> FloatArray:
+        """Return the intercept, shape (k,), from what the rest leaves of the targets, (n, k)."""
+        if not self.intercept:
+            return np.zeros(residuals.shape[1])
+        weights = None if self.roots is None else self.roots**2
+        return np.asarray(np.average(residuals, axis=0, weights=weights))
+
+    def rows(self, chosen: IntArray) -> Weighting:
+        """Return the weighting of some of the samples."""
+        return replace(self, roots=None if self.roots is None else self.roots[chosen])
+
+    def _unit(self, n: int) -> FloatArray:
+        roots = np.ones(n) if self.roots is None else self.roots
+        return np.asarray(roots / np.linalg.norm(roots))
 
 
 def dense_weights(
@@ -192,6 +262,9 @@ SolverName = Literal["auto", "dense", "cg"]
 DENSE_UP_TO = 10_000
 """Samples up to which solver="auto" is dense, if that takes at most half of the free memory."""
 
+RULED = 2_000
+"""Samples that a rule for the ridge looks at: eigenvectors of more take minutes."""
+
 
 class EquilibriumKernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Base of the kernel estimators: fits α = (K + λI)⁻¹ Y and evaluates K(x, X) α."""
@@ -210,6 +283,7 @@ class EquilibriumKernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-lea
         rank: int | None = None,
         memory: int = 4 << 30,
         model: KernelModel | None = None,
+        fit_intercept: bool = False,
     ) -> None:
         self.activation = activation
         self.sigma_a2 = sigma_a2
@@ -223,12 +297,23 @@ class EquilibriumKernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-lea
         self.rank = rank
         self.memory = memory
         self.model = model
+        self.fit_intercept = fit_intercept
 
     def _fit_dual(
-        self, rows: FloatArray, targets: FloatArray, *, leave_out: bool = False
+        self,
+        rows: FloatArray,
+        targets: FloatArray,
+        weights: FloatArray | None = None,
+        *,
+        leave_out: bool = False,
     ) -> DualWeights:
-        """Fit to validated rows (n, p) and targets (n, k), and set the fitted attributes."""
+        """Fit to validated rows (n, p), targets (n, k) and positive weights (n,).
+
+        Sets the fitted attributes.
+        """
         owner = type(self).__name__
+        intercept = checks.flag(self.fit_intercept, "fit_intercept", owner)
+        weighting = Weighting(None if weights is None else np.sqrt(weights), intercept)
         centred = checks.flag(self.centred, "centred", owner)
         kind: str = self.preprocessing
         pixels = None
@@ -246,34 +331,82 @@ class EquilibriumKernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-lea
         tolerance = checks.positive_number(self.tolerance, "tolerance", owner)
         if self.rank is not None:
             checks.positive_integer(self.rank, "rank", owner)
-        spectral = leave_out or isinstance(ridge, str)
+        spectral = leave_out or (isinstance(ridge, str) and len(rows) <= RULED)
         self.solver_ = self._chosen_solver(len(rows), spectral=spectral)
         if self.solver_ == "cg":
-            ridge = _given_ridge(ridge, leave_out, len(rows), owner)
-        self.preprocessing_ = Preprocessing.fit(rows, kind, pixels=pixels)
+            _dense_only(leave_out, weights, len(rows), owner)
+        self.preprocessing_ = Preprocessing.fit(rows, kind, pixels=pixels, weights=weights)
         self.X_fit_ = self.preprocessing_.apply(rows)
         self.model_ = model
         if centred and isinstance(model, DeepEquilibrium | ExplicitNetwork):
-            self.model_ = model.centred(root_mean_square_norm(self.X_fit_))
+            self.model_ = model.centred(root_mean_square_norm(self.X_fit_, weights))
+        tried: dict[str, Any] = {}
+        if isinstance(ridge, str) and (len(rows) > RULED or self.solver_ == "cg"):
+            chosen = draw_rows(self.X_fit_, RULED)
+            some = self._dense(chosen, targets, weighting, ridge, leave_out=False)
+            ridge = some.ridge
+            tried = {"ridges": some.ridges, "scores": some.scores}
         if self.solver_ == "dense":
-            K = kernel_matrix(self.model_, self.X_fit_, **self._choice())
-            weights = dense_weights(K, targets, ridge, leave_out=leave_out, owner=owner)
-        else:
-            weights = iterated_weights(
-                self.model_,
-                self.X_fit_,
-                targets,
-                float(ridge),
-                tolerance=tolerance,
-                rank=self.rank,
-                memory=self.memory,
-                choice=self._choice(),
+            found = self._dense(
+                np.arange(len(rows)), targets, weighting, ridge, leave_out=leave_out
             )
-        self.dual_coef_ = weights.coefficients
-        self.ridge_ = weights.ridge
-        self.ridges_, self.ridge_scores_ = weights.ridges, weights.scores
-        self.n_iter_ = weights.steps
-        return weights
+        else:
+            found = self._iterated(targets, float(ridge), tolerance, intercept)
+        found = replace(found, **tried)
+        self.dual_coef_, self.intercept_ = found.coefficients, found.intercept
+        self.ridge_ = found.ridge
+        self.ridges_, self.ridge_scores_ = found.ridges, found.scores
+        self.n_iter_ = found.steps
+        return found
+
+    def _dense(
+        self,
+        chosen: IntArray,
+        targets: FloatArray,
+        weighting: Weighting,
+        ridge: float | str,
+        *,
+        leave_out: bool,
+    ) -> DualWeights:
+        """Fit to some of the samples by their kernel matrix."""
+        owner, Y, weighting = type(self).__name__, targets[chosen], weighting.rows(chosen)
+        K = weighting.kernel(kernel_matrix(self.model_, self.X_fit_[chosen], **self._choice()))
+        right = weighting.targets(Y)
+        found = dense_weights(K, right, ridge, leave_out=leave_out, owner=owner)
+        alpha, level = weighting.dual(found.coefficients), np.zeros(Y.shape[1])
+        if weighting.intercept:
+            rows = self.X_fit_[chosen]
+            level = weighting.level(Y - KernelOperator(self.model_, rows, **self._choice()) @ alpha)
+        left_out = found.left_out
+        if left_out is not None:
+            left_out = Y - weighting.unweighted(right - left_out)
+        return replace(found, coefficients=alpha, intercept=level, left_out=left_out)
+
+    def _iterated(
+        self, targets: FloatArray, ridge: float, tolerance: float, intercept: bool
+    ) -> DualWeights:
+        """Fit to all samples by conjugate gradients.
+
+        (K + λI) α + 1c = Y and 1ᵀα = 0: from the solutions for Y and for 1.
+        """
+        ones = np.ones((len(targets), 1))
+        right = np.hstack([targets, ones]) if intercept else targets
+        found = iterated_weights(
+            self.model_,
+            self.X_fit_,
+            right,
+            ridge,
+            tolerance=tolerance,
+            rank=self.rank,
+            memory=self.memory,
+            choice=self._choice(),
+        )
+        alpha, level = found.coefficients, np.zeros(targets.shape[1])
+        if intercept:
+            alpha, shift = alpha[:, :-1], alpha[:, -1:]
+            level = alpha.sum(axis=0) / shift.sum()
+            alpha = alpha - shift * level
+        return replace(found, coefficients=alpha, intercept=level)
 
     def _chosen_solver(self, samples: int, *, spectral: bool) -> str:
         owner = type(self).__name__
@@ -290,9 +423,8 @@ class EquilibriumKernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-lea
         """Return K(X, X_fit_) α for new rows, (m, k); the cross kernel never exists as a whole."""
         check_is_fitted(self)
         rows = preprocessed_rows(self, X)
-        return np.asarray(
-            KernelOperator(self.model_, rows, self.X_fit_, **self._choice()) @ self.dual_coef_
-        )
+        operator = KernelOperator(self.model_, rows, self.X_fit_, **self._choice())
+        return np.asarray(operator @ self.dual_coef_ + self.intercept_)
 
     def _choice(self) -> dict[str, Any]:
         return {"kernel": kernel_name(self.kernel, "kernel"), "convention": self.convention}
@@ -305,20 +437,33 @@ def _ridge_or_rule(value: object, rules: Iterable[str], owner: str) -> float | s
     return checks.positive_number(value, "ridge", owner, "Or let ridge='loo' find it.")
 
 
-def _given_ridge(ridge: float | str, calibrated: bool, samples: int, owner: str) -> float:
-    """Refuse what takes all eigenvectors of the kernel where an iteration has none of them."""
-    if isinstance(ridge, str):
-        requirement = f"be a number for the solver cg, which {samples:,} samples are left to"
-        remedy = (
-            f"{ridge!r} needs all eigenvectors of the kernel: let it choose on some thousand of "
-            "the samples, and take the ridge_ it found; or set solver='dense'."
-        )
-        raise checks.refusal("ridge", owner, requirement, repr(ridge), remedy)
+def _dense_only(calibrated: bool, weights: FloatArray | None, samples: int, owner: str) -> None:
+    """Reject what takes the kernel matrix where an iteration never holds it."""
     if calibrated:
         requirement = f"be False for the solver cg, which {samples:,} samples are left to"
         remedy = "Wrap the classifier in sklearn.calibration.CalibratedClassifierCV instead."
         raise checks.refusal("calibrated", owner, requirement, True, remedy)
-    return ridge
+    if weights is not None:
+        requirement = f"be None for the solver cg, which {samples:,} samples are left to"
+        remedy = "So must class_weight. Set solver='dense', or repeat rows instead."
+        raise checks.refusal("sample_weight", owner, requirement, "weights", remedy)
+
+
+def positive_weights(
+    estimator: Any, sample_weight: Any, rows: FloatArray, *others: NDArray[Any]
+) -> tuple[FloatArray | None, tuple[NDArray[Any], ...]]:
+    """Check weights as scikit-learn does, and leave out samples that do not count.
+
+    Returns the weights, None if there are none, and rows and others of the samples that are left.
+    """
+    if sample_weight is None:
+        return None, (rows, *others)
+    weights = _check_sample_weight(sample_weight, rows, dtype=np.float64, ensure_non_negative=True)
+    count = weights > 0.0
+    if not count.any():
+        owner = type(estimator).__name__
+        raise checks.refusal("sample_weight", owner, "have an entry above zero", "zeros")
+    return weights[count], tuple(array[count] for array in (rows, *others))
 
 
 def _dense_solver(needed: int, samples: int, owner: str) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from notsodeep import checks
+from notsodeep.checks import FloatArray
 from notsodeep.errors import NotEnoughMemory
 from notsodeep.networks.feature_rows import features_of, one_hot, tensor_rows, tensor_targets
 from notsodeep.networks.modules import FeatureNetwork
@@ -55,7 +56,9 @@ class ReadoutFit:
     solver: SolverSummary | None
 
 
-def fit_readout(module: FeatureNetwork, X: Any, y: Any, ridge: float) -> ReadoutFit:
+def fit_readout(
+    module: FeatureNetwork, X: Any, y: Any, ridge: float, *, weights: FloatArray | None = None
+) -> ReadoutFit:
     """Set the read-out to the ridge regression of the targets on the features, in place.
 
     Minimises Σ_i ‖a z_i − t_i‖² + ridge·‖a‖² over a, shape (K, m): a = Tᵀ F (Fᵀ F + ridge·I)⁻¹ =
@@ -71,6 +74,8 @@ def fit_readout(module: FeatureNetwork, X: Any, y: Any, ridge: float) -> Readout
         Class labels, shape (n,), which become one-hot targets; or real targets, shape (n, K).
     ridge : float
         At least 0; 0 needs a Gram matrix that can be inverted in double precision.
+    weights : ndarray of shape (n,), optional
+        How much each sample counts; 1 if left out.
 
     Returns
     -------
@@ -107,7 +112,8 @@ def fit_readout(module: FeatureNetwork, X: Any, y: Any, ridge: float) -> Readout
         module.train(was_training)
     T = one_hot(targets, module.out_features, torch.float64).cpu().double()
     biased = module.readout_bias is not None
-    fit = fit_ridge(features.cpu().numpy(), T.numpy(), penalty, intercept=biased, owner=owner)
+    F = features.cpu().numpy()
+    fit = fit_ridge(F, T.numpy(), penalty, intercept=biased, owner=owner, weights=weights)
     _store(module, torch.from_numpy(fit.weights), torch.from_numpy(fit.intercept))
     outputs = torch.nn.functional.linear(features, module.readout, module.readout_bias).detach()
     errors = (outputs.cpu().double() - T).square().sum(dim=1)

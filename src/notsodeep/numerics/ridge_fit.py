@@ -43,12 +43,18 @@ class RidgeFit:
 
 
 def fit_ridge(
-    F: NDArray[Any], T: FloatArray, ridge: float, *, intercept: bool, owner: str
+    F: NDArray[Any],
+    T: FloatArray,
+    ridge: float,
+    *,
+    intercept: bool,
+    owner: str,
+    weights: FloatArray | None = None,
 ) -> RidgeFit:
-    """Minimise Σ_i ‖a f_i + c − t_i‖² + ridge·‖a‖² over a, shape (K, m), and c if there is one.
+    """Minimise Σ_i w_i ‖a f_i + c − t_i‖² + ridge·‖a‖² over a, shape (K, m), and c.
 
-    a = Tᵀ F (Fᵀ F + ridge·I)⁻¹ = Tᵀ (F Fᵀ + ridge·I)⁻¹ F.  The system is set up and solved in
-    float64, without a float64 copy of F.
+    a = Tᵀ F (Fᵀ F + ridge·I)⁻¹ = Tᵀ (F Fᵀ + ridge·I)⁻¹ F, with rows times √w_i.  The system is set
+    up and solved in float64, without a float64 copy of F.
 
     Parameters
     ----------
@@ -61,6 +67,8 @@ def fit_ridge(
         Fit c too, which is not penalised; it is zero otherwise.
     owner : str
         Whom messages name.
+    weights : ndarray of shape (n,), optional
+        w; ones if left out.
 
     Raises
     ------
@@ -78,9 +86,12 @@ def fit_ridge(
     """
     centre, level = np.zeros(F.shape[1]), np.zeros(T.shape[1])
     if intercept:
-        centre, level = F.mean(axis=0, dtype=np.float64), T.mean(axis=0)
+        count = len(F) if weights is None else weights.sum()
+        share = (np.ones(len(F)) if weights is None else weights) / count
+        centre, level = share @ F, share @ T
+    roots = np.ones(len(F)) if weights is None else np.sqrt(weights)
     side: Side = "samples" if len(F) <= F.shape[1] else "features"
-    gram, right = _system(F, T - level, centre, side)
+    gram, right = _system(F, roots[:, None] * (T - level), centre, roots, side)
     gram[np.diag_indices_from(gram)] += ridge
     norm = np.abs(gram).sum(axis=0).max()
     try:
@@ -93,26 +104,27 @@ def fit_ridge(
     checks.resolved(gram, solution, right, ridge, owner)
     size = np.linalg.norm(right)
     residual = np.linalg.norm(gram @ solution - right) / size if size else 0.0
-    weights = solution.T
+    found = solution.T
     if side == "samples":
         parts = _parts(F.shape[1])
-        weights = np.hstack([weights @ (F[:, p].astype(np.float64) - centre[p]) for p in parts])
-    return RidgeFit(weights, level - weights @ centre, side, 1.0 / reciprocal, float(residual))
+        scaled = solution.T * roots
+        found = np.hstack([scaled @ (F[:, p].astype(np.float64) - centre[p]) for p in parts])
+    return RidgeFit(found, level - found @ centre, side, 1.0 / reciprocal, float(residual))
 
 
 def _system(
-    F: NDArray[Any], T: FloatArray, centre: FloatArray, side: Side
+    F: NDArray[Any], T: FloatArray, centre: FloatArray, roots: FloatArray, side: Side
 ) -> tuple[FloatArray, FloatArray]:
     """Return the Gram matrix and the right-hand side, in float64."""
     if side == "samples":
         gram = np.zeros((len(F), len(F)))
         for part in _parts(F.shape[1]):
-            block = F[:, part].astype(np.float64) - centre[part]
+            block = roots[:, None] * (F[:, part].astype(np.float64) - centre[part])
             gram += block @ block.T
         return gram, T
     gram, right = np.zeros((F.shape[1], F.shape[1])), np.zeros((F.shape[1], T.shape[1]))
     for part in _parts(len(F)):
-        block = F[part].astype(np.float64) - centre
+        block = roots[part, None] * (F[part].astype(np.float64) - centre)
         gram += block.T @ block
         right += block.T @ T[part]
     return gram, right
