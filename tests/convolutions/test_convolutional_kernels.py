@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -63,6 +66,24 @@ def test_reference_numbers(name: str) -> None:
         pair = nsd.kernel_pair(model, X, convention=convention)
         found += [pair.conjugate[0], pair.tangent[0]]
     np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-12)
+
+
+PEER = json.loads(
+    (Path(__file__).parents[1] / "references/neural_tangents_images.json").read_text()
+)
+
+
+@pytest.mark.parametrize("name", PEER["cases"])
+def test_another_library_unrolled(name: str) -> None:
+    """Numbers of benchmarks/peers/neural_tangents_images.py, fields of the last of 120 layers."""
+    case = PEER["cases"][name]
+    model = equilibrium(
+        case["activation"], padding=case["padding"], pooling=case["pooling"],
+        **{key: PEER[key] for key in ("weight", "inject", "bias")},
+    )  # fmt: skip
+    pair = nsd.kernel_pair(model, waves(*PEER["shape"]), convention="preactivation")
+    np.testing.assert_allclose(pair.conjugate, case["conjugate"], rtol=0.0, atol=1e-12)
+    np.testing.assert_allclose(pair.tangent, case["tangent"], rtol=0.0, atol=1e-12)
 
 
 GRID = [
