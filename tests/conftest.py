@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import sys
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
@@ -23,3 +25,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
+
+
+@pytest.fixture(autouse=True)
+def main_module() -> Iterator[None]:
+    """Put `__main__` back: a page run by Streamlit's AppTest takes its place.
+
+    Processes that a later test spawns would begin by running that page.
+    """
+    main = sys.modules["__main__"]
+    yield
+    sys.modules["__main__"] = main

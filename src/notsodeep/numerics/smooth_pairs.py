@@ -60,7 +60,7 @@ def smooth_pair(
     Examples
     --------
     >>> value = smooth_pair(lambda x: np.cos(x)[None], 1.0, 1.0, 0.6, 0.8, 1e-12)
-    >>> abs(float(value[0]) - np.exp(-1.0) * np.cosh(0.6)) < 1e-15
+    >>> bool(abs(value[0] - np.exp(-1.0) * np.cosh(0.6)) < 1e-15)
     True
     """
     enough = tolerance ** (5.0 / 6.0)

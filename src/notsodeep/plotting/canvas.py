@@ -126,7 +126,7 @@ def new_figure(
 
 
 def blank_figure(
-    width: float, height: float, layout: Literal["constrained", "none"] = "constrained"
+    width: float, height: float, layout: Literal["constrained"] | None = "constrained"
 ) -> Figure:
     """Make a figure without axes, in inches; notebooks show it, though pyplot does not know it."""
     require_matplotlib()

@@ -142,7 +142,7 @@ def simplex_figure(
     points, corners = _in_space(vectors)
     size = float(np.linalg.norm(points, axis=1).max())
     points, corners = points / size, corners / size
-    figure = blank_figure(width, height, "none")
+    figure = blank_figure(width, height, None)
     axes: Any = figure.add_axes((0.0, 0.08, 1.0, 0.92), projection="3d")
     axes.set_axis_off()
     for a, b in combinations(corners, 2):

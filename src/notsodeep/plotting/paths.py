@@ -75,6 +75,8 @@ def training(record: Training, ax: Axes | None = None) -> Axes:
     >>> training(run, nsd.plotting.new_figure()[1][0]).get_xlabel()
     'epoch'
     """
+    from matplotlib.ticker import MaxNLocator
+
     axes = axes_or_new(ax)
     deep, shallow = colours()
     epochs = [1 + epoch.epoch for epoch in record.history]
@@ -85,7 +87,7 @@ def training(record: Training, ax: Axes | None = None) -> Axes:
         axes.plot(epochs, values, color=shallow, label="validation")
     if record.best_epoch is not None:
         axes.axvline(1 + record.best_epoch, color=MUTED, lw=0.8)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(bottom=0.0)
     axes.set_xlabel("epoch")
     axes.set_ylabel("loss")
