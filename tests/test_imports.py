@@ -13,7 +13,7 @@ import notsodeep
 
 ROOT = Path(notsodeep.__file__).parent
 
-FOUNDATION = {"errors", "checks", "extras", "records", "progress", "threads"}
+FOUNDATION = {"arrays", "errors", "checks", "extras", "records", "progress", "threads"}
 DESCRIPTIONS = {*FOUNDATION, "numerics", "files", "data", "activations", "models"}
 WITNESSES = {"kernels", "equivalents", "networks"}
 SCIENCE = {
@@ -28,8 +28,9 @@ SCIENCE = {
 PRODUCT = {*SCIENCE, "trained", "zoo", "estimators", "compilation"}
 
 ALLOWED: dict[str, set[str]] = {
+    "arrays": set(),
     "errors": set(),
-    "checks": {"errors"},
+    "checks": {"arrays", "errors"},
     "records": {"errors"},
     "extras": {"errors"},
     "progress": {"errors", "checks", "extras"},

@@ -153,7 +153,7 @@ def test_conditions_are_read_by_name_and_wrong_ones_are_named() -> None:
         nsd.models.Conditions.from_dict(form)
     for wrong in ([1], {"contraction": 1.0}):
         with pytest.raises(InvalidInput, match="be a mapping"):
-            nsd.models.Conditions.from_dict(wrong)  # type: ignore[arg-type]
+            nsd.models.Conditions.from_dict(wrong)
 
 
 def test_a_record_draws_itself() -> None:

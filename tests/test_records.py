@@ -10,7 +10,8 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
-from notsodeep.checks import FloatArray, IntArray, strict_json
+from notsodeep.arrays import FloatArray, IntArray
+from notsodeep.checks import strict_json
 from notsodeep.errors import InvalidInput, NotSerialisable
 from notsodeep.records import LARGEST, NOT_STORED, Record
 
@@ -50,7 +51,7 @@ class Everything(Record):
     table: dict[str, float] = field(default_factory=lambda: {"low": -math.inf})
     array: FloatArray = field(default_factory=lambda: np.array([[1.0, math.nan], [math.inf, 0.1]]))
     counts: IntArray | None = field(default_factory=lambda: np.arange(3))
-    narrow: FloatArray = field(default_factory=lambda: np.float32([[0.1], [0.2]]))  # type: ignore[arg-type]
+    narrow: FloatArray = field(default_factory=lambda: np.float32([[0.1], [0.2]]))
     empty: FloatArray = field(default_factory=lambda: np.empty((0, 4)))
     function: Any = field(default=None, metadata=NOT_STORED)
 
@@ -146,9 +147,9 @@ def test_what_has_no_json_form_is_named() -> None:
     with pytest.raises(
         NotSerialisable, match=r"Everything.words.0. has no JSON form: it is a type"
     ):
-        Everything(words=[int]).to_dict()  # type: ignore[list-item]
+        Everything(words=[int]).to_dict()
     with pytest.raises(NotSerialisable, match="array of complex128"):
-        Everything(array=np.ones(2, dtype=complex)).to_dict()  # type: ignore[arg-type]
+        Everything(array=np.ones(2, dtype=complex)).to_dict()
     with pytest.raises(NotSerialisable, match=r"too large for JSON.*numpy.save"):
         Everything(array=np.zeros(LARGEST + 1)).to_dict()
 

@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.errors import InvalidInput, NotConverged, NotEnoughMemory, UnknownName
 
 
@@ -128,9 +129,6 @@ def flag(value: object, parameter: str, owner: str) -> bool:
         raise refusal(parameter, owner, "be True or False", repr(value))
     return value
 
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 # Kernels need squares of the data, statistics fourth powers; these stay inside double precision.
 _LARGEST = 1e60

@@ -29,7 +29,7 @@ from notsodeep.errors import FormulaError, InvalidInput
         ("tanh(1.5) * x * sigmoid(1)", lambda x: np.tanh(1.5) / (1 + np.exp(-1)) * x),
     ],
 )
-def test_value_and_derivative(formula, function) -> None:  # type: ignore[no-untyped-def]
+def test_value_and_derivative(formula, function) -> None:
     x = np.linspace(-2.9, 3.1, 60)
     expression = expressions.parse(formula)
     np.testing.assert_allclose(
@@ -134,7 +134,7 @@ def test_hostile_formulas_are_refused(formula: str) -> None:
 @pytest.mark.parametrize("formula", [None, 3, b"x", ["x"]])
 def test_formulas_are_strings(formula: object) -> None:
     with pytest.raises(FormulaError, match="must be a string"):
-        expressions.parse(formula)  # type: ignore[arg-type]
+        expressions.parse(formula)
 
 
 def test_nothing_of_python_is_ever_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,14 +55,14 @@ def numbers(found: Expansion) -> tuple[float, ...]:
 @pytest.mark.parametrize("choice", FOUR)
 def test_four_coefficients_of_a_centred_ring(choice: tuple[str, str]) -> None:
     convention, kernel = choice
-    found = coefficients(CENTRED, 1.0, kernel=kernel, convention=convention)  # type: ignore[arg-type]
+    found = coefficients(CENTRED, 1.0, kernel=kernel, convention=convention)
     assert found.four == pytest.approx(FOUR[choice], abs=1e-11)
 
 
 @pytest.mark.parametrize("choice", SEVEN)
 def test_seven_coefficients_of_a_ring_with_biases(choice: tuple[str, str]) -> None:
     convention, kernel = choice
-    found = expansion(RAW, 1.0, kernel=kernel, convention=convention)  # type: ignore[arg-type]
+    found = expansion(RAW, 1.0, kernel=kernel, convention=convention)
     assert numbers(found) == pytest.approx(SEVEN[choice], abs=1e-11)
 
 
@@ -70,8 +70,8 @@ def test_seven_coefficients_of_a_ring_with_biases(choice: tuple[str, str]) -> No
 def test_a_centred_vanilla_model_has_the_papers_coefficients(activation: str) -> None:
     deq = DeepEquilibrium(activation, 0.3).centred(1.1)
     for convention, kernel in FOUR:
-        found = expansion(deq, 1.1, kernel=kernel, convention=convention)  # type: ignore[arg-type]
-        papers = coefficients(deq, 1.1, kernel=kernel, convention=convention)  # type: ignore[arg-type]
+        found = expansion(deq, 1.1, kernel=kernel, convention=convention)
+        papers = coefficients(deq, 1.1, kernel=kernel, convention=convention)
         four = (found.linear, found.norm_fluctuation, found.covariance_overlap, found.scale2)
         assert four == pytest.approx(papers.four, rel=1e-11, abs=1e-12)
         assert abs(found.constant) + abs(found.norm_shift) + abs(found.norm_curvature) < 1e-12
@@ -81,7 +81,7 @@ def test_a_centred_vanilla_model_has_the_papers_coefficients(activation: str) ->
 def test_the_expansion_is_that_of_the_exact_kernel(choice: tuple[str, str]) -> None:
     """Pairs off the base point by ε: what seven numbers leave over falls like ε³."""
     convention, kernel = choice
-    found = expansion(RAW, 1.0, kernel=kernel, convention=convention)  # type: ignore[arg-type]
+    found = expansion(RAW, 1.0, kernel=kernel, convention=convention)
     errors = []
     for epsilon in (0.04, 0.02):
         chi, omega, s = 0.7 * epsilon, -0.4 * epsilon, 0.5 * epsilon
@@ -219,7 +219,7 @@ def test_sphere_coefficients_are_derivatives_of_the_exact_kernel(
         ):
             continue
         g = nsd.kernel(model, X, Y, kind=kernel, convention=convention)[0]
-        found = sphere_coefficients(model, 50, kernel=kernel, convention=convention)  # type: ignore[arg-type]
+        found = sphere_coefficients(model, 50, kernel=kernel, convention=convention)
         assert found.value == pytest.approx(g[2], abs=1e-12)
         assert found.linear == pytest.approx((g[0] - 8 * g[1] + 8 * g[3] - g[4]) / (12 * h), 1e-8)
         bend = (-g[0] + 16 * g[1] - 30 * g[2] + 16 * g[3] - g[4]) / (12 * h**2)
@@ -237,6 +237,6 @@ def test_what_has_no_equivalent_says_so() -> None:
     with pytest.raises(InvalidInput, match="DEQ"):
         nsd.equivalent(CELLS[3], X, stats)
     with pytest.raises(InvalidInput, match="order"):
-        nsd.equivalent(RAW, X, stats, order=3)  # type: ignore[arg-type]
+        nsd.equivalent(RAW, X, stats, order=3)
     with pytest.raises(InvalidInput, match="four coefficients must be centred"):
         coefficients(RAW, 1.0)

@@ -31,7 +31,7 @@ FOUR = [
 
 
 def ring(*layers: tuple[object, ...]) -> DeepEquilibrium:
-    return DeepEquilibrium(cell=[Dense(*layer) for layer in layers])  # type: ignore[arg-type]
+    return DeepEquilibrium(cell=[Dense(*layer) for layer in layers])
 
 
 # Entries (0, 0), (0, 1), (1, 2) of the four kernels, from a slow implementation of its own.
@@ -308,11 +308,11 @@ def test_stores_workers_and_estimators_follow(tmp_path: Path) -> None:
         K = nsd.tangent_kernel(model, rows, convention="feature")
         options = {"kernel": "tangent", "convention": "feature"}
         directory = tmp_path / type(model).__name__
-        stored = store_kernel(directory, model, rows, side=64, **options)  # type: ignore[arg-type]
+        stored = store_kernel(directory, model, rows, side=64, **options)
         np.testing.assert_allclose(stored.operator() @ K[:, :2], K @ K[:, :2], rtol=1e-12)
-        far = DistributedKernelOperator(model, rows, executor=InProcess(), side=64, **options)  # type: ignore[arg-type]
+        far = DistributedKernelOperator(model, rows, executor=InProcess(), side=64, **options)
         np.testing.assert_allclose(far @ K[:, :2], K @ K[:, :2], rtol=1e-12)
-        ridge = EquilibriumKernelRidge(model=model, ridge=0.1, preprocessing="none", **options)  # type: ignore[arg-type]
+        ridge = EquilibriumKernelRidge(model=model, ridge=0.1, preprocessing="none", **options)
         ridge.fit(rows, rows[:, 0])
         wanted = K @ np.linalg.solve(K + 0.1 * np.eye(90), rows[:, 0])
         np.testing.assert_allclose(ridge.predict(rows), wanted, atol=1e-10)

@@ -57,7 +57,7 @@ def test_two_kinks_meet_every_coefficient(
     largest = max(abs(value) for name, value in m.residuals.items() if name != "rescaling")
     assert largest < 1e-9 * m.target.size
     # The coefficients are those of the network itself, which knows no closed forms.
-    found = expansion(m.network, scale, kernel=kernel)  # type: ignore[arg-type]
+    found = expansion(m.network, scale, kernel=kernel)
     assert found.constant == m.achieved.constant
     assert type(m).from_dict(m.to_dict()).target == m.target
 

@@ -139,7 +139,7 @@ def test_verdicts_on_a_monotone_network() -> None:
 )
 def test_bad_cells_are_named(make: object, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        make()  # type: ignore[operator]
+        make()
 
 
 def test_no_variance_and_several_variances_are_named() -> None:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from notsodeep.cli.main import app, main
 from notsodeep.errors import InvalidInput
+from printed import complaints
 
 SMALL = (
     "--samples",
@@ -98,6 +99,6 @@ def test_errors_are_one_line(
         main()
     printed = capsys.readouterr()
     assert end.value.code in (1, 2)
-    assert printed.err.startswith("error: ")
-    assert printed.err.count("\n") == 1
+    assert complaints(printed.err).startswith("error: ")
+    assert complaints(printed.err).count("\n") == 1
     assert words in printed.err

@@ -18,7 +18,7 @@ from notsodeep.trained.files import save_cell
 def run(*arguments: str) -> str:
     result = CliRunner().invoke(app, ["diagnose", *arguments], catch_exceptions=False)
     assert result.exit_code == 0, result.output
-    return result.output
+    return result.stdout
 
 
 def bare(path: Path) -> Path:

@@ -119,7 +119,7 @@ def test_refusals() -> None:
     with pytest.raises(InvalidInput, match="One class has nothing to separate"):
         simplex_etf(1, 8, rng=0)
     with pytest.raises(InvalidInput, match="non-negative integer seed"):
-        simplex_etf(3, 8, rng=None)  # type: ignore[arg-type]
+        simplex_etf(3, 8, rng=None)
     with pytest.raises(InvalidInput, match="rows that differ"):
         nearest_etf(np.ones((3, 4)))
     with pytest.raises(InvalidInput, match="num_features of nearest_etf must be at least 4"):

@@ -30,7 +30,7 @@ def cloud(seed: int = 0, d: int = 20) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("centring", ["class", "sample"])
 @pytest.mark.parametrize("weighting", ["class", "sample"])
 @pytest.mark.parametrize("d", [2, 20, 200])
-def test_kernel_and_features_agree(centring, weighting, d: int) -> None:  # type: ignore[no-untyped-def]
+def test_kernel_and_features_agree(centring, weighting, d: int) -> None:
     H, y = cloud(d=d)
     metrics = CollapseMetrics(4, centring=centring, weighting=weighting)
     metrics.update(H, y)

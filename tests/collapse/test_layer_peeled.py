@@ -38,7 +38,7 @@ COUNTS = [
 ]
 
 
-def cross_entropy(logits: np.ndarray, counts) -> float:  # type: ignore[no-untyped-def]
+def cross_entropy(logits: np.ndarray, counts) -> float:
     shares = np.asarray(counts) / np.sum(counts)
     return float(-shares @ np.diag(log_softmax(logits, axis=1)))
 
@@ -47,7 +47,7 @@ def cross_entropy(logits: np.ndarray, counts) -> float:  # type: ignore[no-untyp
 @pytest.mark.parametrize("K", [2, 4, 10])
 @pytest.mark.parametrize("budget", [0.3, 1.0, 3.0])
 @both_budgets
-def test_balanced_optimum_is_the_closed_form(head, bound, K, budget, feature_budget) -> None:  # type: ignore[no-untyped-def]
+def test_balanced_optimum_is_the_closed_form(head, bound, K, budget, feature_budget) -> None:
     optimum = layer_peeled(
         [20] * K,
         budget=budget,
@@ -68,7 +68,7 @@ def test_balanced_optimum_is_the_closed_form(head, bound, K, budget, feature_bud
 @every_head
 @both_budgets
 @pytest.mark.parametrize("counts", COUNTS)
-def test_the_record_is_consistent(head, bound, feature_budget, counts) -> None:  # type: ignore[no-untyped-def]
+def test_the_record_is_consistent(head, bound, feature_budget, counts) -> None:
     optimum = layer_peeled(
         counts, budget=1.5, head=head, spectral_budget=bound, feature_budget=feature_budget
     )
@@ -104,7 +104,7 @@ def test_who_has_the_lower_loss() -> None:
     counts = (50, 50, 50, 5, 5)
     for rho in (0.1, 0.5, 0.9):
 
-        def loss(head, bound) -> float:  # type: ignore[no-untyped-def]
+        def loss(head, bound) -> float:
             return layer_peeled(counts, budget=1.2, head=head, spectral_budget=bound).loss
 
         deq = loss("deq", rho)
@@ -116,7 +116,7 @@ def test_who_has_the_lower_loss() -> None:
 
 @pytest.mark.parametrize("counts", COUNTS)
 @both_budgets
-def test_a_deq_optimum_consists_of_eigenvectors(counts, feature_budget) -> None:  # type: ignore[no-untyped-def]
+def test_a_deq_optimum_consists_of_eigenvectors(counts, feature_budget) -> None:
     rho = 0.7
     optimum = layer_peeled(
         counts, budget=1.0, head="deq", spectral_budget=rho, feature_budget=feature_budget
@@ -157,15 +157,15 @@ class TestCertificate:
         return layer_peeled(
             self.COUNTS,
             budget=self.BUDGET,
-            feature_budget=feature_budget,  # type: ignore[arg-type]
+            feature_budget=feature_budget,
         ).logits
 
-    def certificate(self, logits: np.ndarray, feature_budget: str):  # type: ignore[no-untyped-def]
+    def certificate(self, logits: np.ndarray, feature_budget: str):
         return optimality_certificate(
             logits,
             self.COUNTS,
             budget=self.BUDGET,
-            feature_budget=feature_budget,  # type: ignore[arg-type]
+            feature_budget=feature_budget,
         )
 
     @both_budgets
@@ -216,7 +216,7 @@ class TestCertificate:
         assert turned.relative_gap > 0.1
 
 
-def direct_minimum(counts, C: float, feature_budget: str, seed: int = 0) -> float:  # type: ignore[no-untyped-def]
+def direct_minimum(counts, C: float, feature_budget: str, seed: int = 0) -> float:
     """Minimise over W and H themselves, by BFGS with numerical care but no theory."""
     K = len(counts)
     shares = np.asarray(counts) / np.sum(counts)
@@ -239,7 +239,7 @@ def direct_minimum(counts, C: float, feature_budget: str, seed: int = 0) -> floa
     ("counts", "C", "feature_budget"),
     [((9, 3, 1), 1.2, "class"), ((20, 20, 1, 1), 1.5, "sample"), ((8, 1, 1), 2.0, "sample")],
 )
-def test_direct_minimisation_agrees(counts, C, feature_budget) -> None:  # type: ignore[no-untyped-def]
+def test_direct_minimisation_agrees(counts, C, feature_budget) -> None:
     found = layer_peeled(counts, budget=C, feature_budget=feature_budget).loss
     direct = direct_minimum(counts, C, feature_budget)
     assert found == pytest.approx(direct, rel=1e-6)
@@ -254,7 +254,7 @@ def test_direct_minimisation_agrees(counts, C, feature_budget) -> None:  # type:
         ((50, 20, 20, 5, 1), 1.2, "sample"),
     ],
 )
-def test_a_convex_solver_agrees(counts, C, feature_budget) -> None:  # type: ignore[no-untyped-def]
+def test_a_convex_solver_agrees(counts, C, feature_budget) -> None:
     """An interior-point method on the nuclear-norm ball, as an oracle."""
     cvxpy = pytest.importorskip("cvxpy")
     K = len(counts)
@@ -313,7 +313,7 @@ def test_the_centre_decides_what_nc2_says() -> None:
     y = np.repeat(np.arange(4), counts)
     found = {}
     for centring in ("class", "sample"):
-        metrics = CollapseMetrics(4, centring=centring)  # type: ignore[arg-type]
+        metrics = CollapseMetrics(4, centring=centring)
         metrics.update(optimum.features[y], y)
         found[centring] = metrics.compute(optimum.classifier).overall.nc2_features
     assert found["class"] == pytest.approx(0.199, abs=5e-4)
@@ -324,7 +324,7 @@ def test_two_forms_of_nc3_differ_under_imbalance() -> None:
     counts = np.array([10, 10, 1, 1])
     y = np.repeat(np.arange(4), counts)
     for budget, differ in (("class", False), ("sample", True)):
-        optimum = layer_peeled(counts, budget=2.0, feature_budget=budget)  # type: ignore[arg-type]
+        optimum = layer_peeled(counts, budget=2.0, feature_budget=budget)
         metrics = CollapseMetrics(4)
         metrics.update(optimum.features[y], y)
         overall = metrics.compute(optimum.classifier).overall
@@ -337,7 +337,7 @@ class TestNotConvex:
 
     @pytest.mark.parametrize("K", [2, 4, 7])
     @pytest.mark.parametrize(("head", "bound"), [("plain", None), ("explicit", 2.0), ("deq", 0.5)])
-    def test_nonnegative_balanced_features_are_orthogonal(self, K, head, bound) -> None:  # type: ignore[no-untyped-def]
+    def test_nonnegative_balanced_features_are_orthogonal(self, K, head, bound) -> None:
         """h_k on axes of their own: loss log(1 + (K−1) exp(−C √(K/(K−1))))."""
         optimum = layer_peeled(
             [3] * K, budget=1.0, head=head, spectral_budget=bound, nonnegative=True
@@ -370,7 +370,7 @@ class TestNotConvex:
 
     @pytest.mark.parametrize(("head", "bound"), [("explicit", 0.8), ("deq", 0.5), ("residual", 1)])
     @both_budgets
-    def test_frobenius_records_are_consistent(self, head, bound, feature_budget) -> None:  # type: ignore[no-untyped-def]
+    def test_frobenius_records_are_consistent(self, head, bound, feature_budget) -> None:
         counts = (10, 10, 1)
         optimum = layer_peeled(
             counts,
@@ -431,7 +431,7 @@ def test_speed_and_size() -> None:
 
 @pytest.mark.slow
 @both_budgets
-def test_a_hundred_classes_all_of_different_size(feature_budget) -> None:  # type: ignore[no-untyped-def]
+def test_a_hundred_classes_all_of_different_size(feature_budget) -> None:
     counts = [500 * 100 ** (-k / 99) for k in range(100)]
     optimum = layer_peeled(counts, budget=2.0, feature_budget=feature_budget)
     assert optimum.certificate.relative_gap < 1e-9
@@ -487,7 +487,7 @@ class TestRefusals:
             ({"starts": 0}, "integer of at least 1"),
         ],
     )
-    def test_arguments(self, options, message) -> None:  # type: ignore[no-untyped-def]
+    def test_arguments(self, options, message) -> None:
         with pytest.raises(InvalidInput, match=message):
             layer_peeled((4, 3, 2, 1), **{"budget": 1.0, **options})
 
@@ -499,16 +499,16 @@ class TestRefusals:
 
     def test_names(self) -> None:
         with pytest.raises(UnknownName, match="Did you mean 'explicit'"):
-            layer_peeled([5, 1], budget=1.0, head="explicite")  # type: ignore[arg-type]
+            layer_peeled([5, 1], budget=1.0, head="explicite")
         with pytest.raises(UnknownName, match="feature budget"):
-            layer_peeled([5, 1], budget=1.0, feature_budget="clas")  # type: ignore[arg-type]
+            layer_peeled([5, 1], budget=1.0, feature_budget="clas")
 
     def test_non_convergence_is_never_silent(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Starts cut off after a step end in a named error that carries the record."""
         monkeypatch.setattr(several_starts, "OPTIONS", {"maxiter": 1})
         problem = {"budget": 1.0, "nonnegative": True}
         with pytest.raises(NotConverged, match="best of 8 starts") as failure:
-            layer_peeled([5, 2, 1], **problem)  # type: ignore[arg-type]
+            layer_peeled([5, 2, 1], **problem)
         assert not failure.value.record.converged
-        record = layer_peeled([5, 2, 1], raises=False, **problem)  # type: ignore[arg-type]
+        record = layer_peeled([5, 2, 1], raises=False, **problem)
         assert not record.converged

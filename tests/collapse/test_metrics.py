@@ -46,7 +46,7 @@ def cloud(
     )
 
 
-def measured(H, y, W=None, b=None, num_classes: int = K, **options) -> CollapseReport:  # type: ignore[no-untyped-def]
+def measured(H, y, W=None, b=None, num_classes: int = K, **options) -> CollapseReport:
     metrics = CollapseMetrics(num_classes, **options)
     metrics.update(H, y)
     mismatch = None if W is None else metrics.mismatch(H, W, b, labels=y)
@@ -132,7 +132,7 @@ def test_rotation_scale_shift_and_order_change_nothing() -> None:
     st.randoms(use_true_random=False),
     st.sampled_from(["full", "trace"]),
 )
-def test_any_split_and_merge_order_give_the_same(cuts, workers, random, scatter) -> None:  # type: ignore[no-untyped-def]
+def test_any_split_and_merge_order_give_the_same(cuts, workers, random, scatter) -> None:
     H, y, W, b = cloud()
     reference = measured(H, y, W, b, scatter=scatter)
     pieces = np.split(np.arange(len(y)), sorted(cuts))  # some of them empty
@@ -154,7 +154,7 @@ def test_any_split_and_merge_order_give_the_same(cuts, workers, random, scatter)
 
 
 @pytest.mark.parametrize("scatter", ["full", "trace"])
-def test_batches_of_every_size_give_the_same(scatter) -> None:  # type: ignore[no-untyped-def]
+def test_batches_of_every_size_give_the_same(scatter) -> None:
     """Small ones, which wait for each other, and large ones, which do not; arrays are reused."""
     H, y, W, _ = cloud((4000, 3000, 2000, 1000, 500), d=6)
     reference = measured(H, y, W, scatter=scatter)
@@ -231,7 +231,7 @@ def test_groups_by_size_and_by_name() -> None:
     assert groups["minority"].classes == (2, 3, 4)
     # NC1 of the whole is the mean over classes, so over a partition.
     parts = [groups[name] for name in ("majority", "minority")]
-    whole = sum(len(part.classes) * part.nc1 for part in parts) / K  # type: ignore[operator]
+    whole = sum(len(part.classes) * part.nc1 for part in parts) / K
     assert report.overall.nc1 == pytest.approx(whole, rel=1e-12)
     cosines = report.classifier_cosines
     assert cosines is not None
@@ -416,7 +416,7 @@ class TestRefusals:
         with pytest.raises(InvalidInput, match="integer of at least 2"):
             CollapseMetrics(1)
         with pytest.raises(UnknownName, match=r"centring 'clas'\. Did you mean 'class'"):
-            CollapseMetrics(3, centring="clas")  # type: ignore[arg-type]
+            CollapseMetrics(3, centring="clas")
         with pytest.raises(InvalidInput, match="satisfy 0 ≤ cutoff < 1"):
             CollapseMetrics(3, cutoff=1.0)
         with pytest.raises(InvalidInput, match=r"groups\['x'\] of CollapseMetrics must be a list"):
@@ -424,7 +424,7 @@ class TestRefusals:
         with pytest.raises(InvalidInput, match="name each class once"):
             CollapseMetrics(3, groups={"x": [1, 1]})
         with pytest.raises(InvalidInput, match="map names to lists"):
-            CollapseMetrics(3, groups=[1, 2])  # type: ignore[arg-type]
+            CollapseMetrics(3, groups=[1, 2])
 
     def test_samples(self) -> None:
         metrics = CollapseMetrics(3)

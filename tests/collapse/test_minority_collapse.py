@@ -21,7 +21,7 @@ REFERENCE = [
 
 
 @pytest.mark.parametrize(("C", "feature_budget", "expected"), REFERENCE)
-def test_thresholds_for_two_and_two_classes(C, feature_budget, expected) -> None:  # type: ignore[no-untyped-def]
+def test_thresholds_for_two_and_two_classes(C, feature_budget, expected) -> None:
     threshold = minority_collapse_threshold(
         num_majority=2, num_minority=2, budget=C, feature_budget=feature_budget
     )
@@ -35,13 +35,13 @@ SIZES = [(2, 2), (3, 7), (7, 3), (1, 3)]
 @pytest.mark.parametrize(("K_A", "K_B"), SIZES)
 @pytest.mark.parametrize("feature_budget", ["class", "sample"])
 @pytest.mark.parametrize("C", [0.7, 2.0])
-def test_the_solver_agrees_on_either_side(K_A, K_B, feature_budget, C) -> None:  # type: ignore[no-untyped-def]
+def test_the_solver_agrees_on_either_side(K_A, K_B, feature_budget, C) -> None:
     """The full problem, in which nothing is assumed to be merged."""
     ratio = minority_collapse_threshold(
         num_majority=K_A, num_minority=K_B, budget=C, feature_budget=feature_budget
     ).ratio
 
-    def optimum(R: float):  # type: ignore[no-untyped-def]
+    def optimum(R: float):
         counts = [R] * K_A + [1.0] * K_B
         return layer_peeled(counts, budget=C, feature_budget=feature_budget)
 
@@ -62,7 +62,7 @@ def test_the_threshold_solves_its_equation(K_A: int, K_B: int, C: float) -> None
             num_majority=K_A,
             num_minority=K_B,
             budget=C,
-            feature_budget=feature_budget,  # type: ignore[arg-type]
+            feature_budget=feature_budget,
         )
         assert found.ratio == pytest.approx(found.shortfall**-power, rel=1e-8)
         expected = 1 - found.own_probability + found.other_probability
@@ -72,7 +72,7 @@ def test_the_threshold_solves_its_equation(K_A: int, K_B: int, C: float) -> None
         optimum = layer_peeled(
             [1.0001 * found.ratio] * K_A + [1.0] * K_B,
             budget=C,
-            feature_budget=feature_budget,  # type: ignore[arg-type]
+            feature_budget=feature_budget,
         )
         p = np.exp(optimum.logits[0] - np.logaddexp.reduce(optimum.logits[0]))
         assert p[0] == pytest.approx(found.own_probability, abs=1e-3)
@@ -83,7 +83,7 @@ def test_a_deq_resists_where_the_others_collapse() -> None:
     """R = 100 and √(E_W E_H) = 2; and a gain-matched explicit head resists as much."""
     counts = (100, 100, 1, 1)
 
-    def cosine(head, bound) -> float:  # type: ignore[no-untyped-def]
+    def cosine(head, bound) -> float:
         found = layer_peeled(counts, budget=2.0, head=head, spectral_budget=bound).minority_cosine
         assert found is not None
         return found
@@ -114,7 +114,7 @@ def test_threshold_grows_with_the_budget() -> None:
                 num_majority=3,
                 num_minority=2,
                 budget=C,
-                feature_budget=feature_budget,  # type: ignore[arg-type]
+                feature_budget=feature_budget,
             ).log_ratio
             for C in budgets
         ]

@@ -13,7 +13,7 @@ from notsodeep.collapse.sphere_newton import minimise_on_sphere
 from notsodeep.collapse.symmetric_problem import SymmetricProblem
 
 
-def directional(function, x: np.ndarray, v: np.ndarray, step: float = 1e-5):  # type: ignore[no-untyped-def]
+def directional(function, x: np.ndarray, v: np.ndarray, step: float = 1e-5):
     """Fourth-order central difference."""
     f = [np.asarray(function(x + s * step * v)) for s in (-2, -1, 1, 2)]
     return (f[0] - 8 * f[1] + 8 * f[2] - f[3]) / (12 * step)
@@ -104,7 +104,7 @@ def test_derivatives_in_the_factors(scales: str) -> None:
 
 @pytest.mark.parametrize("head", ["explicit", "residual", "deq"])
 @pytest.mark.parametrize("nonnegative", [False, True])
-def test_derivatives_of_the_factored_problem(head, nonnegative: bool) -> None:  # type: ignore[no-untyped-def]
+def test_derivatives_of_the_factored_problem(head, nonnegative: bool) -> None:
     shares = np.array([0.6, 0.3, 0.1])
     for frobenius in (0.7, None):
         factored = FactoredProblem(

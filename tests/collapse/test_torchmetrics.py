@@ -60,7 +60,7 @@ def assert_reference(metric: NeuralCollapse, linear: torch.nn.Linear) -> None:
     assert found == pytest.approx(reference(linear), rel=1e-10)
 
 
-def test_updates_and_forward_calls_accumulate(metric, linear) -> None:  # type: ignore[no-untyped-def]
+def test_updates_and_forward_calls_accumulate(metric, linear) -> None:
     for i, batch in enumerate(batches()):
         assert (metric(*batch) if i % 2 else metric.update(*batch)) is None
     assert_reference(metric, linear)
@@ -72,7 +72,7 @@ def test_updates_and_forward_calls_accumulate(metric, linear) -> None:  # type: 
     assert_reference(metric, linear)
 
 
-def test_states_of_processes_merge(metric, linear) -> None:  # type: ignore[no-untyped-def]
+def test_states_of_processes_merge(metric, linear) -> None:
     other = NeuralCollapse(K, D)
     for i, batch in enumerate(batches()):
         (metric, other)[i % 2].update(*batch)
@@ -97,7 +97,7 @@ torch.distributed.destroy_process_group()
 
 
 @pytest.mark.slow
-def test_two_processes_agree_with_one(linear, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_two_processes_agree_with_one(linear, tmp_path: Path) -> None:
     features, labels = (torch.cat(parts) for parts in zip(*batches(), strict=True))
     torch.save((features, labels), tmp_path / "data.pt")
     places = [str(tmp_path / "rendezvous"), str(tmp_path / "data.pt")]
@@ -117,7 +117,7 @@ def test_two_processes_agree_with_one(linear, tmp_path: Path) -> None:  # type: 
         assert found == pytest.approx(expected, rel=1e-10)
 
 
-def test_checkpoint_clone_and_dtype(metric, linear) -> None:  # type: ignore[no-untyped-def]
+def test_checkpoint_clone_and_dtype(metric, linear) -> None:
     for batch in batches():
         metric.update(*batch)
     copied = copy.deepcopy(metric).half()

@@ -128,7 +128,7 @@ def test_other_settings_are_refused_unless_forced(finished: Path, tmp_path: Path
     with pytest.raises(InvalidInput, match="width is 48 there and 32 here"):
         compile_in(copy, width=32)
     compile_in(copy, width=32, force=True)
-    assert Manifest.read(copy).facts["settings"]["width"] == 32  # type: ignore[union-attr]
+    assert Manifest.read(copy).facts["settings"]["width"] == 32
 
 
 def test_more_seeds_extend_a_run(finished: Path, tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_failed_start_leaves_the_directory_free(tmp_path: Path) -> None:
     with pytest.raises(nsd.errors.NotSoDeepError, match="quadratic"):
         nsd.compile(tanh, data, out=out, **(SMALL | {"family": "quadratic"}))
     compile_in(out)
-    assert Manifest.read(out).facts["settings"]["family"] == "leaky_relu"  # type: ignore[union-attr]
+    assert Manifest.read(out).facts["settings"]["family"] == "leaky_relu"
 
 
 def test_a_foreign_directory_is_left_alone(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.compilation.accuracy import Accuracy, row_error
 from notsodeep.compilation.labelled_rows import labelled_rows, set_apart
 from notsodeep.errors import DataCorrupted, InvalidInput, NotSerialisable

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 import notsodeep as nsd
 from notsodeep.cli.main import app
 from notsodeep.files.run_directory import RunDirectory
+from printed import complaints
 
 REPRODUCE = ["reproduce", "gap-versus-dimension", "--profile", "smoke"]
 COMPILE = [
@@ -145,7 +146,7 @@ def test_any_moment_will_do(tmp_path: Path, command: list[str]) -> None:
     for moment in np.random.default_rng(0).uniform(size=MANY):
         out = tmp_path / f"killed-{moment}"
         deadline = time.monotonic() + duration * moment
-        kill_when(start(command, out), lambda when=deadline: time.monotonic() >= when)  # type: ignore[misc]
+        kill_when(start(command, out), lambda when=deadline: time.monotonic() >= when)
         assert finish(command, out) == wanted, f"killed after {moment:.3f} of the time"
 
 
@@ -157,7 +158,7 @@ def test_a_second_process_is_refused_politely(tmp_path: Path, command: list[str]
         printed, complaint = process.communicate(timeout=120)
     assert process.returncode == 1
     assert printed == ""
-    assert complaint.startswith("error: ")
-    assert complaint.count("\n") == 1
+    assert complaints(complaint).startswith("error: ")
+    assert complaints(complaint).count("\n") == 1
     assert "in use by another process" in complaint
     assert pieces_of(out) == 0

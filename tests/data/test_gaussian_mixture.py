@@ -172,7 +172,7 @@ def test_a_sample_too_small_for_its_classes_is_refused() -> None:
 @pytest.mark.parametrize("rng", [None, -1, 1.5, True])
 def test_randomness_must_be_asked_for(rng: object) -> None:
     with pytest.raises(InvalidInput, match=r"rng of GaussianMixture\.sample"):
-        GaussianMixture(ZERO, 1.0).sample(4, rng=rng)  # type: ignore[arg-type]
+        GaussianMixture(ZERO, 1.0).sample(4, rng=rng)
 
 
 @pytest.mark.paper

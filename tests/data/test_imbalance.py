@@ -74,7 +74,7 @@ def test_unequal_classes_start_from_the_smallest() -> None:
         (lambda: StepImbalance(1, 2).indices(np.array([], int), rng=0), "none"),
         (lambda: class_weights([0, 2]), "class 1 empty"),
         (lambda: class_weights([0, 1], "effective_number", beta=1.0), "0 ≤ beta < 1"),
-        (lambda: class_weights([0, 1], "inverted"), "Unknown kind"),  # type: ignore[arg-type]
+        (lambda: class_weights([0, 1], "inverted"), "Unknown kind"),
     ],
 )
 def test_refusals(call, message: str) -> None:

@@ -107,7 +107,7 @@ class Inline(Step):
 
     def __init__(self, phi: object, a: float, c: float, inputs: int = 3) -> None:
         super().__init__(None, inputs=inputs)
-        self.mixed = lambda z, u: a * z + c * phi(u)  # type: ignore[operator]
+        self.mixed = lambda z, u: a * z + c * phi(u)
 
     def forward(self, z, x):
         return self.mixed(z, self.state(z) + self.input(x))

@@ -19,9 +19,9 @@ def compared(
     sample: Sample, activation: str = "relu", **options: str
 ) -> tuple[Comparison, np.ndarray, np.ndarray]:
     deq = nsd.DeepEquilibrium(activation, 0.2).centred(sample.stats.tau0)
-    eq = nsd.equivalent(deq, sample.X, sample.stats, **options)  # type: ignore[arg-type]
+    eq = nsd.equivalent(deq, sample.X, sample.stats, **options)
     kernel = options.pop("kernel", "conjugate")
-    exact = getattr(nsd.kernel_pair(deq, sample.X, **options), kernel)  # type: ignore[arg-type]
+    exact = getattr(nsd.kernel_pair(deq, sample.X, **options), kernel)
     return nsd.compare(exact, eq), exact, eq.to_dense()
 
 
@@ -64,7 +64,7 @@ def test_json_and_text() -> None:
     assert content["gap"] == result.gap
     assert len(content["spikes"]) == 2
     assert set(content["spikes"][0]) == {"predicted", "found"}
-    assert content["law"]["origin"] == result.law.origin  # type: ignore[union-attr]
+    assert content["law"]["origin"] == result.law.origin
     assert len(content["eigenvalues"]) == 160
     assert "eigenvalues" not in result.to_dict(arrays=False)
     lines = str(result).splitlines()
@@ -121,6 +121,6 @@ def test_bad_input_is_refused() -> None:
     with pytest.raises(InvalidInput, match=r"be symmetric. Got an asymmetry of 1"):
         nsd.compare(np.triu(np.ones((80, 80))), eq)
     with pytest.raises(InvalidInput, match=r"be an Equivalent.*sphere_equivalent"):
-        nsd.compare(np.eye(80), np.eye(80))  # type: ignore[arg-type]
+        nsd.compare(np.eye(80), np.eye(80))
     with pytest.raises(InvalidInput, match="kernel of compare must be finite"):
         nsd.compare(np.full((80, 80), np.nan), eq)

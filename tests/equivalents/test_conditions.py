@@ -98,8 +98,8 @@ def test_scale_is_that_of_the_data() -> None:
 def test_bad_input_is_refused() -> None:
     X, _, stats, _ = draw(nsd.data.paper_mixture(100), 80)
     for wrong in ("tanh", nsd.ExplicitNetwork(["tanh"])):
-        with pytest.raises(InvalidInput, match="deq of conditions must be a DeepEquilibrium"):
-            nsd.conditions(wrong)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput, match="deq of conditions must be a DEQ"):
+            nsd.conditions(wrong)
     with pytest.raises(InvalidInput, match=r"be those of X, of shape \(79, 100\)"):
         nsd.conditions(DEQ, X=X[1:], stats=stats)
     with pytest.raises(InvalidInput, match="X of conditions must be finite"):

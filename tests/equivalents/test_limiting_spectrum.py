@@ -29,14 +29,14 @@ def levels(p: int) -> np.ndarray:
     return np.where(np.arange(p) < p // 2, 0.2, 4.0)
 
 
-def equivalent_of(sample: Sample, activation: str = "relu", **options: str):  # type: ignore[no-untyped-def]
+def equivalent_of(sample: Sample, activation: str = "relu", **options: str):
     deq = nsd.DeepEquilibrium(activation, 0.2).centred(sample.stats.tau0)
-    return nsd.equivalent(deq, sample.X, sample.stats, **options)  # type: ignore[arg-type]
+    return nsd.equivalent(deq, sample.X, sample.stats, **options)
 
 
 def found(law: LimitingSpectrum, eigenvalues: np.ndarray) -> list[tuple[float, float]]:
     """Predicted spikes, and the eigenvalues of their ranks."""
-    return [(s.value, float(eigenvalues[-1 - s.rank])) for s in law.spikes]  # type: ignore[operator]
+    return [(s.value, float(eigenvalues[-1 - s.rank])) for s in law.spikes]
 
 
 # --- closed forms --------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ def test_one_direction_of_an_anisotropic_class() -> None:
     law = nsd.limiting_spectrum(nsd.equivalent(LINEAR, X, stats))
     (spike,) = law.spikes
     z = spike.value
-    delta = float(law.bulk.equation.solve(np.array([z]))[0, 0].real)  # type: ignore[union-attr]
+    delta = float(law.bulk.equation.solve(np.array([z]))[0, 0].real)
     ell = levels(p)[p // 2]
     assert 1.0 + delta + (n / p * 36.0) / (n / p * ell / (1.0 + delta) - z) == pytest.approx(
         0.0, abs=1e-8
@@ -91,7 +91,7 @@ def test_sphere_in_closed_form() -> None:
     edges = [a.linear * (1 + s * np.sqrt(c)) ** 2 + a.diagonal for s in (-1, 1)]
     assert law.support[0] == pytest.approx(edges, rel=1e-12)
     # −1/(n α/β) = m(z), and Marchenko–Pastur has z = −1/m + 1/(1 + cm).
-    m = -a.linear / (n * a.constant)  # type: ignore[union-attr]
+    m = -a.linear / (n * a.constant)
     expected = a.linear * (-1.0 / m + 1.0 / (1.0 + c * m)) + a.diagonal
     assert [s.value for s in law.spikes] == pytest.approx([expected], rel=1e-9)
     assert found(law, eq.eigvalsh())[0][1] == pytest.approx(expected, rel=0.01)
@@ -115,7 +115,7 @@ def test_law_of_the_equivalent(kind: str, n: int, p: int) -> None:
         if law.support:
             start = law.support[0][0] if n > p else -np.inf
             assert kolmogorov_to_law(eigenvalues, law.cdf, start) < 0.015
-            assert law.bulk.mass_error <= 1e-6  # type: ignore[union-attr]
+            assert law.bulk.mass_error <= 1e-6
         assert law.point_mass[1] == pytest.approx(max(0.0, 1 - p / n) if law.support else 1.0)
         # The part of an eigenvalue that is not the identity; those below the bulk are small.
         for predicted, value in found(law, eigenvalues):
@@ -244,7 +244,7 @@ def assert_law_of_exact_kernels(
         deq = nsd.DeepEquilibrium(activation, 0.2).centred(stats.tau0)
         pair = nsd.kernel_pair(deq, X)
         for kernel, rows in errors.items():
-            law = nsd.limiting_spectrum(nsd.equivalent(deq, X, stats, kernel=kernel))  # type: ignore[arg-type]
+            law = nsd.limiting_spectrum(nsd.equivalent(deq, X, stats, kernel=kernel))
             eigenvalues = np.linalg.eigvalsh(getattr(pair, kernel))
             assert kolmogorov_to_law(eigenvalues, law.cdf) <= distance
             assert len(law.spikes) == 2
@@ -287,9 +287,9 @@ def test_bad_input_is_refused() -> None:
     with pytest.raises(
         InvalidInput, match=r"eq of limiting_spectrum must be an Equivalent.*ndarray"
     ):
-        nsd.limiting_spectrum(eq.to_dense())  # type: ignore[arg-type]
+        nsd.limiting_spectrum(eq.to_dense())
     with pytest.raises(UnknownName, match=r"'deconvolved'\?"):
-        nsd.limiting_spectrum(eq, population="deconvoluted")  # type: ignore[arg-type]
+        nsd.limiting_spectrum(eq, population="deconvoluted")
     with pytest.raises(InvalidInput, match=r"x of LimitingSpectrum\.density must be finite"):
         nsd.limiting_spectrum(eq).density([np.nan])
     estimated = MixtureStatistics.estimate(sample.X, sample.y)

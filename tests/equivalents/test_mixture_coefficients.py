@@ -17,17 +17,17 @@ both_kernels = pytest.mark.parametrize("kernel", ["conjugate", "tangent"])
 both_conventions = pytest.mark.parametrize("convention", ["preactivation", "feature"])
 
 
-def exact(model, pairs: np.ndarray, kernel: str, convention: str) -> np.ndarray:  # type: ignore[no-untyped-def]
+def exact(model, pairs: np.ndarray, kernel: str, convention: str) -> np.ndarray:
     """The kernel of pairs of vectors, rows (‖x‖², ‖y‖², x·y)."""
     norm1, norm2, inner = pairs.T
     along = inner / np.sqrt(norm1)
     X = np.stack([np.sqrt(norm1), np.zeros(len(pairs))], axis=1)
     Y = np.stack([along, np.sqrt(norm2 - along**2)], axis=1)
     function = nsd.conjugate_kernel if kernel == "conjugate" else nsd.tangent_kernel
-    return np.diag(function(model, X, Y, convention=convention))  # type: ignore[arg-type]
+    return np.diag(function(model, X, Y, convention=convention))
 
 
-def derivatives(model, tau0: float, kernel: str, convention: str) -> tuple[float, ...]:  # type: ignore[no-untyped-def]
+def derivatives(model, tau0: float, kernel: str, convention: str) -> tuple[float, ...]:
     """∂K/∂t, ∂²K/∂χ₁∂χ₂ and ½∂²K/∂t² at t = χ₁ = χ₂ = 0, and the kernel of equal samples."""
     square, h = tau0**2, 0.02 * tau0**2
     inner = [(0.0, 0.0, t) for t in (0.0, h, -h, h / 2, -h / 2)]
@@ -44,12 +44,12 @@ def derivatives(model, tau0: float, kernel: str, convention: str) -> tuple[float
     mixed = refined(corners @ at[5:9] / (4 * h**2), corners @ at[9:] / h**2)
     same = np.array([[tau0, 0.0]])
     function = nsd.conjugate_kernel if kernel == "conjugate" else nsd.tangent_kernel
-    diagonal = float(function(model, same, convention=convention)[0, 0])  # type: ignore[arg-type]
+    diagonal = float(function(model, same, convention=convention)[0, 0])
     return first, mixed, 0.5 * second, diagonal
 
 
-def assert_derivatives(model, tau0: float, kernel: str, convention: str) -> None:  # type: ignore[no-untyped-def]
-    found = coefficients(model, tau0, kernel=kernel, convention=convention)  # type: ignore[arg-type]
+def assert_derivatives(model, tau0: float, kernel: str, convention: str) -> None:
+    found = coefficients(model, tau0, kernel=kernel, convention=convention)
     expected = derivatives(model, tau0, kernel, convention)
     np.testing.assert_allclose(found.four, expected, rtol=2e-5, atol=2e-7)
     assert found.four[3] == pytest.approx(expected[3], rel=1e-10)
@@ -96,8 +96,8 @@ def test_formulas_of_the_paper(activation: str) -> None:
 def test_feature_and_preactivation_are_one_linear_map_apart(activation: str, kernel: str) -> None:
     s, tau0 = 0.2, 1.1
     deq = DeepEquilibrium(activation, s).centred(tau0)
-    full = coefficients(deq, tau0, kernel=kernel)  # type: ignore[arg-type]
-    part = coefficients(deq, tau0, kernel=kernel, convention="feature")  # type: ignore[arg-type]
+    full = coefficients(deq, tau0, kernel=kernel)
+    part = coefficients(deq, tau0, kernel=kernel, convention="feature")
     assert part.linear == pytest.approx((full.linear - (1 - s)) / s, rel=1e-10, abs=1e-14)
     assert part.norm_fluctuation == pytest.approx(full.norm_fluctuation / s, rel=1e-12)
     assert part.covariance_overlap == pytest.approx(full.covariance_overlap / s, rel=1e-12)
@@ -111,10 +111,10 @@ def test_without_recurrence_the_features_are_a_layer(activation: str, kernel: st
     tau0 = 1.1
     deq = DeepEquilibrium(activation, 0.0).centred(tau0)
     network = ExplicitNetwork([activation]).centred(tau0)
-    feature = coefficients(deq, tau0, kernel=kernel, convention="feature")  # type: ignore[arg-type]
-    layer = coefficients(network, tau0, kernel=kernel)  # type: ignore[arg-type]
+    feature = coefficients(deq, tau0, kernel=kernel, convention="feature")
+    layer = coefficients(network, tau0, kernel=kernel)
     assert feature.four == pytest.approx(layer.four, rel=1e-12)
-    whole = coefficients(deq, tau0, kernel=kernel)  # type: ignore[arg-type]
+    whole = coefficients(deq, tau0, kernel=kernel)
     assert whole.four == pytest.approx((1.0, 0.0, 0.0, tau0**2), rel=1e-12)
     assert whole.diagonal == pytest.approx(0.0, abs=1e-12)
 
@@ -145,7 +145,7 @@ def test_equilibrium_is_the_fixed_point_of_the_recursion(activation: str) -> Non
 def test_linear_networks_have_nothing_but_the_gram_matrix() -> None:
     deq = DeepEquilibrium("identity", 0.2).centred(1.0)
     for kernel, linear in (("conjugate", 1.0), ("tangent", 1.25)):
-        found = coefficients(deq, 1.0, kernel=kernel)  # type: ignore[arg-type]
+        found = coefficients(deq, 1.0, kernel=kernel)
         assert found.four == pytest.approx((linear, 0.0, 0.0, linear), rel=1e-12)
         assert found.diagonal == pytest.approx(0.0, abs=1e-12)
         assert found.diagonal >= 0.0
@@ -159,7 +159,7 @@ def test_identity_term_is_never_negative() -> None:
             deq = DeepEquilibrium(name, sigma_a2).centred(0.9)
             for kernel in ("conjugate", "tangent"):
                 for convention in ("preactivation", "feature"):
-                    found = coefficients(deq, 0.9, kernel=kernel, convention=convention)  # type: ignore[arg-type]
+                    found = coefficients(deq, 0.9, kernel=kernel, convention=convention)
                     assert found.diagonal >= 0.0
 
 

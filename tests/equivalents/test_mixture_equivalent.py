@@ -22,7 +22,7 @@ MODEL = nsd.DeepEquilibrium("swish", 0.2).centred(SAMPLE.stats.tau0)
 def test_matrix_is_that_of_the_theorem(kind: str, kernel: str, convention: str) -> None:
     X, y, stats, _ = draw(mixture_of(kind, 60, classes=3), 50)
     deq = nsd.DeepEquilibrium("swish", 0.2).centred(stats.tau0)
-    eq = nsd.equivalent(deq, X, stats, kernel=kernel, convention=convention)  # type: ignore[arg-type]
+    eq = nsd.equivalent(deq, X, stats, kernel=kernel, convention=convention)
     c = eq.coefficients
     assert isinstance(eq, Equivalent)
     assert isinstance(eq, LinearOperator)
@@ -56,7 +56,7 @@ def test_samples_are_not_copied() -> None:
 def test_explicit_networks_have_one_convention() -> None:
     network = nsd.ExplicitNetwork(["relu", "tanh"]).centred(SAMPLE.stats.tau0)
     dense = [
-        nsd.equivalent(network, SAMPLE.X, SAMPLE.stats, convention=c).to_dense()  # type: ignore[arg-type]
+        nsd.equivalent(network, SAMPLE.X, SAMPLE.stats, convention=c).to_dense()
         for c in ("preactivation", "feature")
     ]
     assert np.array_equal(*dense)
@@ -81,7 +81,7 @@ def test_statistics_of_other_data_are_refused() -> None:
             with pytest.raises(InvalidInput, match="changed, reordered or rescaled"):
                 nsd.equivalent(deq, wrong, theirs)
     with pytest.raises(InvalidInput, match="be a MixtureStatistics"):
-        nsd.equivalent(MODEL, X, None)  # type: ignore[arg-type]
+        nsd.equivalent(MODEL, X, None)
 
 
 def test_own_statistics_are_accepted_at_any_scale() -> None:
@@ -98,15 +98,15 @@ def test_own_statistics_are_accepted_at_any_scale() -> None:
 def test_bad_input_is_refused() -> None:
     X, _, stats, _ = SAMPLE
     with pytest.raises(InvalidInput, match="order of equivalent must be 1 or 2"):
-        nsd.equivalent(MODEL, X, stats, order=3)  # type: ignore[arg-type]
+        nsd.equivalent(MODEL, X, stats, order=3)
     for few in (X[:1], X[:, :1]):
         with pytest.raises(InvalidInput, match="at least two rows and two columns"):
             nsd.equivalent(MODEL, few, stats)
     with pytest.raises(UnknownName, match="Known: conjugate, tangent"):
-        nsd.equivalent(MODEL, X, stats, kernel="ntkk")  # type: ignore[arg-type]
+        nsd.equivalent(MODEL, X, stats, kernel="ntkk")
     with pytest.raises(UnknownName, match=r"'preactivation'\?"):
-        nsd.equivalent(MODEL, X, stats, convention="preactivations")  # type: ignore[arg-type]
+        nsd.equivalent(MODEL, X, stats, convention="preactivations")
     with pytest.raises(InvalidInput, match="model of equivalent must be a DeepEquilibrium"):
-        nsd.equivalent("relu", X, stats)  # type: ignore[arg-type]
+        nsd.equivalent("relu", X, stats)
     with pytest.raises(InvalidInput, match="X of equivalent must be finite"):
         nsd.equivalent(MODEL, np.full((50, 60), np.nan), stats)

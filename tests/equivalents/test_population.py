@@ -53,7 +53,7 @@ def test_deconvolution_recovers_the_law(spectrum: str, n: int, p: int) -> None:
     assert kolmogorov_to_law(eigenvalues, estimated.cdf, start) < 0.05
     assert len(estimated.spikes) == len(exact.spikes) == 2
     for spike in estimated.spikes:  # the sample's own, so that they are met closely
-        assert spike.value == pytest.approx(eigenvalues[-1 - spike.rank], rel=0.01)  # type: ignore[operator]
+        assert spike.value == pytest.approx(eigenvalues[-1 - spike.rank], rel=0.01)
 
 
 @pytest.mark.slow
@@ -62,7 +62,7 @@ def test_deconvolution_at_full_size(spectrum: str) -> None:
     estimated, exact, eigenvalues = both_laws(spectrum, n=1600, p=1000)
     assert distance(estimated, exact) <= 0.02
     for spike in estimated.spikes:
-        assert spike.value == pytest.approx(eigenvalues[-1 - spike.rank], rel=0.002)  # type: ignore[operator]
+        assert spike.value == pytest.approx(eigenvalues[-1 - spike.rank], rel=0.002)
 
 
 def test_raw_eigenvalues_of_the_sample_would_not_do() -> None:
@@ -70,7 +70,7 @@ def test_raw_eigenvalues_of_the_sample_would_not_do() -> None:
     X, y, _, _ = draw(GaussianMixture(np.eye(2, 200), 1.0), 320)
     raw = MixtureStatistics.estimate(X, y).covariance_spectrum
     widened = np.sqrt(raw.weights @ (raw.eigenvalues - 1.0) ** 2)
-    found = estimated.bulk.equation  # type: ignore[union-attr]
+    found = estimated.bulk.equation
     spread = np.sqrt(found.weights @ (found.eigenvalues[:, 0] - 1.0) ** 2)
     assert widened > 0.6
     assert spread < 0.2 * widened
@@ -103,7 +103,7 @@ def test_known_mixtures_can_be_deconvolved_too() -> None:
     assert distance(estimated, exact) < 0.02
     eigenvalues = eq.eigvalsh()
     for spike in estimated.spikes:
-        assert spike.value == pytest.approx(eigenvalues[-1 - spike.rank], rel=0.005)  # type: ignore[operator]
+        assert spike.value == pytest.approx(eigenvalues[-1 - spike.rank], rel=0.005)
 
 
 def test_images() -> None:
@@ -117,7 +117,7 @@ def test_images() -> None:
     assert kolmogorov_to_law(eigenvalues, law.cdf, law.support[0][0]) < 0.01
     assert len(law.spikes) >= 3
     for spike in law.spikes:
-        assert spike.value == pytest.approx(eigenvalues[-1 - spike.rank], rel=0.002)  # type: ignore[operator]
+        assert spike.value == pytest.approx(eigenvalues[-1 - spike.rank], rel=0.002)
 
 
 def test_scatter_matrix_must_fit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,16 +21,16 @@ def slope(sizes: Iterable[int], values: Iterable[float]) -> float:
     return float(np.polyfit(np.log(list(sizes)), np.log(list(values)), 1)[0])
 
 
-def gaps(make, samples: list[list[Sample]], convention: str = "preactivation") -> dict[str, list]:  # type: ignore[no-untyped-def, type-arg]
+def gaps(make, samples: list[list[Sample]], convention: str = "preactivation") -> dict[str, list]:
     """For either kernel the geometric mean over draws of ‖G − Ḡ‖, one for each size."""
     result: dict[str, list[float]] = {"conjugate": [], "tangent": []}
     for draws in samples:
         logs: dict[str, list[float]] = {"conjugate": [], "tangent": []}
         for X, _, stats, _ in draws:
             model = make.centred(stats.tau0)
-            pair = nsd.kernel_pair(model, X, convention=convention)  # type: ignore[arg-type]
+            pair = nsd.kernel_pair(model, X, convention=convention)
             for kernel in logs:
-                eq = nsd.equivalent(model, X, stats, kernel=kernel, convention=convention)  # type: ignore[arg-type]
+                eq = nsd.equivalent(model, X, stats, kernel=kernel, convention=convention)
                 difference = getattr(pair, kernel) - eq.to_dense()
                 logs[kernel].append(np.log(operator_norm(difference)))
         for kernel in result:
@@ -38,12 +38,12 @@ def gaps(make, samples: list[list[Sample]], convention: str = "preactivation") -
     return result
 
 
-def assert_rates(make, samples: list[list[Sample]], sizes: tuple[int, ...], **options: str) -> None:  # type: ignore[no-untyped-def]
+def assert_rates(make, samples: list[list[Sample]], sizes: tuple[int, ...], **options: str) -> None:
     for kernel, found in gaps(make, samples, **options).items():
         assert -0.85 <= slope(sizes, found) <= -0.3, (make, kernel, found)
 
 
-def draws_of(kind: str, classes: int, sizes: tuple[int, ...], mean: float, seeds: int) -> list:  # type: ignore[type-arg]
+def draws_of(kind: str, classes: int, sizes: tuple[int, ...], mean: float, seeds: int) -> list:
     return [
         [draw(mixture_of(kind, p, classes, mean), 4 * p // 5, seed) for seed in range(seeds)]
         for p in sizes
@@ -91,8 +91,8 @@ def test_feature_gap_is_the_other_gap_over_sigma_a2(kernel: str) -> None:
     X, _, stats, _ = draw(mixture_of("different", 200), 160)
     deq = nsd.DeepEquilibrium("swish", 0.2).centred(stats.tau0)
     found = [
-        getattr(nsd.kernel_pair(deq, X, convention=c), kernel)  # type: ignore[arg-type]
-        - nsd.equivalent(deq, X, stats, kernel=kernel, convention=c).to_dense()  # type: ignore[arg-type]
+        getattr(nsd.kernel_pair(deq, X, convention=c), kernel)
+        - nsd.equivalent(deq, X, stats, kernel=kernel, convention=c).to_dense()
         for c in ("preactivation", "feature")
     ]
     np.testing.assert_allclose(found[1], found[0] / 0.2, atol=1e-12)
@@ -117,7 +117,7 @@ def ours(eq: Equivalent) -> float:
 
 
 def printed_in_the_paper(eq: Equivalent) -> float:
-    return -(eq.coefficients.tau0**4) * eq.coefficients.covariance_overlap  # type: ignore[union-attr]
+    return -(eq.coefficients.tau0**4) * eq.coefficients.covariance_overlap
 
 
 @pytest.mark.parametrize("activation", ["relu", "swish", "cos"])

@@ -30,12 +30,12 @@ MODELS = {
 }
 
 
-def function_of_t(model, t: np.ndarray, kernel: str, convention: str) -> np.ndarray:  # type: ignore[no-untyped-def]
+def function_of_t(model, t: np.ndarray, kernel: str, convention: str) -> np.ndarray:
     """The exact kernel of unit vectors with inner product t."""
     X = np.array([[1.0, 0.0]])
     Y = np.stack([t, np.sqrt(np.maximum(0.0, 1.0 - t**2))], axis=1)
     function = nsd.conjugate_kernel if kernel == "conjugate" else nsd.tangent_kernel
-    return np.asarray(function(model, X, Y, convention=convention)[0])  # type: ignore[arg-type]
+    return np.asarray(function(model, X, Y, convention=convention)[0])
 
 
 @pytest.mark.paper
@@ -60,12 +60,12 @@ def test_coefficients_are_derivatives_of_the_exact_kernel(
     name: str, kernel: str, convention: str
 ) -> None:
     model = MODELS[name]
-    found = sphere_coefficients(model, 50, kernel=kernel, convention=convention)  # type: ignore[arg-type]
+    found = sphere_coefficients(model, 50, kernel=kernel, convention=convention)
     h = 0.02
     g = function_of_t(model, h * np.arange(-2.0, 3.0), kernel, convention)
     first = (g[0] - 8.0 * g[1] + 8.0 * g[3] - g[4]) / (12.0 * h)
     second = (-g[0] + 16.0 * g[1] - 30.0 * g[2] + 16.0 * g[3] - g[4]) / (12.0 * h * h)
-    end = nsd.kernel_pair(model, np.array([[1.0, 0.0]]), convention=convention)  # type: ignore[arg-type]
+    end = nsd.kernel_pair(model, np.array([[1.0, 0.0]]), convention=convention)
     assert found.value == pytest.approx(g[2], rel=1e-11, abs=1e-13)
     assert found.linear == pytest.approx(first, rel=1e-5, abs=1e-7)
     assert found.curvature == pytest.approx(second, rel=1e-4, abs=1e-5)
@@ -91,11 +91,11 @@ def test_one_layer_in_closed_form(name: str) -> None:
     assert tangent.diagonal == pytest.approx(expected, rel=1e-10)
 
 
-def gaps(model, n: int, d: int, kernel: str, **options: str) -> float:  # type: ignore[no-untyped-def]
+def gaps(model, n: int, d: int, kernel: str, **options: str) -> float:
     X = nsd.data.sphere(n, d, rng=0)
     function = nsd.conjugate_kernel if kernel == "conjugate" else nsd.tangent_kernel
-    eq = nsd.sphere_equivalent(model, X, kernel=kernel, **options)  # type: ignore[arg-type]
-    return operator_norm(function(model, X, **options) - eq.to_dense())  # type: ignore[arg-type]
+    eq = nsd.sphere_equivalent(model, X, kernel=kernel, **options)
+    return operator_norm(function(model, X, **options) - eq.to_dense())
 
 
 @pytest.mark.paper
@@ -123,7 +123,7 @@ def test_curvature_is_needed_in_the_constant() -> None:
     X = nsd.data.sphere(500, 600, rng=0)
     eq = nsd.sphere_equivalent(REFERENCE, X, kernel="tangent")
     exact = nsd.tangent_kernel(REFERENCE, X)
-    without = eq.to_dense() - eq.coefficients.curvature / 1200  # type: ignore[union-attr]
+    without = eq.to_dense() - eq.coefficients.curvature / 1200
     assert operator_norm(exact - without) > 5.0 * operator_norm(exact - eq.to_dense())
 
 
@@ -131,7 +131,7 @@ def test_matrix_is_the_three_terms() -> None:
     X = nsd.data.sphere(30, 40, rng=0)
     eq = nsd.sphere_equivalent(REFERENCE, X)
     c = eq.coefficients
-    expected = c.constant + c.linear * X @ X.T + c.diagonal * np.eye(30)  # type: ignore[union-attr]
+    expected = c.constant + c.linear * X @ X.T + c.diagonal * np.eye(30)
     np.testing.assert_allclose(eq.to_dense(), expected, atol=1e-14)
     assert eq.statistics is None
     assert eq.class_counts.tolist() == [30]
@@ -152,11 +152,11 @@ def test_bad_input_is_refused() -> None:
     ):
         sphere_coefficients(REFERENCE, 1)
     with pytest.raises(UnknownName, match="'conjugate'"):
-        nsd.sphere_equivalent(REFERENCE, X, kernel="conjugated")  # type: ignore[arg-type]
+        nsd.sphere_equivalent(REFERENCE, X, kernel="conjugated")
     with pytest.raises(UnknownName, match="'feature'"):
-        nsd.sphere_equivalent(REFERENCE, X, convention="features")  # type: ignore[arg-type]
+        nsd.sphere_equivalent(REFERENCE, X, convention="features")
     with pytest.raises(InvalidInput, match="DeepEquilibrium or an ExplicitNetwork"):
-        nsd.sphere_equivalent("relu", X)  # type: ignore[arg-type]
+        nsd.sphere_equivalent("relu", X)
     wild = DeepEquilibrium(activations.from_formula("sin(3 * x)"), 0.5)
     with pytest.raises(NotConverged, match=r"tangent kernel .* is infinite"):
         nsd.sphere_equivalent(wild, X, kernel="tangent")

@@ -36,7 +36,7 @@ def test_gradient_against_differences(
     activation: str, kernel: str, convention: str, sigma_a2: float
 ) -> None:
     X = awkward_rows()
-    k = EquilibriumKernel(activation, sigma_a2, kernel, convention)  # type: ignore[arg-type]
+    k = EquilibriumKernel(activation, sigma_a2, kernel, convention)
     matrix, gradient = k(X, eval_gradient=True)
     np.testing.assert_array_equal(matrix, k(X))
     assert gradient.shape == (12, 12, 1)
@@ -79,7 +79,7 @@ def test_gradient_against_the_implicit_function_theorem(sigma_a2: float) -> None
     for kernel, expected in zip(
         ("conjugate", "tangent"), relu_derivative(X, sigma_a2), strict=True
     ):
-        _, gradient = EquilibriumKernel("relu", sigma_a2, kernel)(X, eval_gradient=True)  # type: ignore[arg-type]
+        _, gradient = EquilibriumKernel("relu", sigma_a2, kernel)(X, eval_gradient=True)
         np.testing.assert_allclose(gradient[:, :, 0], expected, rtol=1e-8, atol=1e-10)
 
 

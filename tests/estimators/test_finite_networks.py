@@ -45,7 +45,7 @@ def test_features_have_the_conjugate_kernel(activation: str, network: str, digit
         2000,
         network,
         family,
-        random_state=0,  # type: ignore[arg-type]
+        random_state=0,
     ).fit(digits.X)
     Z = features.transform(X)
     assert Z.shape == (40, 2000)
@@ -135,16 +135,16 @@ def test_probabilities_belong_to_cross_entropy() -> None:
 @pytest.mark.parametrize(
     ("estimator", "message"),
     [
-        (CompiledClassifier(train="some"), "Unknown train of CompiledClassifier 'some'"),  # type: ignore[arg-type]
+        (CompiledClassifier(train="some"), "Unknown train of CompiledClassifier 'some'"),
         (CompiledClassifier(width=0), "width of CompiledClassifier must be an integer"),
         (CompiledClassifier(ridge=0.0), "ridge of CompiledClassifier must be positive"),
         (CompiledClassifier(family="relus"), "Unknown family 'relus'"),
         (
-            CompiledClassifier(train="all", family="leaky_relu", settings={"epochs": 3}),  # type: ignore[arg-type]
+            CompiledClassifier(train="all", family="leaky_relu", settings={"epochs": 3}),
             "settings of CompiledClassifier must be a notsodeep.networks.TrainingSettings",
         ),
-        (RandomEquilibriumFeatures(network="deq"), "Unknown network"),  # type: ignore[arg-type]
-        (RandomEquilibriumFeatures(width=1.5), "width of RandomEquilibriumFeatures must be"),  # type: ignore[arg-type]
+        (RandomEquilibriumFeatures(network="deq"), "Unknown network"),
+        (RandomEquilibriumFeatures(width=1.5), "width of RandomEquilibriumFeatures must be"),
     ],
 )
 def test_refusals(estimator: Any, message: str) -> None:

@@ -34,7 +34,7 @@ def test_values_and_gradient_are_those_of_the_other_door() -> None:
 def test_training_moves_sigma_uphill() -> None:
     import gpytorch  # its first import warns, and is made by the adapter
 
-    class Process(gpytorch.models.ExactGP):  # type: ignore[misc]
+    class Process(gpytorch.models.ExactGP):
         def __init__(self, rows: torch.Tensor, values: torch.Tensor, likelihood: Any) -> None:
             super().__init__(rows, values, likelihood)
             self.covar_module = GPyTorchEquilibriumKernel("relu", 0.05, "conjugate")

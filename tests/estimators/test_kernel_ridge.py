@@ -33,7 +33,7 @@ def curve(n: int, p: int = 5) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("kernel", ["conjugate", "tangent"])
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_same_as_scikit_learn(activation: str, kernel: str, convention: str, digits: Split) -> None:
-    ours = EquilibriumKernelRidge(activation, 0.15, kernel, convention, ridge=0.02)  # type: ignore[arg-type]
+    ours = EquilibriumKernelRidge(activation, 0.15, kernel, convention, ridge=0.02)
     ours.fit(digits.X, digits.y)
 
     mean = digits.X.mean(axis=0)
@@ -42,8 +42,8 @@ def test_same_as_scikit_learn(activation: str, kernel: str, convention: str, dig
     compute = nsd.tangent_kernel if kernel == "tangent" else nsd.conjugate_kernel
     deq = nsd.DeepEquilibrium(activation, 0.15)
     theirs = KernelRidge(alpha=0.02, kernel="precomputed")
-    theirs.fit(compute(deq, X, convention=convention), digits.y)  # type: ignore[arg-type]
-    expected = theirs.predict(compute(deq, X_test, X, convention=convention))  # type: ignore[arg-type]
+    theirs.fit(compute(deq, X, convention=convention), digits.y)
+    expected = theirs.predict(compute(deq, X_test, X, convention=convention))
     np.testing.assert_allclose(ours.predict(digits.X_test), expected, rtol=1e-8, atol=1e-8)
 
 
@@ -110,7 +110,7 @@ def test_more_columns_mean_fewer_iterations(digits: Split) -> None:
         EquilibriumKernelRidge(ridge=0.001, solver="cg", rank=rank).fit(digits.X, digits.y).n_iter_
         for rank in (5, 400)
     ]
-    assert steps[0] > 2 * steps[1]  # type: ignore[operator]
+    assert steps[0] > 2 * steps[1]
 
 
 def test_auto_switches_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,7 @@ def test_joblib_round_trip() -> None:
 def test_refusals(parameters: dict[str, object], message: str) -> None:
     X, y = curve(20)
     with pytest.raises(InvalidInput, match=message):
-        EquilibriumKernelRidge(**parameters).fit(X, y)  # type: ignore[arg-type]
+        EquilibriumKernelRidge(**parameters).fit(X, y)
 
 
 def test_too_small_a_ridge_is_named() -> None:

@@ -70,12 +70,12 @@ def test_pieces_of_a_shared_pool_do_not_wait_for_each_other_needlessly() -> None
 @pytest.mark.parametrize("at_once", [0, 1.5, "all"])
 def test_number_at_once_is_checked(at_once: object) -> None:
     with pytest.raises(InvalidInput, match="at_once of InProcess must be an integer"):
-        InProcess(at_once)  # type: ignore[arg-type]
+        InProcess(at_once)
 
 
 def test_foreign_handles_are_refused() -> None:
     with pytest.raises(InvalidInput, match="made by its own share"):
-        list(InProcess().map(add, [1], 10))  # type: ignore[arg-type]
+        list(InProcess().map(add, [1], 10))
 
 
 def test_a_missing_package_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,11 +83,11 @@ def test_a_missing_package_is_named_with_the_remedy(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "distributed" else real(name)
     )
-    with pytest.raises(MissingPackage, match=r"notsodeep\[cluster\]"):
+    with pytest.raises(MissingPackage, match=r"\[cluster\]"):
         open_executor("local")
 
 
 @pytest.mark.parametrize("where", [3, ""])
 def test_a_place_must_be_local_an_address_or_a_client(where: object) -> None:
     with pytest.raises(InvalidInput, match="where of open_executor must be 'local'"):
-        open_executor(where)  # type: ignore[arg-type]
+        open_executor(where)

@@ -26,8 +26,8 @@ from notsodeep.matching import FAMILIES as KNOWN_FAMILIES
 SMALL = {"samples": 120, "dimension": 150}
 
 
-def view_for(**changes: object):  # type: ignore[no-untyped-def]
-    state = ExplorerState(**{**SMALL, **changes})  # type: ignore[arg-type]
+def view_for(**changes: object):
+    state = ExplorerState(**{**SMALL, **changes})
     return view_of(state, KnownData.of(prepared(state)))
 
 
@@ -70,18 +70,18 @@ def test_the_view_is_a_match_and_its_certificate() -> None:
     ],
 )
 def test_the_law_is_that_of_the_library(changes: dict[str, str], population: str | None) -> None:
-    state = ExplorerState(**{**SMALL, **changes})  # type: ignore[arg-type]
+    state = ExplorerState(**{**SMALL, **changes})
     data = KnownData.of(prepared(state))
-    law = data.limiting_spectrum(deq_of(state), state.kernel, state.convention)  # type: ignore[arg-type]
+    law = data.limiting_spectrum(deq_of(state), state.kernel, state.convention)
     assert data.statistics is not None
     eq = nsd.equivalent(
         deq_of(state).centred(data.statistics.tau0),
         data.rows.X_test,
         data.statistics,
-        kernel=state.kernel,  # type: ignore[arg-type]
-        convention=state.convention,  # type: ignore[arg-type]
+        kernel=state.kernel,
+        convention=state.convention,
     )
-    expected = nsd.limiting_spectrum(eq, population=population)  # type: ignore[arg-type]
+    expected = nsd.limiting_spectrum(eq, population=population)
     assert law.to_dict() == expected.to_dict()
     x = np.linspace(0.0, 3.0, 50)
     np.testing.assert_array_equal(law.density(x), expected.density(x))
@@ -223,15 +223,15 @@ def test_a_deq_that_does_not_contract_has_no_count() -> None:
 def test_the_code_computes_what_the_page_shows(
     changes: dict[str, object], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    state = ExplorerState(**{**SMALL, **changes})  # type: ignore[arg-type]
+    state = ExplorerState(**{**SMALL, **changes})
     names: dict[str, object] = {}
     exec(compile(code_of(state), "match.py", "exec"), names)
     view = view_of(state, KnownData.of(prepared(state)))
-    assert names["certificate"].matched.gap == view.certificate.matched.gap  # type: ignore[attr-defined]
+    assert names["certificate"].matched.gap == view.certificate.matched.gap
     assert str(view.match) in capsys.readouterr().out
 
 
-def test_the_code_for_an_uploaded_file(tmp_path, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_the_code_for_an_uploaded_file(tmp_path, monkeypatch) -> None:
     rng = np.random.default_rng(1)
     y = np.arange(140) % 2
     path = tmp_path / "it's mine.npz"
@@ -241,4 +241,4 @@ def test_the_code_for_an_uploaded_file(tmp_path, monkeypatch) -> None:  # type: 
     monkeypatch.chdir(tmp_path)
     exec(compile(code_of(state, path.name), "match.py", "exec"), names)
     view = view_of(state, KnownData.of(prepared(state, (path.name, path.read_bytes()))))
-    assert names["certificate"].matched.gap == view.certificate.matched.gap  # type: ignore[attr-defined]
+    assert names["certificate"].matched.gap == view.certificate.matched.gap

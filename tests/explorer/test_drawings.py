@@ -24,7 +24,7 @@ from notsodeep.report.collapse_figures import phase_point_figure
 
 
 def drawn(**changes: object) -> dict[str, str]:
-    state = ExplorerState(samples=100, dimension=120, **changes)  # type: ignore[arg-type]
+    state = ExplorerState(samples=100, dimension=120, **changes)
     return figures_of(view_of(state, KnownData.of(prepared(state))))
 
 
@@ -64,7 +64,7 @@ def test_the_simplex_stands_upright_however_it_was_turned() -> None:
     corners = []
     for seed in (0, 1):
         figure = simplex_figure(simplex_etf(4, 6, rng=seed), minority)
-        lines = figure.axes[0].lines  # type: ignore[attr-defined]
+        lines = figure.axes[0].lines
         corners.append(np.array([line.get_data_3d() for line in lines[:6]]))
         ends = np.array([line.get_data_3d() for line in lines[6:14:2]])[:, :, 1]
         np.testing.assert_allclose(np.linalg.norm(ends, axis=1), 1.0)
@@ -84,7 +84,7 @@ def test_the_diagram_is_the_solvers() -> None:
     assert record["threshold"] == pytest.approx(27.74, abs=0.01)
     figure = phase_point_figure(records, 1e9, 2.0)
     point = figure.axes[0].lines[-1]
-    assert point.get_xdata()[0] == figure.axes[0].get_xlim()[1]  # type: ignore[index]
+    assert point.get_xdata()[0] == figure.axes[0].get_xlim()[1]
 
 
 def test_words_say_on_which_side_of_the_threshold_one_is() -> None:

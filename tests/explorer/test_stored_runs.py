@@ -110,7 +110,7 @@ def test_a_run_of_a_trained_network_is_shown(tmp_path: Path) -> None:
     assert run.finished
     assert "trained network" in run.title
     test = opened(tmp_path, "mine")
-    assert test.subheader[0].value == plain(compiled.verdict.headline)  # type: ignore[union-attr]
+    assert test.subheader[0].value == plain(compiled.verdict.headline)
     (tmp_path / "mine" / "pieces" / "front.json").unlink()
     assert "not finished" in opened(tmp_path, "mine").error[0].value
 

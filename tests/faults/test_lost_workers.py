@@ -112,4 +112,4 @@ def test_an_executor_may_be_closed_twice_and_without_workers() -> None:
 @pytest.mark.parametrize("seconds", [0.0, -1, float("nan"), "long"])
 def test_the_time_to_wait_is_checked(seconds: object) -> None:
     with pytest.raises(InvalidInput, match="worker_timeout of open_executor must be"):
-        open_executor("local", worker_timeout=seconds)  # type: ignore[arg-type]
+        open_executor("local", worker_timeout=seconds)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.compilation import random_deq
 from notsodeep.compilation.finite_networks import train_network
 from notsodeep.compilation.settings import CompileSettings
@@ -102,7 +102,7 @@ def test_a_compilation_is_about_all_test_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows are drawn for the certificate, the times and the ridge, whatever their order."""
-    monkeypatch.setattr(random_deq, "_CERTIFIED", 60)
+    monkeypatch.setattr(random_deq, "CERTIFIED", 60)
     X, y = two_kinds(60, 12)
     X_test, y_test = two_kinds(90, 12, seed=1)
     found = {}
@@ -144,7 +144,7 @@ def test_the_explorer_draws_held_out_rows() -> None:
     assert rows.test_indices.max() > 200  # not the first of 360
     names: dict[str, FloatArray] = {}
     code = code_of(state)
-    exec(code[: code.index("deq =")], names)  # type: ignore[arg-type]
+    exec(code[: code.index("deq =")], names)
     np.testing.assert_array_equal(names["X_test"], rows.X_test)
     np.testing.assert_array_equal(names["y_test"], rows.y_test)
 

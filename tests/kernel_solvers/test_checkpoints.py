@@ -30,7 +30,7 @@ B = np.random.default_rng(1).normal(size=(200, 4))
 NEAR = aslinearoperator(np.linalg.inv(K + 0.05 * np.eye(200)))
 
 
-class Interrupted(LinearOperator):  # type: ignore[misc]
+class Interrupted(LinearOperator):
     """K, until someone presses Ctrl-C in the middle of a product."""
 
     def __init__(self, products: int) -> None:

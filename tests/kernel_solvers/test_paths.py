@@ -88,7 +88,7 @@ def test_a_complete_space_and_dependent_targets() -> None:
 
 
 @pytest.mark.parametrize("wrap", [np.asarray, aslinearoperator], ids=["matrix", "operator"])
-def test_gradient_flow(wrap) -> None:  # type: ignore[no-untyped-def]
+def test_gradient_flow(wrap) -> None:
     K = positive_matrix(80)
     Y = np.random.default_rng(1).normal(size=(80, 2))
     times = np.array([0.3, 10.0, 2000.0])
@@ -115,7 +115,7 @@ def test_flow_of_a_singular_kernel_and_very_late() -> None:
 
 
 @pytest.mark.parametrize("kernel", ["conjugate", "tangent"])
-def test_effective_dimension_and_risk_from_the_law(kernel) -> None:  # type: ignore[no-untyped-def]
+def test_effective_dimension_and_risk_from_the_law(kernel) -> None:
     mixture = nsd.data.paper_mixture(dimension=900)
     X, y = mixture.sample(700, rng=0)
     stats = mixture.statistics(X, y)

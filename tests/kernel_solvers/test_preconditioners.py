@@ -17,7 +17,7 @@ from notsodeep.kernel_solvers.preconditioners import LowRankInverse, pivoted_fac
 from problems import RIDGE, digits
 
 
-def nystrom(rank: int, ridge: float = RIDGE, n: int = 700):  # type: ignore[no-untyped-def]
+def nystrom(rank: int, ridge: float = RIDGE, n: int = 700):
     problem = digits(n)
     return nystrom_preconditioner(problem.eq.model, problem.X, rank, ridge, kernel="tangent")
 
@@ -101,8 +101,8 @@ def test_mixtures_with_low_rank_terms(convention: str) -> None:
     X, y = mixture.sample(400, rng=0)
     stats = mixture.statistics(X, y)
     deq = nsd.DeepEquilibrium("relu", sigma_a2=0.2).centred(stats.tau0)
-    eq = nsd.equivalent(deq, X, stats, convention=convention)  # type: ignore[arg-type]
-    K = nsd.conjugate_kernel(deq, X, convention=convention)  # type: ignore[arg-type]
+    eq = nsd.equivalent(deq, X, stats, convention=convention)
+    K = nsd.conjugate_kernel(deq, X, convention=convention)
     B = np.random.default_rng(0).normal(size=(400, 3))
     plain = solve(K, B, 1e-3).steps
     for near in (equivalent_preconditioner(eq, 1e-3), combined_preconditioner(eq, 50, 1e-3)):
@@ -122,9 +122,9 @@ def test_bad_arguments_are_refused() -> None:
     problem = digits()
     model = problem.eq.model
     with pytest.raises(InvalidInput, match="eq of equivalent_preconditioner must be an Equivalent"):
-        equivalent_preconditioner(problem.K, RIDGE)  # type: ignore[arg-type]
+        equivalent_preconditioner(problem.K, RIDGE)
     with pytest.raises(InvalidInput, match="eq of combined_preconditioner must be an Equivalent"):
-        combined_preconditioner(problem.K, 10, RIDGE)  # type: ignore[arg-type]
+        combined_preconditioner(problem.K, 10, RIDGE)
     with pytest.raises(InvalidInput, match="rank of combined_preconditioner must be an integer"):
         combined_preconditioner(problem.eq, 0, RIDGE)
     with pytest.raises(InvalidInput, match="ridge of nystrom_preconditioner must be positive"):
@@ -132,6 +132,6 @@ def test_bad_arguments_are_refused() -> None:
     with pytest.raises(InvalidInput, match="ridge of combined_preconditioner must be positive"):
         combined_preconditioner(problem.eq, 10, 0.0)
     with pytest.raises(InvalidInput, match="DeepEquilibrium or an ExplicitNetwork"):
-        nystrom_preconditioner("relu", problem.X, 10, RIDGE)  # type: ignore[arg-type]
+        nystrom_preconditioner("relu", problem.X, 10, RIDGE)
     with pytest.raises(InvalidInput, match="rng of combined_preconditioner"):
         combined_preconditioner(problem.eq, 10, RIDGE, rng=-1)

@@ -168,7 +168,7 @@ def test_bad_arguments_are_refused() -> None:
         (aslinearoperator(K * 1j), "be real"),
     ):
         with pytest.raises(InvalidInput, match=f"operator of solve must {message}"):
-            solve(operator, b, 0.1)  # type: ignore[arg-type]
+            solve(operator, b, 0.1)
     for wrong in (b[:10], np.ones((20, 2, 2)), np.ones((20, 0)), np.full(20, np.inf), 3.0):
         with pytest.raises(InvalidInput, match="B of solve must"):
             solve(K, wrong, 0.1)
@@ -184,4 +184,4 @@ def test_bad_arguments_are_refused() -> None:
     ]
     for option, message in options:
         with pytest.raises(InvalidInput, match=message):
-            solve(K, b, **{"ridge": 0.1, **option})  # type: ignore[arg-type]
+            solve(K, b, **{"ridge": 0.1, **option})

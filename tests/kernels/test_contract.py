@@ -42,7 +42,7 @@ def inputs(n: int, unit: bool, seed: int = 0, p: int = 30) -> np.ndarray:
 
 @every_model
 @both_inputs
-def test_symmetric_equals_cross(model, unit: bool) -> None:  # type: ignore[no-untyped-def]
+def test_symmetric_equals_cross(model, unit: bool) -> None:
     X = inputs(150, unit)
     symmetric, cross = nsd.kernel_pair(model, X), nsd.kernel_pair(model, X, X.copy())
     for name in ("conjugate", "tangent"):
@@ -53,7 +53,7 @@ def test_symmetric_equals_cross(model, unit: bool) -> None:  # type: ignore[no-u
 
 @every_model
 @both_inputs
-def test_positive_semidefinite_and_cauchy_schwarz(model, unit: bool) -> None:  # type: ignore[no-untyped-def]
+def test_positive_semidefinite_and_cauchy_schwarz(model, unit: bool) -> None:
     X = inputs(80, unit)
     pair = nsd.kernel_pair(model, X)
     for kernel in (pair.conjugate, pair.tangent):
@@ -64,7 +64,7 @@ def test_positive_semidefinite_and_cauchy_schwarz(model, unit: bool) -> None:  #
 
 @every_model
 @both_inputs
-def test_permutation_and_rotation(model, unit: bool) -> None:  # type: ignore[no-untyped-def]
+def test_permutation_and_rotation(model, unit: bool) -> None:
     X = inputs(70, unit)
     rng = np.random.default_rng(1)
     order = rng.permutation(70)
@@ -80,7 +80,7 @@ def test_permutation_and_rotation(model, unit: bool) -> None:  # type: ignore[no
 
 
 @every_model
-def test_blocks_equal_the_whole(model, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_blocks_equal_the_whole(model, monkeypatch: pytest.MonkeyPatch) -> None:
     X, Y = inputs(100, False), inputs(37, False, seed=5)
     whole, cross = nsd.kernel_pair(model, X), nsd.kernel_pair(model, X, Y)
     monkeypatch.setattr(plan, "SIDE", 23)
@@ -95,7 +95,7 @@ def test_blocks_equal_the_whole(model, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @every_model
-def test_one_thread_equals_many(model, monkeypatch: pytest.MonkeyPatch) -> None:  # type: ignore[no-untyped-def]
+def test_one_thread_equals_many(model, monkeypatch: pytest.MonkeyPatch) -> None:
     X = inputs(90, False)
     monkeypatch.setattr(plan, "SIDE", 23)
     many = nsd.kernel_pair(model, X)
@@ -106,7 +106,7 @@ def test_one_thread_equals_many(model, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @every_model
-def test_single_functions_equal_the_pair(model) -> None:  # type: ignore[no-untyped-def]
+def test_single_functions_equal_the_pair(model) -> None:
     X, Y = inputs(40, False), inputs(11, False, seed=3)
     for other in (None, Y):
         pair = nsd.kernel_pair(model, X, other, convention="feature")
@@ -117,7 +117,7 @@ def test_single_functions_equal_the_pair(model) -> None:  # type: ignore[no-unty
 
 
 @every_model
-def test_float32_is_the_rounded_result(model) -> None:  # type: ignore[no-untyped-def]
+def test_float32_is_the_rounded_result(model) -> None:
     X = inputs(60, False)
     double, single = nsd.kernel_pair(model, X), nsd.kernel_pair(model, X, dtype=np.float32)
     assert single.conjugate.dtype == np.float32
@@ -214,10 +214,10 @@ BAD_INPUTS = [
 @pytest.mark.parametrize(("X", "words"), BAD_INPUTS)
 def test_bad_inputs_are_refused(X: object, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
-        nsd.conjugate_kernel(MODELS[0], X)  # type: ignore[arg-type]
+        nsd.conjugate_kernel(MODELS[0], X)
     if isinstance(X, np.ndarray) and X.ndim == 2:
         with pytest.raises(InvalidInput, match="Y of"):
-            nsd.conjugate_kernel(MODELS[0], np.ones((2, 2)), X)  # type: ignore[arg-type]
+            nsd.conjugate_kernel(MODELS[0], np.ones((2, 2)), X)
 
 
 def test_bad_arguments_are_refused() -> None:
@@ -225,7 +225,7 @@ def test_bad_arguments_are_refused() -> None:
     with pytest.raises(InvalidInput, match="as many features"):
         nsd.conjugate_kernel(MODELS[0], X, np.eye(4))
     with pytest.raises(UnknownName, match="'feature'"):
-        nsd.conjugate_kernel(MODELS[0], X, convention="features")  # type: ignore[arg-type]
+        nsd.conjugate_kernel(MODELS[0], X, convention="features")
     with pytest.raises(InvalidInput, match="float64 or float32"):
         nsd.conjugate_kernel(MODELS[0], X, dtype=np.float16)
     with pytest.raises(InvalidInput, match="float64 or float32"):
@@ -237,7 +237,7 @@ def test_bad_arguments_are_refused() -> None:
     with pytest.raises(InvalidInput, match="read-only"):
         nsd.conjugate_kernel(MODELS[0], X, out=read_only)
     with pytest.raises(InvalidInput, match="DeepEquilibrium or an ExplicitNetwork"):
-        nsd.conjugate_kernel("relu", X)  # type: ignore[arg-type]
+        nsd.conjugate_kernel("relu", X)
 
 
 def test_results_that_do_not_fit_are_refused_before_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,7 @@ def mortal() -> Iterator[DaskExecutor]:
 def operator(executor: DaskExecutor | InProcess, **options: str) -> DistributedKernelOperator:
     return DistributedKernelOperator(
         MODEL, samples(), executor=executor, kernel="tangent", side=128, **options
-    )  # type: ignore[arg-type]
+    )
 
 
 def vectors() -> np.ndarray:

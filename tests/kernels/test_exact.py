@@ -29,7 +29,7 @@ def awkward_inputs(spread: bool) -> tuple[np.ndarray, np.ndarray]:
 def check_against_reference(deq: nsd.DeepEquilibrium, X: np.ndarray, Y: np.ndarray) -> None:
     expected = equilibrium_kernels(deq, X, Y, layers=500)
     for convention in CONVENTIONS:
-        pair = nsd.kernel_pair(deq, X, Y, convention=convention)  # type: ignore[arg-type]
+        pair = nsd.kernel_pair(deq, X, Y, convention=convention)
         for name in ("conjugate", "tangent"):
             reference = expected[f"{convention} {name}"]
             # Antipodes keep the reference itself from being better than this: it has ρ only to
@@ -240,7 +240,7 @@ def test_no_fixed_point_is_an_error_with_a_remedy() -> None:
 
 
 @pytest.mark.parametrize("kernel", [nsd.conjugate_kernel, nsd.tangent_kernel])
-def test_unstable_equilibrium_has_no_kernel(kernel) -> None:  # type: ignore[no-untyped-def]
+def test_unstable_equilibrium_has_no_kernel(kernel) -> None:
     # A steep φ at σa² = .9 has σa² E φ′² above 1.  The equation for the CK has a solution, but no
     # wide network settles at it.
     deq = nsd.DeepEquilibrium(nsd.activations.from_formula("tanh(3 * x)"), 0.9)

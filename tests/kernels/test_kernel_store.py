@@ -71,7 +71,7 @@ def test_default_blocks_are_the_kernel_to_the_last_bit(
 ) -> None:
     X = samples(2000)
     function = nsd.tangent_kernel if kernel == "tangent" else nsd.conjugate_kernel
-    stored = store_kernel(tmp_path / "k.zarr", MODEL, X, kernel=kernel, dtype=dtype)  # type: ignore[arg-type]
+    stored = store_kernel(tmp_path / "k.zarr", MODEL, X, kernel=kernel, dtype=dtype)
     assert stored.dtype == dtype
     assert len(marks(stored.path)) == 3
     assert (stored.to_dense() == function(MODEL, X, dtype=dtype)).all()
@@ -247,13 +247,13 @@ def test_another_kernel_is_refused_unless_forced(
     wanted = {"model": MODEL, "X": samples(), "kernel": "tangent", "side": 64} | change
     before = sorted(path.rglob("*"))
     with pytest.raises(StoreMismatch, match=differing[0]) as caught:
-        store_kernel(path, **wanted)  # type: ignore[arg-type]
+        store_kernel(path, **wanted)
     assert caught.value.differing == differing
     assert sorted(path.rglob("*")) == before
     small = {**wanted, "X": samples(100)} if "X" not in change else wanted
-    replaced = store_kernel(path, force=True, **small)  # type: ignore[arg-type]
+    replaced = store_kernel(path, force=True, **small)
     assert replaced.verify() == {}
-    assert len(Manifest.read(path).sha256) == len(marks(path))  # type: ignore[union-attr]
+    assert len(Manifest.read(path).sha256) == len(marks(path))
 
 
 def test_two_writers_are_refused(tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_wrong_arguments_are_refused_before_anything_is_written(tmp_path: Path) 
     ]
     for error, wrong in calls:
         with pytest.raises(error):
-            store_kernel(tmp_path / "k.zarr", **({"model": MODEL, "X": samples(20)} | wrong))  # type: ignore[arg-type]
+            store_kernel(tmp_path / "k.zarr", **({"model": MODEL, "X": samples(20)} | wrong))
     assert not (tmp_path / "k.zarr").exists()
 
 
@@ -312,5 +312,5 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "zarr" else real(name)
     )
-    with pytest.raises(MissingPackage, match=r"zarr.*notsodeep\[cluster\]"):
+    with pytest.raises(MissingPackage, match=r"zarr.*\[cluster\]"):
         store(tmp_path / "k.zarr")

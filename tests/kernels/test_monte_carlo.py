@@ -209,7 +209,7 @@ def test_randomness_comes_from_rng_alone() -> None:
     assert not np.array_equal(monte_carlo(draw, X, 3, rng=generator)["conjugate"].mean, seeded.mean)
 
 
-def returning(*results: object):  # type: ignore[no-untyped-def]
+def returning(*results: object):
     remaining = iter(results)
     return lambda rng, X: next(remaining)
 
@@ -240,29 +240,29 @@ def test_bad_arguments_are_refused() -> None:
     draw = equilibrium_draw(deq, 4)
     for draws in (1, 0, 2.5, True, "3"):
         with pytest.raises(InvalidInput, match=r"draws of monte_carlo .* at least 2"):
-            monte_carlo(draw, X, draws, rng=0)  # type: ignore[arg-type]
+            monte_carlo(draw, X, draws, rng=0)
     with pytest.raises(InvalidInput, match="rng of monte_carlo"):
-        monte_carlo(draw, X, 2, rng=None)  # type: ignore[arg-type]
+        monte_carlo(draw, X, 2, rng=None)
     with pytest.raises(InvalidInput, match=r"reshape\(1, -1\)"):
         monte_carlo(draw, np.ones(3), 2, rng=0)
     with pytest.raises(InvalidInput, match="draw of monte_carlo must be a callable"):
-        monte_carlo(deq, X, 2, rng=0)  # type: ignore[arg-type]
+        monte_carlo(deq, X, 2, rng=0)
     for width in (0, -3, 2.0, None):
         with pytest.raises(InvalidInput, match="width of equilibrium_draw"):
-            equilibrium_draw(deq, width)  # type: ignore[arg-type]
+            equilibrium_draw(deq, width)
         with pytest.raises(InvalidInput, match="width of explicit_draw"):
-            explicit_draw(network, width)  # type: ignore[arg-type]
+            explicit_draw(network, width)
     with pytest.raises(UnknownName, match="law of explicit_draw 'gaussian'"):
-        explicit_draw(network, 4, law="gaussian")  # type: ignore[arg-type]
+        explicit_draw(network, 4, law="gaussian")
     with pytest.raises(UnknownName, match="'rademacher'"):
-        equilibrium_draw(deq, 4, law="radmacher")  # type: ignore[arg-type]
+        equilibrium_draw(deq, 4, law="radmacher")
     with pytest.raises(UnknownName, match="'feature'"):
-        equilibrium_draw(deq, 4, convention="features")  # type: ignore[arg-type]
+        equilibrium_draw(deq, 4, convention="features")
     with pytest.raises(InvalidInput, match="tolerance of equilibrium_draw must be positive"):
         equilibrium_draw(deq, 4, tolerance=0.0)
     with pytest.raises(InvalidInput, match="max_steps"):
         equilibrium_draw(deq, 4, max_steps=0)
     with pytest.raises(InvalidInput, match="be a DeepEquilibrium"):
-        equilibrium_draw(network, 4)  # type: ignore[arg-type]
+        equilibrium_draw(network, 4)
     with pytest.raises(InvalidInput, match="be an ExplicitNetwork"):
-        explicit_draw(deq, 4)  # type: ignore[arg-type]
+        explicit_draw(deq, 4)

@@ -42,9 +42,9 @@ def inputs(n: int, unit: bool = False, seed: int = 0, p: int = 30) -> np.ndarray
     return X
 
 
-def dense(model, X, Y=None, *, kernel: str, **options: str) -> np.ndarray:  # type: ignore[no-untyped-def]
+def dense(model, X, Y=None, *, kernel: str, **options: str) -> np.ndarray:
     function = nsd.conjugate_kernel if kernel == "conjugate" else nsd.tangent_kernel
-    return np.asarray(function(model, X, Y, **options))  # type: ignore[arg-type]
+    return np.asarray(function(model, X, Y, **options))
 
 
 def assert_product(result: np.ndarray, K: np.ndarray, V: np.ndarray, tolerance: float) -> None:
@@ -56,7 +56,7 @@ def assert_product(result: np.ndarray, K: np.ndarray, V: np.ndarray, tolerance: 
 @every_case
 @both_kernels
 @pytest.mark.parametrize("memory", [SMALLEST, 1 << 30], ids=["small-tiles", "one-tile"])
-def test_product_is_that_of_the_matrix(model, unit, route, kernel, memory) -> None:  # type: ignore[no-untyped-def]
+def test_product_is_that_of_the_matrix(model, unit, route, kernel, memory) -> None:
     X = inputs(300, unit)
     rng = np.random.default_rng(1)
     K = dense(model, X, kernel=kernel)
@@ -73,7 +73,7 @@ def test_product_is_that_of_the_matrix(model, unit, route, kernel, memory) -> No
 @every_case
 @both_kernels
 @pytest.mark.parametrize("memory", [SMALLEST, 1 << 30], ids=["small-tiles", "one-tile"])
-def test_cross_product_and_its_transpose(model, unit, route, kernel, memory) -> None:  # type: ignore[no-untyped-def]
+def test_cross_product_and_its_transpose(model, unit, route, kernel, memory) -> None:
     X, Y = inputs(200, unit), inputs(131, unit, seed=4)
     Y[5] = X[7]
     rng = np.random.default_rng(1)
@@ -101,7 +101,7 @@ def test_narrow_and_flat_cross_kernels() -> None:
 
 @every_case
 @both_kernels
-def test_diagonal(model, unit, route, kernel) -> None:  # type: ignore[no-untyped-def]
+def test_diagonal(model, unit, route, kernel) -> None:
     X = inputs(100, unit)
     A = nsd.KernelOperator(model, X, kernel=kernel)
     diagonal = A.diagonal()
@@ -112,7 +112,7 @@ def test_diagonal(model, unit, route, kernel) -> None:  # type: ignore[no-untype
 
 @pytest.mark.parametrize("convention", ["preactivation", "feature"])
 @both_kernels
-def test_conventions(convention, kernel) -> None:  # type: ignore[no-untyped-def]
+def test_conventions(convention, kernel) -> None:
     X = inputs(90)
     V = np.random.default_rng(1).normal(size=(90, 2))
     K = dense(MODEL, X, kernel=kernel, convention=convention)
@@ -123,7 +123,7 @@ def test_conventions(convention, kernel) -> None:  # type: ignore[no-untyped-def
 
 @every_case
 @pytest.mark.parametrize("cross", [False, True], ids=["symmetric", "cross"])
-def test_cached_tiles(model, unit, route, cross) -> None:  # type: ignore[no-untyped-def]
+def test_cached_tiles(model, unit, route, cross) -> None:
     X = inputs(200, unit)
     Y = inputs(150, unit, seed=2) if cross else None
     V = np.random.default_rng(1).normal(size=(150 if cross else 200, 3))
@@ -156,7 +156,7 @@ def test_cached_tiles_are_not_computed_again(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @every_case
-def test_results_are_equal_to_the_last_bit(model, unit, route, monkeypatch) -> None:  # type: ignore[no-untyped-def]
+def test_results_are_equal_to_the_last_bit(model, unit, route, monkeypatch) -> None:
     X = inputs(400, unit)
     V = np.random.default_rng(1).normal(size=(400, 3))
     results = []
@@ -227,19 +227,19 @@ def test_route_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
 def test_bad_arguments_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     X = inputs(100)
     with pytest.raises(UnknownName, match=r"kernel of KernelOperator 'tangents'.*'tangent'\?"):
-        nsd.KernelOperator(MODEL, X, kernel="tangents")  # type: ignore[arg-type]
+        nsd.KernelOperator(MODEL, X, kernel="tangents")
     with pytest.raises(UnknownName, match=r"cache of KernelOperator 'float16'.*'float"):
-        nsd.KernelOperator(MODEL, X, cache="float16")  # type: ignore[arg-type]
+        nsd.KernelOperator(MODEL, X, cache="float16")
     with pytest.raises(UnknownName, match="'feature'"):
-        nsd.KernelOperator(MODEL, X, convention="features")  # type: ignore[arg-type]
+        nsd.KernelOperator(MODEL, X, convention="features")
     for memory in (0, -1, 131_071):
         with pytest.raises(InvalidInput, match="memory of KernelOperator must be at least 131,072"):
             nsd.KernelOperator(MODEL, X, memory=memory)
     for wrong in ("1 GB", None, np.nan, True):
         with pytest.raises(InvalidInput, match="memory of KernelOperator must be"):
-            nsd.KernelOperator(MODEL, X, memory=wrong)  # type: ignore[arg-type]
+            nsd.KernelOperator(MODEL, X, memory=wrong)
     with pytest.raises(InvalidInput, match="DeepEquilibrium or an ExplicitNetwork"):
-        nsd.KernelOperator("relu", X)  # type: ignore[arg-type]
+        nsd.KernelOperator("relu", X)
     with pytest.raises(InvalidInput, match="X of KernelOperator must be finite"):
         nsd.KernelOperator(MODEL, [[np.nan]])
     with pytest.raises(InvalidInput, match="as many features"):
@@ -257,7 +257,7 @@ def test_bad_arguments_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("cache", ["float32", "float64"])
-def test_cache_on_disk(cache, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_cache_on_disk(cache, tmp_path) -> None:
     X = inputs(300)
     V = np.random.default_rng(1).normal(size=(300, 3))
     kept = nsd.KernelOperator(MODEL, X, kernel="tangent", memory=1 << 20, cache=cache)
@@ -272,7 +272,7 @@ def test_cache_on_disk(cache, tmp_path) -> None:  # type: ignore[no-untyped-def]
     assert not list((tmp_path / "new").iterdir())  # it has no name that would be left behind
 
 
-def test_disk_that_cannot_hold_the_cache(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_disk_that_cannot_hold_the_cache(tmp_path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(NotWritable, match=r"Cannot write .*file"):
         nsd.KernelOperator(MODEL, inputs(100), cache="float32", cache_directory=tmp_path / "file")

@@ -121,7 +121,7 @@ def test_leaky_relu_meets_norm_fluctuation_of_a_relu_deq_too() -> None:
     m = nsd.match(nsd.DeepEquilibrium("relu", 0.2), tau0=1.0, family="leaky_relu")
     assert abs(m.residuals["norm_fluctuation"]) <= 1e-12
     # α4/α1 squared: 4 % in covariance_overlap.
-    ratio = m.achieved.covariance_overlap / m.target.covariance_overlap  # type: ignore[union-attr]
+    ratio = m.achieved.covariance_overlap / m.target.covariance_overlap
     assert ratio == pytest.approx(1.039, abs=1e-3)
 
 

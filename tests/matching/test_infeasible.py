@@ -101,9 +101,9 @@ def test_unknown_names_get_a_suggestion() -> None:
     with pytest.raises(UnknownName, match="leaky_relu"):
         nsd.match(RELU, tau0=1.0, family="leaky_rely")
     with pytest.raises(UnknownName, match="kernel"):
-        nsd.match(RELU, tau0=1.0, kernel="ntkk")  # type: ignore[arg-type]
+        nsd.match(RELU, tau0=1.0, kernel="ntkk")
     with pytest.raises(InvalidInput, match="deq of match"):
-        nsd.match("relu", tau0=1.0)  # type: ignore[arg-type]
+        nsd.match("relu", tau0=1.0)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_bad_options_of_families_are_refused(make: Callable[[], object], message
 def test_former_call_forms_still_work() -> None:
     X = np.random.default_rng(0).standard_normal((12, 5))
     with pytest.warns(DeprecationWarning, match=r"match\(deq, tau0=…\)"):
-        former = nsd.match(RELU, 1.5, family="leaky_relu")  # type: ignore[arg-type]
+        former = nsd.match(RELU, 1.5, family="leaky_relu")
     assert former.parameters == nsd.match(RELU, tau0=1.5, family="leaky_relu").parameters
     with pytest.warns(DeprecationWarning, match=r"match\(deq, X\)"):
         former = nsd.match(RELU, data=X, family="leaky_relu")

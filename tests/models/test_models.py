@@ -35,8 +35,8 @@ def test_centred_model_has_mean_zero_and_the_same_scale(
     assert centred.is_centred_for(tau0)
     assert not centred.is_centred_for(1.2 * tau0) or sigma_a2 == 1.0
     # Centring twice changes nothing.
-    assert centred.centred(tau0).activation.constant == pytest.approx(  # type: ignore[attr-defined]
-        centred.activation.constant,  # type: ignore[attr-defined]
+    assert centred.centred(tau0).activation.constant == pytest.approx(
+        centred.activation.constant,
         abs=1e-14,
     )
 
@@ -64,7 +64,7 @@ def test_descriptions_are_values() -> None:
     assert hash(a) == hash(b)
     assert a != nsd.DeepEquilibrium("tanh", 0.3)
     with pytest.raises(AttributeError):
-        a.sigma_a2 = 0.5  # type: ignore[misc]
+        a.sigma_a2 = 0.5
     assert a.sigma_a2 + a.sigma_b2 == 1.0
 
 
@@ -116,19 +116,19 @@ def test_explicit_network_scales_and_centring() -> None:
 )
 def test_sigma_a2_is_checked(sigma_a2: object, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
-        nsd.DeepEquilibrium("relu", sigma_a2)  # type: ignore[arg-type]
+        nsd.DeepEquilibrium("relu", sigma_a2)
 
 
 def test_numpy_numbers_are_numbers() -> None:
     assert nsd.DeepEquilibrium("relu", np.float32(0.25)).sigma_a2 == 0.25
-    assert nsd.DeepEquilibrium("relu", np.array(0.25)).sigma_a2 == 0.25  # type: ignore[arg-type]
+    assert nsd.DeepEquilibrium("relu", np.array(0.25)).sigma_a2 == 0.25
 
 
 def test_activation_is_checked() -> None:
     with pytest.raises(UnknownName, match="'tanh'"):
         nsd.DeepEquilibrium("thanh", 0.2)
     with pytest.raises(InvalidInput, match="from_function"):
-        nsd.DeepEquilibrium(np.tanh, 0.2)  # type: ignore[arg-type]
+        nsd.DeepEquilibrium(lambda x: x, 0.2)
     with pytest.raises(InvalidInput, match=r"ExplicitNetwork\(\['relu'\]\)"):
         nsd.ExplicitNetwork("relu")
     with pytest.raises(InvalidInput, match="at least one"):
@@ -138,7 +138,7 @@ def test_activation_is_checked() -> None:
 @pytest.mark.parametrize("tau0", [0.0, -1.0, float("nan"), "1"])
 def test_tau0_is_checked(tau0: object) -> None:
     with pytest.raises(InvalidInput, match="tau0"):
-        nsd.DeepEquilibrium("relu", 0.2).centred(tau0)  # type: ignore[arg-type]
+        nsd.DeepEquilibrium("relu", 0.2).centred(tau0)
 
 
 def test_tau_star_of_an_uncentred_model_says_what_to_do() -> None:

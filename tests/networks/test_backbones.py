@@ -93,8 +93,8 @@ def test_the_scale_is_kept_through_relu_layers() -> None:
         (lambda: Perceptron(0, (3,), rng=0), "in_features"),
         (lambda: Perceptron(3, (), rng=0), "widths of Perceptron"),
         (lambda: Perceptron(3, (3, -1), rng=0), "widths of Perceptron"),
-        (lambda: ResNet18((32, 32), rng=0), "three sizes"),  # type: ignore[arg-type]
-        (lambda: ResNet18(None, rng=0), "backbone 'mlp'"),  # type: ignore[arg-type]
+        (lambda: ResNet18((32, 32), rng=0), "three sizes"),
+        (lambda: ResNet18(None, rng=0), "backbone 'mlp'"),
         (lambda: ResNet18(SHAPE, rng=0, width=0), "width of ResNet18"),
         (lambda: Perceptron(3, (2,), rng=0)(torch.zeros(2, 4)), "in_features = 3"),
         (lambda: ResNet18(SHAPE, rng=0, width=1)(torch.zeros(2, 3)), "in_features = 3072"),

@@ -52,7 +52,7 @@ def test_precision_and_training_do_not_change_the_weights(
 def test_hidden_weights_have_unit_variance(
     model: nsd.DeepEquilibrium | nsd.ExplicitNetwork, initialisation: str, kurtosis: float
 ) -> None:
-    module = build(model, 300, 300, 300, rng=0, initialisation=initialisation)  # type: ignore[arg-type]
+    module = build(model, 300, 300, 300, rng=0, initialisation=initialisation)
     for name in (*module.hidden_names, "readout"):
         weight = module.state_dict()[name].double()
         law = 3.0 if name == "readout" else kurtosis
@@ -114,7 +114,7 @@ def test_bad_arguments_are_refused(change: dict[str, object], words: str) -> Non
     for model in (DEQ, NETWORK):
         arguments = {"model": model, "in_features": 5, "width": 8, "out_features": 2, "rng": 0}
         with pytest.raises(InvalidInput, match=words):
-            build(**{**arguments, **change})  # type: ignore[arg-type]
+            build(**{**arguments, **change})
 
 
 @pytest.mark.parametrize(
@@ -130,12 +130,12 @@ def test_bad_arguments_are_refused(change: dict[str, object], words: str) -> Non
 )
 def test_unknown_names_are_refused(change: dict[str, str], words: str) -> None:
     with pytest.raises(UnknownName, match=words):
-        build(DEQ, 5, 8, 2, rng=0, **change)  # type: ignore[arg-type]
+        build(DEQ, 5, 8, 2, rng=0, **change)
     with pytest.raises(TypeError, match="solvers"):
-        build(DEQ, 5, 8, 2, rng=0, solvers="anderson")  # type: ignore[call-arg]
+        build(DEQ, 5, 8, 2, rng=0, solvers="anderson")
 
 
 @pytest.mark.parametrize("option", ["solver", "gradient", "on_failure"])
 def test_an_explicit_network_has_nothing_to_solve(option: str) -> None:
     with pytest.raises(InvalidInput, match=f"{option} of build must be left out for an explicit"):
-        build(NETWORK, 5, 8, 2, rng=0, **{option: "raise"})  # type: ignore[arg-type]
+        build(NETWORK, 5, 8, 2, rng=0, **{option: "raise"})

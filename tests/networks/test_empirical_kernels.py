@@ -29,10 +29,10 @@ class Foreign(nn.Module):
         self.inside = inside
 
     def features(self, X: Tensor) -> Tensor:
-        return self.inside.features(X)  # type: ignore[operator, no-any-return]
+        return self.inside.features(X)
 
     def forward(self, X: Tensor) -> Tensor:
-        return self.inside(X)  # type: ignore[no-any-return]
+        return self.inside(X)
 
 
 def data(n: int, p: int, seed: int = 0) -> np.ndarray:
@@ -43,7 +43,7 @@ def data(n: int, p: int, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("trainable", ["all", "readout"])
 @pytest.mark.parametrize("model", MODELS, ids=str)
 def test_structure_equals_jacobians(model: Model, trainable: str, bias: bool) -> None:
-    module = build(model, 5, 12, 3, rng=0, dtype=torch.float64, trainable=trainable, bias=bias)  # type: ignore[arg-type]
+    module = build(model, 5, 12, 3, rng=0, dtype=torch.float64, trainable=trainable, bias=bias)
     X, Y = data(7, 5), data(4, 5, seed=1)
     for other in (None, Y):
         fast = empirical_kernels(module, X, other, batch_size=3)
@@ -108,7 +108,7 @@ def gaps(model: Model, widths: list[int], draws: int, trainable: str) -> tuple[n
     found = np.zeros((len(widths), 2))
     for row, width in enumerate(widths):
         for seed in range(draws):
-            module = build(model, 30, width, 4, seed, dtype=torch.float64, trainable=trainable)  # type: ignore[arg-type]
+            module = build(model, 30, width, 4, seed, dtype=torch.float64, trainable=trainable)
             pair = empirical_kernels(module, X)
             for column, (kernel, target) in enumerate(
                 ((pair.conjugate, exact.conjugate), (pair.tangent, limit))
@@ -147,7 +147,7 @@ def test_the_rate_can_fail() -> None:
     pair = empirical_kernels(build(right, 30, 1500, 10, rng=0, dtype=torch.float64), X)
 
     def distance(model: Model, **options: str) -> float:
-        exact = nsd.kernel_pair(model, X, **{"convention": "feature", **options}).tangent  # type: ignore[arg-type]
+        exact = nsd.kernel_pair(model, X, **{"convention": "feature", **options}).tangent
         return float(np.linalg.norm(pair.tangent - exact) / np.linalg.norm(exact))
 
     assert distance(right) < 0.05
@@ -160,9 +160,9 @@ def test_the_rate_can_fail() -> None:
 @pytest.mark.parametrize("model", MODELS, ids=str)
 def test_draws_for_monte_carlo(model: Model, convention: str) -> None:
     X = data(8, 20)
-    draw = torch_draw(model, 128, convention=convention, out_features=2)  # type: ignore[arg-type]
+    draw = torch_draw(model, 128, convention=convention, out_features=2)
     estimates = monte_carlo(draw, X, draws=40, rng=0)
-    exact = nsd.kernel_pair(model, X, convention=convention)  # type: ignore[arg-type]
+    exact = nsd.kernel_pair(model, X, convention=convention)
     for name in ("conjugate", "tangent"):
         deviation = np.abs(estimates[name].mean - getattr(exact, name))
         assert (deviation < 5 * estimates[name].standard_error).all()
@@ -177,7 +177,7 @@ def test_draws_take_their_numbers_from_the_generator() -> None:
     assert np.array_equal(one, again)
     assert not np.array_equal(one, draw(np.random.default_rng(1), X)["tangent"])
     with pytest.raises(UnknownName, match="convention of torch_draw"):
-        torch_draw(MODELS[0], 16, convention="features")  # type: ignore[arg-type]
+        torch_draw(MODELS[0], 16, convention="features")
 
 
 def test_a_network_from_weights_has_the_kernels_of_its_description() -> None:
@@ -219,7 +219,7 @@ def test_bad_arguments_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     for arguments, words in cases:
         with pytest.raises(InvalidInput, match=words):
-            empirical_kernels(*arguments)  # type: ignore[arg-type]
+            empirical_kernels(*arguments)
     with pytest.raises(InvalidInput, match="batch_size"):
         empirical_kernels(module, X, batch_size=0)
     frozen = build(MODELS[0], 5, 8, 2, rng=0).requires_grad_(False)

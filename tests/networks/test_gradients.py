@@ -25,7 +25,7 @@ def network(
     activation: str | nsd.activations.Activation = "tanh", gradient: object = "implicit"
 ) -> EquilibriumNetwork:
     deq = nsd.DeepEquilibrium(activation, 0.2)
-    module = build(deq, 4, 6, 2, rng=0, dtype=torch.float64, gradient=gradient)  # type: ignore[arg-type]
+    module = build(deq, 4, 6, 2, rng=0, dtype=torch.float64, gradient=gradient)
     assert isinstance(module, EquilibriumNetwork)
     return module.eval()
 

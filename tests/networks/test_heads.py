@@ -93,7 +93,7 @@ def test_gain_bounds_are_those_of_the_layer_peeled_model(kind: Any, budget: floa
     bound = make_head(kind, D, budget, rng=0, truncated_steps=4).gain_bound
     name = {"deq_truncated": "deq", "explicit_matched": "deq"}.get(kind, kind)
     steps = 4 if kind == "deq_truncated" else None
-    assert bound == pytest.approx(head_gain(name, budget, steps), rel=1e-12)  # type: ignore[arg-type]
+    assert bound == pytest.approx(head_gain(name, budget, steps), rel=1e-12)
 
 
 @pytest.mark.parametrize("kind", HEAD_KINDS)
@@ -180,7 +180,7 @@ def test_budgets_hold_after_every_step(kind: Any) -> None:
         constrain()
         norms.append(net.head.spectral_norm())
 
-    net.head.constrain = watched  # type: ignore[method-assign]
+    net.head.constrain = watched
     settings = TrainingSettings(
         epochs=4, batch_size=16, learning_rate=0.1, optimiser="momentum", weight_decay=1e-3
     )
@@ -196,7 +196,7 @@ def test_the_head_has_no_weight_decay() -> None:
     nets = [network("residual"), network("residual")]
     for net, decay in zip(nets, (0.0, 0.1), strict=True):
         net.backbone.requires_grad_(False).eval()
-        net.backbone.train = lambda mode=True, part=net.backbone: part  # type: ignore[method-assign,assignment,misc]
+        net.backbone.train = lambda mode=True, part=net.backbone: part
         with torch.no_grad():
             net.head.matrix.zero_()
         settings = TrainingSettings(epochs=1, batch_size=N, learning_rate=0.01, weight_decay=decay)
@@ -288,4 +288,4 @@ def test_refusals(make: Any, message: str) -> None:
 
 def test_unknown_heads_are_refused() -> None:
     with pytest.raises(UnknownName, match="explicit"):
-        make_head("explicti", 4, 0.5, 0)  # type: ignore[arg-type]
+        make_head("explicti", 4, 0.5, 0)

@@ -19,7 +19,7 @@ RESTLESS = nsd.DeepEquilibrium(nsd.activations.from_formula("tanh(4 * x)"), 0.9)
 
 
 def network(deq: nsd.DeepEquilibrium, **options: object) -> EquilibriumNetwork:
-    module = build(deq, 5, 64, 2, rng=0, **options)  # type: ignore[arg-type]
+    module = build(deq, 5, 64, 2, rng=0, **options)
     assert isinstance(module, EquilibriumNetwork)
     return module
 
@@ -204,7 +204,7 @@ def test_compiled_networks_give_the_same_results(backend: str) -> None:
             module.zero_grad()
             outputs = each(X)
             outputs.square().sum().backward()
-            results.append([outputs.detach(), *(p.grad.clone() for p in module.parameters())])  # type: ignore[union-attr]
+            results.append([outputs.detach(), *(p.grad.clone() for p in module.parameters())])
         for plain, other in zip(*results, strict=True):
             torch.testing.assert_close(plain, other, rtol=1e-12, atol=1e-13)
     module.eval()

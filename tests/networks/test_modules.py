@@ -208,7 +208,7 @@ def test_weights_are_checked() -> None:
     with pytest.raises(InvalidInput, match=r"σa²\. Got 1\.57"):
         make(A * math.sqrt(10), B, C, "relu")
     with pytest.raises(UnknownName, match="trainable of EquilibriumNetwork"):
-        make(A, B, C, "relu", trainable="some")  # type: ignore[arg-type]
+        make(A, B, C, "relu", trainable="some")
     A[0, 0] = np.nan
     with pytest.raises(InvalidInput, match=r"recurrent .* finite"):
         make(A, B, C, "relu")

@@ -216,7 +216,7 @@ def test_arguments_are_checked(path: Path) -> None:
     with pytest.raises(InvalidInput, match="4 different names"):
         export_onnx(network(NET), path, classes=("a",))
     with pytest.raises(InvalidInput, match=r"made by notsodeep.build"):
-        export_onnx(torch.nn.Linear(2, 2), path)  # type: ignore[arg-type]
+        export_onnx(torch.nn.Linear(2, 2), path)
     assert not path.exists()
 
 

@@ -273,9 +273,9 @@ def test_what_goes_with_a_network_must_fit(path: Path) -> None:
         ((1.5, "a", "b"), "strings or integers. Got 1.5"),
     ):
         with pytest.raises(InvalidInput, match=message):
-            save(network(), path, classes=classes)  # type: ignore[arg-type]
+            save(network(), path, classes=classes)
     with pytest.raises(InvalidInput, match=r"made by notsodeep.build. Got Linear"):
-        save(torch.nn.Linear(2, 2), path)  # type: ignore[arg-type]
+        save(torch.nn.Linear(2, 2), path)
     assert not path.exists()
 
 

@@ -172,7 +172,7 @@ def test_named_solvers() -> None:
     ("make", "words"),
     [
         (lambda: FixedPointIteration(tolerance=0.0), "tolerance of FixedPointIteration"),
-        (lambda: FixedPointIteration(tolerance="1e-3"), "between 0 and 1"),  # type: ignore[arg-type]
+        (lambda: FixedPointIteration(tolerance="1e-3"), "between 0 and 1"),
         (lambda: Anderson(tolerance=2.0), "tolerance of Anderson"),
         (lambda: Broyden(max_steps=0), "max_steps of Broyden"),
         (lambda: Anderson(memory=1), "memory of Anderson .* at least 2"),
@@ -185,4 +185,4 @@ def test_named_solvers() -> None:
 )
 def test_options_are_checked(make: object, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
-        make()  # type: ignore[operator]
+        make()

@@ -21,7 +21,7 @@ NET = nsd.ExplicitNetwork(["hard_tanh"])
 
 
 def pair(width: int = 128, **options: Any) -> tuple[Any, Any]:
-    return tuple(build(m, 30, width, 5, rng=0, **options) for m in (DEQ, NET))  # type: ignore[return-value]
+    return tuple(build(m, 30, width, 5, rng=0, **options) for m in (DEQ, NET))
 
 
 def test_the_record_states_what_was_measured() -> None:

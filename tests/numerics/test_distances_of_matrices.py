@@ -64,8 +64,8 @@ def test_kernel_operator_minus_equivalent(kernel: str) -> None:
     X, y = mixture.sample(320, rng=0)
     stats = mixture.statistics(X, y)
     deq = nsd.DeepEquilibrium("swish", sigma_a2=0.2).centred(stats.tau0)
-    eq = nsd.equivalent(deq, X, stats, kernel=kernel)  # type: ignore[arg-type]
-    exact = nsd.KernelOperator(deq, X, kernel=kernel, memory=1 << 18)  # type: ignore[arg-type]
+    eq = nsd.equivalent(deq, X, stats, kernel=kernel)
+    exact = nsd.KernelOperator(deq, X, kernel=kernel, memory=1 << 18)
     function = nsd.conjugate_kernel if kernel == "conjugate" else nsd.tangent_kernel
     dense = np.linalg.norm(function(deq, X) - eq.to_dense(), 2)
     assert difference_norms(exact, eq)[0] == pytest.approx(dense, rel=1e-7)

@@ -50,7 +50,7 @@ every_case = pytest.mark.parametrize(("eigenvalues", "weights", "ratios"), CASES
 
 
 @every_case
-def test_solves_the_equation_and_is_the_limit_from_above(eigenvalues, weights, ratios) -> None:  # type: ignore[no-untyped-def]
+def test_solves_the_equation_and_is_the_limit_from_above(eigenvalues, weights, ratios) -> None:
     eq = equation(eigenvalues, weights, ratios)
     x = np.linspace(0.013, 1.1 * eq.reach, 41)
     delta = eq.solve(x)
@@ -68,7 +68,7 @@ def test_solves_the_equation_and_is_the_limit_from_above(eigenvalues, weights, r
 
 
 @every_case
-def test_stieltjes_transform_has_its_properties(eigenvalues, weights, ratios) -> None:  # type: ignore[no-untyped-def]
+def test_stieltjes_transform_has_its_properties(eigenvalues, weights, ratios) -> None:
     eq = equation(eigenvalues, weights, ratios)
     z = np.array([0.3, 1.0, 2.5, 7.0]) + 1j * np.array([0.05, 0.3, 1.0, 0.01])
     m = eq.stieltjes(z)
@@ -157,7 +157,7 @@ def test_order_of_classes_and_units_do_not_matter() -> None:
         ([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0]], [0.3, 0.7], [0.4, 0.1, 0.2], 0.5),
     ],
 )
-def test_rank(eigenvalues, weights, ratios, rank: float) -> None:  # type: ignore[no-untyped-def]
+def test_rank(eigenvalues, weights, ratios, rank: float) -> None:
     assert equation(eigenvalues, weights, ratios).rank() == pytest.approx(rank, abs=1e-9)
     table, p = np.asarray(eigenvalues), 200
     root = np.repeat(np.sqrt(table), np.rint(np.array(weights) * p).astype(int), axis=0)

@@ -195,7 +195,7 @@ def test_large_dense_forms_are_refused_in_time(monkeypatch: pytest.MonkeyPatch) 
 def test_bad_parts_are_refused(changes: dict[str, object], message: str) -> None:
     parts = {"X": np.ones((4, 2)), "linear": 1.0, "factors": np.ones((4, 1)), "core": [[1.0]]}
     with pytest.raises(InvalidInput, match=message):
-        StructuredMatrix(**{"shift": 0.1, **parts, **changes})  # type: ignore[arg-type]
+        StructuredMatrix(**{"shift": 0.1, **parts, **changes})
 
 
 def test_bad_right_hand_sides_are_refused() -> None:

@@ -75,7 +75,7 @@ def test_draws_are_put_together() -> None:
     assert pair.mean("deq") == pytest.approx(91.0)
     assert pair.difference("matched") == pytest.approx(-9.0)
     assert pair.deviation("matched") == pytest.approx(np.std([80.0, 84.0], ddof=1))
-    low, high = pair.interval("matched")  # type: ignore[misc]
+    low, high = pair.interval("matched")
     assert (low + high) / 2 == pytest.approx(-9.0)
     assert pair.ratio("training") == pytest.approx(6.5 / 2.0)
     assert pair.accuracy_text("deq") == "91.00 ± 1.41"

@@ -48,7 +48,7 @@ def test_seeds_come_from_the_content() -> None:
     assert cell_name(left) == cell_name(right)
     for name in NAMES:
         for profile in ("smoke", "quick", "paper"):
-            cells = experiment(name).cells(profile)  # type: ignore[arg-type]
+            cells = experiment(name).cells(profile)
             assert len({cell_name(cell) for cell in cells}) == len(cells)
 
 

@@ -138,20 +138,20 @@ def test_every_record_that_says_so_has_a_drawing() -> None:
 
 
 def test_a_figure_shows_itself_in_a_notebook() -> None:
-    assert plotting.new_figure()[0]._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
+    assert plotting.new_figure()[0]._repr_png_().startswith(b"\x89PNG")
 
 
 def test_kernels_between_two_sets_have_no_diagonal() -> None:
     deq = nsd.DeepEquilibrium("tanh", 0.2)
     pair = nsd.kernel_pair(deq, nsd.data.sphere(9, 4, rng=0), nsd.data.sphere(5, 4, rng=1))
     axes = plotting.kernel_pair(pair, plotting.new_figure()[1][0])
-    assert [t.get_text() for t in axes.get_legend().get_texts()] == ["pairs of samples"]  # type: ignore[union-attr]
+    assert [t.get_text() for t in axes.get_legend().get_texts()] == ["pairs of samples"]
 
 
 def test_bars_of_conditions_end_at_the_bound_of_what_holds() -> None:
     conditions = nsd.conditions(nsd.DeepEquilibrium("relu", 0.5), tau0=1.0)
     axes = plotting.conditions(conditions, plotting.new_figure()[1][0])
-    lengths = {v.name: bar.get_width() for v, bar in zip(conditions, axes.patches, strict=True)}  # type: ignore[attr-defined]
+    lengths = {v.name: bar.get_width() for v, bar in zip(conditions, axes.patches, strict=True)}
     assert lengths["contraction"] == pytest.approx(2.0)  # σa² = 0.5 against 0.25
     assert lengths["uniqueness of τ*"] < 1.0
 
@@ -160,7 +160,7 @@ def test_cosines_of_a_classifier_need_one(drawn: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match=r"hold a classifier.*metrics.compute\(W\)"):
         plotting.collapse(drawn["collapse"], vectors="classifier")
     with pytest.raises(InvalidInput, match="Unknown vectors"):
-        plotting.collapse(drawn["collapse"], vectors="means")  # type: ignore[arg-type]
+        plotting.collapse(drawn["collapse"], vectors="means")
 
 
 def test_plotting_needs_no_matplotlib_until_something_is_drawn() -> None:

@@ -23,8 +23,8 @@ def comparison(n: int, activation: str = "relu", **options: str) -> Comparison:
     X, y = mixture.sample(n, rng=0)
     stats = mixture.statistics(X, y)
     deq = nsd.DeepEquilibrium(activation, 0.2).centred(stats.tau0)
-    exact = nsd.conjugate_kernel(deq, X, **options)  # type: ignore[arg-type]
-    return nsd.compare(exact, nsd.equivalent(deq, X, stats, **options))  # type: ignore[arg-type]
+    exact = nsd.conjugate_kernel(deq, X, **options)
+    return nsd.compare(exact, nsd.equivalent(deq, X, stats, **options))
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ def test_density_and_histogram_are_those_of_the_comparison(wide: Comparison) -> 
     assert (curve[0, 0], curve[-1, 0]) == pytest.approx(law.support[0])
     # All eigenvalues but the two spikes are in the histogram, as shares of n.
     (stairs,) = figure.axes[0].patches
-    values, edges, _ = stairs.get_data()  # type: ignore[attr-defined]
+    values, edges, _ = stairs.get_data()
     assert (values * np.diff(edges)).sum() == pytest.approx(158 / 160)
     assert figure.get_suptitle() == "a title"
     found, predicted = (np.asarray(line.get_ydata()) for line in figure.axes[1].lines)
@@ -74,7 +74,7 @@ def test_point_mass_does_not_dwarf_the_bulk(tall: Comparison) -> None:
     (curve,) = curves(figure, SHALLOW)
     top = figure.axes[0].get_ylim()[1]
     assert curve[:, 1].max() < top < 5.0 * curve[:, 1].max()
-    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]  # type: ignore[union-attr]
+    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
     assert "point mass 0.50" in labels
 
 

@@ -152,9 +152,9 @@ def test_costs() -> None:
     ridges = np.logspace(-3, 1, 30)
 
     def seconds(call: object) -> float:
-        call()  # compiled loops  # type: ignore[operator]
+        call()  # compiled loops
         start = time.perf_counter()
-        call()  # type: ignore[operator]
+        call()
         return time.perf_counter() - start
 
     limit = seconds(lambda: nsd.predict_risk(

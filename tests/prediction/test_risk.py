@@ -9,7 +9,7 @@ import pytest
 from scipy.special import ndtr
 
 import notsodeep as nsd
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.data import GaussianMixture
 from notsodeep.prediction import RiskCurve
 from notsodeep.prediction.scores import class_accuracies

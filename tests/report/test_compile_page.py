@@ -121,6 +121,7 @@ def test_the_verdict_follows_the_evidence(
         "accuracy_difference": interval,
         "layers": 1,
         "family": "hard_tanh",
+        "network": "network(hard_tanh)",
         "uncentred": None,
     }
     assert verdict_word(summary) == word

@@ -20,10 +20,10 @@ class Digits:
     X: np.ndarray
     Y: np.ndarray
     K: np.ndarray
-    eq: nsd.equivalents.Equivalent  # type: ignore[name-defined]
+    eq: nsd.equivalents.Equivalent
 
     def operator(self, **options: object) -> nsd.KernelOperator:
-        return nsd.KernelOperator(self.eq.model, self.X, kernel="tangent", **options)  # type: ignore[arg-type]
+        return nsd.KernelOperator(self.eq.model, self.X, kernel="tangent", **options)
 
 
 @functools.cache

@@ -18,7 +18,7 @@ def pinned(odd: bool, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
     return np.where(equal, 1.0, np.where(opposite, -1.0, np.nan))
 
 
-def quadrature(activation: Activation, q1: np.ndarray, q2: np.ndarray, g: np.ndarray):  # type: ignore[no-untyped-def]
+def quadrature(activation: Activation, q1: np.ndarray, q2: np.ndarray, g: np.ndarray):
     """E[φφ] and E[φ′φ′] by quadrature only, never by series or closed form."""
     limit = np.sqrt(q1 * q2)
     pairs = pair_expectations(activation, q1, q2, np.clip(g, -limit, limit), method="quadrature")

@@ -86,7 +86,7 @@ class _Counting(torch.nn.Module):
     ],
 )
 def test_functions_that_are_no_steps(function: object, message: str) -> None:
-    cell = EquilibriumCell.from_function(function, (3,))  # type: ignore[arg-type]
+    cell = EquilibriumCell.from_function(function, (3,))
     with pytest.raises(InvalidInput, match=message):
         cell.drive(np.arange(12.0).reshape(4, 3))
 
@@ -109,7 +109,7 @@ def black_box(readout: object = lambda z: z[:, :3] - z[:, 3:]) -> nsd.Equilibriu
     return EquilibriumCell.from_function(
         lambda z, x: torch.tanh(z @ MIX.to(z.dtype) + x),
         6,
-        readout=readout,  # type: ignore[arg-type]
+        readout=readout,
     )
 
 
@@ -163,7 +163,7 @@ def test_what_black_boxes_cannot_do(
     options: dict[str, object], error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
-        nsd.compile(black_box(), np.ones((100, 6)), **options)  # type: ignore[arg-type]
+        nsd.compile(black_box(), np.ones((100, 6)), **options)
 
 
 def test_a_black_box_without_a_fixed_point_is_an_error() -> None:

@@ -124,12 +124,12 @@ def test_a_hybrid_that_onnxruntime_answers_otherwise_is_not_written(
 
 
 def test_a_tie_is_solved_and_counted(cell: AffineCell, compiled: TrainedCompilation) -> None:
-    weights = np.stack([compiled.cell.readout[0][0]] * 2)  # type: ignore[index]
+    weights = np.stack([compiled.cell.readout[0][0]] * 2)
     tied = EquilibriumCell.from_weights(
         cell.recurrent, cell.injection, cell.bias, "relu", (weights, None), shift=0.1, scale=0.7
     )
     found = nsd.compile(tied, rows(200, 4), layers=1)
-    hybrid = found.hybrid()  # type: ignore[union-attr]
+    hybrid = found.hybrid()
     hybrid(torch.as_tensor(rows(20, 5)))
     assert hybrid.last_record is not None
     assert hybrid.last_record.uncertified == 20
@@ -235,7 +235,7 @@ def test_what_is_shown(compiled: TrainedCompilation, tmp_path: Path) -> None:
     ids=str,
 )
 def test_other_ways_to_make_layers(cell: AffineCell, options: dict[str, object]) -> None:
-    found = nsd.compile(cell, rows(400, 7), **options)  # type: ignore[arg-type]
+    found = nsd.compile(cell, rows(400, 7), **options)
     assert isinstance(found, TrainedCompilation)
     assert found.fidelity.agreement > 0.8
     if options.get("kinds") == "solver_step":
@@ -255,10 +255,10 @@ def test_other_activations(name: str) -> None:
     readout = (rng.standard_normal((3, 10)), None)
     cell = EquilibriumCell.from_weights(W, rng.standard_normal((10, 12)) / 4, 0.0, name, readout)
     found = nsd.compile(cell, rows(300, 10), layers=2)
-    assert found.fidelity.certified is not None  # type: ignore[union-attr]
+    assert found.fidelity.certified is not None
     X = torch.as_tensor(rows(100, 11))
     classes = cell.logits(solve(cell, X)[0]).argmax(axis=1)
-    answers = found.hybrid()(X).argmax(dim=1).numpy()  # type: ignore[union-attr]
+    answers = found.hybrid()(X).argmax(dim=1).numpy()
     np.testing.assert_array_equal(answers, classes)
 
 
@@ -296,7 +296,7 @@ def test_without_a_margin_nothing_is_proved() -> None:
 def test_what_is_rejected(cell: AffineCell, change: dict[str, object], message: str) -> None:
     arguments = {"X": rows(100, 13), **change}
     with pytest.raises(InvalidInput, match=message):
-        nsd.compile(cell, **arguments)  # type: ignore[arg-type]
+        nsd.compile(cell, **arguments)
 
 
 def test_moments_alone_do_on_a_stiff_network(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from notsodeep import checks
 from notsodeep.activations.moments import Moments, gaussian_moments, require_finite
+from notsodeep.arrays import FloatArray
 from notsodeep.numerics.hermite import LEAST_SQUARE, hermite_expansion, unit_rows
 from notsodeep.numerics.quadrature import REACH
 from notsodeep.numerics.scale_table import at_many_scales
 
-FloatArray = NDArray[np.float64]
 Parity = Literal["odd", "even"]
 
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from notsodeep import checks
 from notsodeep.activations.activation import Activation, frozen_parameters
 from notsodeep.activations.polynomial import AbstractPolynomial, moments_of_series
-
-FloatArray = NDArray[np.float64]
+from notsodeep.arrays import FloatArray
 
 
 @dataclass(frozen=True, repr=False)

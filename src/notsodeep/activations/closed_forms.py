@@ -11,10 +11,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr, owens_t
 
-FloatArray = NDArray[np.float64]
+from notsodeep.arrays import FloatArray
+
 Pairs = tuple[FloatArray, FloatArray]
 
 _TINY = 1e-300  # stands in for √(1 − ρ²) = 0, so that 0/0 is 0 and 1/0 is huge

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from notsodeep import checks
 from notsodeep.activations import expressions, formula_analysis
@@ -19,11 +18,11 @@ from notsodeep.activations.detection import (
     require_symmetry,
     require_usable,
 )
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import InvalidInput, NotSerialisable
 from notsodeep.numerics.differentiation import piecewise_derivative, resolving_radius
 from notsodeep.numerics.smoothness import unseen_panels
 
-FloatArray = NDArray[np.float64]
 ArrayFunction = Callable[[FloatArray], FloatArray]
 
 
@@ -242,7 +241,7 @@ def _label(name: object, owner: str) -> str:
     return name.strip()
 
 
-def _elementwise(function: Callable[[checks.FloatArray], Any], owner: str) -> None:
+def _elementwise(function: Callable[[FloatArray], Any], owner: str) -> None:
     """Require that a function maps float64 arrays entry by entry to float64 arrays."""
     x = np.linspace(-2.0, 2.0, 12)[5 * np.arange(12) % 12]  # in no order that sorting would keep
     try:

@@ -6,14 +6,13 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from notsodeep.activations.activation import Parity
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import InvalidInput, UndeclaredKink
 from notsodeep.numerics.quadrature import gauss_legendre, resolved_samples
 from notsodeep.numerics.smoothness import is_rough, rough_points
 
-FloatArray = NDArray[np.float64]
 ArrayFunction = Callable[[FloatArray], FloatArray]
 
 REACH = 8.0

@@ -5,15 +5,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from notsodeep.activations.activation import Activation
 from notsodeep.activations.centred import Centred
 from notsodeep.activations.gaussian_pairs import pair_expectations
 from notsodeep.activations.piecewise_linear import PiecewiseLinear
 from notsodeep.errors import QuadratureError
-
-FloatArray = NDArray[np.float64]
 
 _TERMS = (32, 64, 128, 256)
 _TOLERANCE = 1e-12

@@ -15,12 +15,10 @@ from itertools import accumulate
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import erf, expit
 
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import FormulaError
-
-FloatArray = NDArray[np.float64]
 
 MAX_LENGTH = 400
 MAX_NODES = 120

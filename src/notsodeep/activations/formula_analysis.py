@@ -25,9 +25,9 @@ from scipy.special import erf, expit
 
 from notsodeep.activations.activation import Parity
 from notsodeep.activations.expressions import Apply, Expression, Number
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import QuadratureError
 
-FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
 _LENGTHS = 12.0

@@ -11,11 +11,11 @@ from numpy.typing import ArrayLike, NDArray
 from notsodeep import checks
 from notsodeep.activations.activation import Activation
 from notsodeep.activations.closed_forms import root_of
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import InvalidInput
 from notsodeep.numerics.pair_quadrature import pair_quadrature
 from notsodeep.numerics.quadrature import REACH
 
-FloatArray = NDArray[np.float64]
 Method = Literal["auto", "closed_form", "series", "quadrature"]
 
 TOLERANCE = 1e-13

@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from notsodeep import checks
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotIntegrable
 from notsodeep.numerics.quadrature import resolved_samples
 
 if TYPE_CHECKING:
     from notsodeep.activations.activation import Activation
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,13 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from notsodeep import checks
 from notsodeep.activations import closed_forms
 from notsodeep.activations.activation import Activation, Parity, frozen_parameters
+from notsodeep.arrays import FloatArray
 from notsodeep.numerics.hermite import hermite_polynomials
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from notsodeep import checks
 from notsodeep.activations.activation import Activation, Parity, frozen_parameters
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import QuadratureError
 from notsodeep.numerics.hermite import hermite_polynomials, iterate_hermite
-
-FloatArray = NDArray[np.float64]
 
 MAX_DEGREE = 350
 """Beyond degree 366 the weights of the Gauss–Hermite rule underflow, and integrals would be 0."""

@@ -6,13 +6,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from notsodeep import checks
 from notsodeep.activations.activation import Activation, frozen_parameters
 from notsodeep.activations.piecewise_linear import PiecewiseLinear, piecewise_linear
-
-FloatArray = NDArray[np.float64]
+from notsodeep.arrays import FloatArray
 
 
 @dataclass(frozen=True, repr=False)

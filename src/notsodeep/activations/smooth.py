@@ -7,14 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import erf, expit, gammaln, ndtr
 
 from notsodeep import checks
 from notsodeep.activations import closed_forms
 from notsodeep.activations.activation import Activation, Parity, frozen_parameters
-
-FloatArray = NDArray[np.float64]
+from notsodeep.arrays import FloatArray
 
 _TWO_OVER_ROOT_PI = 2.0 / math.sqrt(math.pi)
 

@@ -6,13 +6,11 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from notsodeep import checks
 from notsodeep.activations.activation import Activation, frozen_parameters
 from notsodeep.activations.piecewise_linear import PiecewiseLinear, piecewise_linear
-
-FloatArray = NDArray[np.float64]
+from notsodeep.arrays import FloatArray
 
 _MAX_STEPS = 120
 _PROBE = np.concatenate([np.linspace(-40.0, 40.0, 8001), [-1e3, 1e3]])

@@ -16,15 +16,15 @@ import typer
 
 from notsodeep import __version__, extras
 from notsodeep.cli import (
-    collapsing,
-    compiling,
+    collapse,
+    compile,
     data,
     diagnose,
-    exploring,
+    explore,
+    kernels,
     moments,
     predict,
-    reproducing,
-    studying,
+    reproduce,
 )
 from notsodeep.cli.options import Interrupted
 from notsodeep.errors import InvalidInput, MissingPackage, NotSoDeepError
@@ -40,16 +40,16 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.command("compile")(compiling.compile_command)
-app.command("report")(compiling.report_command)
+app.command("compile")(compile.compile_command)
+app.command("report")(compile.report_command)
 app.command("diagnose")(diagnose.diagnose_command)
-app.command("match")(studying.match_command)
-app.command("kernel")(studying.kernel_command)
-app.command("spectrum")(studying.spectrum_command)
+app.command("match")(kernels.match_command)
+app.command("kernel")(kernels.kernel_command)
+app.command("spectrum")(kernels.spectrum_command)
 app.command("predict")(predict.predict_command)
-app.command("collapse")(collapsing.collapse_command)
-app.command("reproduce")(reproducing.reproduce_command)
-app.command("explore")(exploring.explore_command)
+app.command("collapse")(collapse.collapse_command)
+app.command("reproduce")(reproduce.reproduce_command)
+app.command("explore")(explore.explore_command)
 app.command("moments")(moments.moments)
 app.add_typer(data.app, name="data")
 

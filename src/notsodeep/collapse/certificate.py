@@ -9,7 +9,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.collapse import requirements
 from notsodeep.collapse.cross_entropy import logit_loss
 from notsodeep.records import Record

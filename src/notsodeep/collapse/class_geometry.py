@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.collapse.class_statistics import ClassStatistics
 
 Weights = Literal["class", "sample"]

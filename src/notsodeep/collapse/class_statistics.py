@@ -16,7 +16,7 @@ import numpy as np
 from scipy.linalg.blas import dsyrk
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.errors import NotEnoughMemory
 
 ScatterKind = Literal["full", "trace"]

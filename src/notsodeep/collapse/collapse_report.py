@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.collapse import measures
 from notsodeep.collapse.class_geometry import ClassGeometry, ClassifierView, Weights, cosine_matrix
 from notsodeep.collapse.measures import Measured, NearestMeanMismatch

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.collapse import requirements
 from notsodeep.records import Plotted, Record
 

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.collapse import requirements
 
 Head = Literal["plain", "explicit", "residual", "deq"]

@@ -7,7 +7,7 @@ from typing import get_args
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.collapse import requirements
 from notsodeep.collapse.class_geometry import (
     ClassGeometry,
@@ -119,7 +119,7 @@ def _geometry(
     )
 
 
-def _gram_matrix(K: object, owner: str) -> checks.FloatArray:
+def _gram_matrix(K: object, owner: str) -> FloatArray:
     """Require a square symmetric matrix of finite numbers."""
     array = checks.samples(K, "K", owner)
     if array.shape[0] != array.shape[1]:

@@ -9,7 +9,7 @@ from typing import get_args
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.collapse import requirements
 from notsodeep.collapse.certificate import (
     FeatureBudget,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.collapse.certificate import FeatureBudget, OptimalityCertificate
 from notsodeep.collapse.heads import Head
 from notsodeep.records import Plotted

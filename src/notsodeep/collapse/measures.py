@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.collapse.class_geometry import ClassGeometry
 from notsodeep.collapse.geometries import simplex_gram
 from notsodeep.records import Record

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 
 
 def host_array(value: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 
 _MAX_CONJUGATE_STEPS = 1000
 _EPSILON = float(np.finfo(np.float64).eps)

@@ -10,9 +10,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from notsodeep import checks
+from notsodeep.arrays import FloatArray
 from notsodeep.compilation.trained_cell import divided_rows
 from notsodeep.compilation.trained_record import CellCompilation, FidelityEvidence
 from notsodeep.compilation.verdict import Word
@@ -21,8 +21,6 @@ from notsodeep.trained.black_box import UnrolledFunction, linear_start, solve_fu
 from notsodeep.trained.cell import FunctionCell
 from notsodeep.trained.fidelity import fidelity_of
 from notsodeep.trained.front import measure_function_front
-
-FloatArray = NDArray[np.float64]
 
 _DEFAULT_LAYERS = 3
 _OWNER = "compile"

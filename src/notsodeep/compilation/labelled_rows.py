@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.data import Dataset, Preprocessing, Provenance, names
 from notsodeep.data.row_draws import order_by_content
 from notsodeep.files import sha256_of_array

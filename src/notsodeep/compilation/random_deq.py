@@ -11,7 +11,7 @@ import numpy as np
 from scipy.stats import binomtest
 
 from notsodeep import extras
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.compilation.accuracy import Accuracy, row_error, unpacked_rows
 from notsodeep.compilation.labelled_rows import input_digests, selection
 from notsodeep.compilation.pieces import MemoryPieces, Pieces

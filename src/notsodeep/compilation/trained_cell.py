@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from notsodeep import checks
+from notsodeep.arrays import FloatArray
 from notsodeep.compilation.pieces import MemoryPieces, Pieces
 from notsodeep.compilation.trained_record import (
     CellSettings,
@@ -51,7 +52,6 @@ from notsodeep.trained.splittings import (
     solve_rows,
 )
 
-FloatArray = NDArray[np.float64]
 Say = Callable[[str], Any]
 Parts = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
 """Rows to fit, rows set apart to choose by, rows to judge on."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 import numpy as np
 
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 
 SpectrumOrigin = Literal["population", "pooled within-class sample covariance"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.data.gaussian_mixture import GaussianMixture
 from notsodeep.data.preprocessing import Preprocessing
 

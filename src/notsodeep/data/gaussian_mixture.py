@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.data.covariance_spectrum import ClassCovariances, CovarianceSpectrum
 from notsodeep.data.mixture_statistics import MixtureStatistics
 from notsodeep.data.preprocessing import to_theory_scale

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.data.covariance_spectrum import CovarianceSpectrum
 from notsodeep.data.preprocessing import from_theory_scale
 

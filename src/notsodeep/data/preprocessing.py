@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 
 # A sample of the mixture paper is x ~ N(μ_a/√p, C_a/p): means and covariances are those of the raw
 # vector √p·x.  Every factor of √p between the two worlds goes through these two functions.

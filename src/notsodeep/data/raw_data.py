@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from notsodeep.checks import IntArray
+from notsodeep.arrays import IntArray
 from notsodeep.data.gaussian_mixture import GaussianMixture
 from notsodeep.files import sha256_of_array
 

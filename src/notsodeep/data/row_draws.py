@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep import checks
-from notsodeep.checks import IntArray
+from notsodeep.arrays import IntArray
 
 
 def draw_rows(rows: NDArray[Any], count: int, rng: int | np.random.Generator = 0) -> IntArray:

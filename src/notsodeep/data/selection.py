@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep import checks
-from notsodeep.checks import IntArray
+from notsodeep.arrays import IntArray
 from notsodeep.data.imbalance import Imbalance, balanced_counts, per_class_indices
 from notsodeep.data.raw_data import RawData
 

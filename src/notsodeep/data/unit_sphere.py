@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 
 
 def sphere(n: int, dimension: int, rng: int | np.random.Generator) -> FloatArray:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.equivalents.equivalent_matrix import Equivalent
 from notsodeep.equivalents.limiting_law import LimitingSpectrum, limiting_spectrum
 from notsodeep.equivalents.spikes import Spike

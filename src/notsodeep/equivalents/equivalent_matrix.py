@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.data import MixtureStatistics
 from notsodeep.equivalents.expansion import Expansion
 from notsodeep.equivalents.mixture_coefficients import Coefficients

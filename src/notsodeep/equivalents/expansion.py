@@ -19,7 +19,7 @@ from scipy.special import gammaln
 
 from notsodeep import checks
 from notsodeep.activations import Activation
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import InvalidInput, NotConverged
 from notsodeep.models import (
     Convention,

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from notsodeep import checks
 from notsodeep.activations import Activation
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.data import MixtureStatistics
 from notsodeep.data.preprocessing import to_theory_scale
 from notsodeep.equivalents.equivalent_matrix import Equivalent
@@ -25,6 +25,7 @@ from notsodeep.models import (
     checked_choice,
 )
 from notsodeep.models.cell import solve_variances
+from notsodeep.models.varying_activations import require_varying
 
 _CENTRED = 1e-8  # largest |E φ|, relative to the root mean square, of a centred activation
 
@@ -109,6 +110,7 @@ def equivalent(
 def is_centred(model: DeepEquilibrium | ExplicitNetwork, tau0: float) -> bool:
     """Whether four coefficients describe the kernel: every mean vanishes, and there is no bias."""
     if isinstance(model, ExplicitNetwork):
+        require_varying(model.activations[0], tau0, "ExplicitNetwork")
         units = zip(model.activations, model.scales(tau0)[:-1], strict=True)
         return _means_vanish(units)
     if any(layer.bias > 0.0 or layer.normalise != "none" for layer in model.cell):

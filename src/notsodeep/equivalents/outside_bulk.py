@@ -6,7 +6,7 @@ import numpy as np
 from numpy.polynomial.chebyshev import chebval
 from numpy.typing import NDArray
 
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.numerics.bulk_law import BulkLaw
 from notsodeep.numerics.chebyshev import chebyshev_points, chebyshev_series
 

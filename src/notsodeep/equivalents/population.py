@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.data import MixtureStatistics
 from notsodeep.equivalents.equivalent_matrix import Equivalent
 from notsodeep.errors import InvalidInput

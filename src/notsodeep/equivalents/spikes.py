@@ -17,7 +17,7 @@ import numpy as np
 from scipy import linalg
 from scipy.optimize import brentq
 
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.equivalents.equivalent_matrix import Equivalent
 from notsodeep.equivalents.outside_bulk import OutsideBulk
 from notsodeep.equivalents.population import Population

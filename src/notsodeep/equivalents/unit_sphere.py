@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from notsodeep import checks
 from notsodeep.activations import Activation
 from notsodeep.activations.dual_derivatives import DualDerivatives, dual_derivatives
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.equivalents.equivalent_matrix import Equivalent, SphereCoefficients
 from notsodeep.errors import InvalidInput, NotConverged
 from notsodeep.models import (

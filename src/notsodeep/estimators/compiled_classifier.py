@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from notsodeep import checks, extras
 from notsodeep.activations import Activation
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.data.preprocessing import Preprocessing, PreprocessingKind
 from notsodeep.estimators.kernel_classifier import (
     encode_classes,

@@ -10,7 +10,7 @@ from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 
 from notsodeep import checks
 from notsodeep.activations import Activation
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.estimators.kernel_matrices import (
     checked_model,
     kernel_diagonal,

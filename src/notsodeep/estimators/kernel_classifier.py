@@ -15,7 +15,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from notsodeep import checks
 from notsodeep.activations import Activation
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.data.preprocessing import PreprocessingKind
 from notsodeep.errors import InvalidInput
 from notsodeep.estimators.kernel_model import (

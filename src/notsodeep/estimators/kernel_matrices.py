@@ -9,7 +9,7 @@ from numpy.polynomial import chebyshev
 
 from notsodeep import checks
 from notsodeep.activations import Activation
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.kernels import KernelOperator, conjugate_kernel, tangent_kernel
 from notsodeep.models import (
     Convention,

@@ -15,7 +15,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from notsodeep import checks
 from notsodeep.activations import Activation
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.data import draw_rows
 from notsodeep.data.preprocessing import Preprocessing, PreprocessingKind
 from notsodeep.errors import InvalidInput, NotConverged, NotEnoughMemory
@@ -26,9 +26,9 @@ from notsodeep.estimators.kernel_matrices import (
     root_mean_square_norm,
 )
 from notsodeep.estimators.theory_scaler import preprocessed_rows
+from notsodeep.kernel_solvers.linear_solve import solve
 from notsodeep.kernel_solvers.preconditioners import nystrom_preconditioner
 from notsodeep.kernel_solvers.ridge_paths import Score, ridge_path
-from notsodeep.kernel_solvers.solving import solve
 from notsodeep.kernels import KernelOperator
 from notsodeep.models import (
     Convention,

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.base import MultiOutputMixin, RegressorMixin
 
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.estimators.kernel_model import EquilibriumKernelModel, positive_weights
 from notsodeep.estimators.theory_scaler import validated_training_data
 

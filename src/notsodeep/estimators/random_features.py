@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from notsodeep import checks, extras
 from notsodeep.activations import Activation
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.data.preprocessing import Preprocessing, PreprocessingKind
 from notsodeep.estimators.kernel_matrices import root_mean_square_norm
 from notsodeep.estimators.theory_scaler import preprocessed_rows, validated_training_data

@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import AutoLocator, MaxNLocator
 
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.explorer.shown import View
 from notsodeep.plotting.canvas import house_style, new_figure, svg_text
 from notsodeep.plotting.matches import (

@@ -24,6 +24,7 @@ FAMILIES = (
     "hard_tanh",
     "scaled",
     "piecewise_linear",
+    "two_kinks",
     "quadratic",
     "cubic",
 )

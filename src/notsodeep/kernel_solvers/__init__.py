@@ -2,6 +2,7 @@
 
 from notsodeep.kernel_solvers.early_stopping import EarlyStoppingPath, early_stopping_path
 from notsodeep.kernel_solvers.eigenpairs import Eigenpairs, top_eigenpairs
+from notsodeep.kernel_solvers.linear_solve import Solution, solve
 from notsodeep.kernel_solvers.preconditioners import (
     combined_preconditioner,
     equivalent_preconditioner,
@@ -12,7 +13,6 @@ from notsodeep.kernel_solvers.ridge_paths import (
     predicted_effective_dimension,
     ridge_path,
 )
-from notsodeep.kernel_solvers.solving import Solution, solve
 from notsodeep.kernel_solvers.spectral_density import SpectralDensity, spectral_density
 
 __all__ = [

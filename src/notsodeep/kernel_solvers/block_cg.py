@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 
 Product = Callable[[FloatArray], FloatArray]
 

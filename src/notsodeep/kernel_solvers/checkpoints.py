@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import InvalidInput
 from notsodeep.files import sha256_of_array
 from notsodeep.files.stored_states import read_state, write_state

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse.linalg import LinearOperator
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotConverged
 from notsodeep.kernel_solvers import requirements
 from notsodeep.kernel_solvers.spectral_basis import SpectralBasis, kept_basis, spectral_basis

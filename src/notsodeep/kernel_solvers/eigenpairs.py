@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotConverged
 from notsodeep.kernel_solvers import requirements
 from notsodeep.records import Plotted

@@ -14,7 +14,7 @@ from scipy import linalg
 from scipy.sparse.linalg import LinearOperator
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.equivalents import Equivalent
 from notsodeep.kernels import KernelOperator, conjugate_kernel, tangent_kernel
 from notsodeep.models import Convention, KernelModel, KernelName

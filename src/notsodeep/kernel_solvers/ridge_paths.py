@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse.linalg import LinearOperator
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.equivalents import LimitingSpectrum
 from notsodeep.errors import InvalidInput
 from notsodeep.kernel_solvers import requirements

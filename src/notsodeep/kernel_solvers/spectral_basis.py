@@ -14,7 +14,7 @@ import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import InvalidInput
 from notsodeep.kernel_solvers import requirements
 from notsodeep.kernel_solvers.spectral_density import SpectralDensity, spectral_density

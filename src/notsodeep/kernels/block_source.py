@@ -9,13 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from notsodeep import checks
+from notsodeep.arrays import FloatArray
 from notsodeep.kernels.convolution import ConvolutionPlan
 from notsodeep.kernels.exact import checked_plan, make_plan
 from notsodeep.kernels.plan import SIDE, Plan, Tile
 from notsodeep.models import Convention, KernelModel, KernelName
 from notsodeep.threads import map_threads
-
-FloatArray = NDArray[np.float64]
 
 BLOCK = 5 * SIDE
 """Side of a block that is stored or sent to a worker: whole tiles, some fractions of a second."""

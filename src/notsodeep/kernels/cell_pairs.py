@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 
 from notsodeep.activations import Activation
 from notsodeep.activations.gaussian_pairs import LEAST_SCALE, standardised_pairs
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotConverged
 from notsodeep.kernels.samples import SampleColumns
 from notsodeep.kernels.single_pairs import InputPairs, feature_rest
-
-FloatArray = NDArray[np.float64]
 
 _NEAR = 1e-6  # 1 − |ρ| below this is computed by itself
 _MAX_STEPS = 100

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from notsodeep.activations.gaussian_pairs import LEAST_SCALE
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.errors import NotConverged
 from notsodeep.kernels import compiled
 from notsodeep.kernels.cell_pairs import PairLayer, Passage, ring_kernels, solve_pairs
@@ -26,9 +26,6 @@ from notsodeep.kernels.single_pairs import InputPairs
 from notsodeep.models import Convention, DeepEquilibrium, MonotoneEquilibrium
 from notsodeep.models.cell import Dense, another_variance, normalised, solve_variances
 from notsodeep.numerics.scale_table import at_many_scales
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _FEW = 48  # different norms up to which nothing is tabulated
 

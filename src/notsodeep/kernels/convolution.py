@@ -19,12 +19,13 @@ from functools import cached_property
 from typing import get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from notsodeep import checks
 from notsodeep.activations import Activation, Centred, PiecewiseLinear
 from notsodeep.activations.gaussian_pairs import LEAST_SCALE, standardised_pairs
 from notsodeep.activations.polynomial import AbstractPolynomial
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.errors import NotConverged, NotIntegrable, TheoryDoubtful
 from notsodeep.kernels import convolution_compiled as compiled
 from notsodeep.kernels.plan import Explanation, Tile
@@ -35,8 +36,6 @@ from notsodeep.models.convolutional import LEAST_PIXEL, ConvolutionalModel
 from notsodeep.numerics.chebyshev import chebyshev_points, chebyshev_series
 from notsodeep.threads import thread_count
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 ScaleFunction = Callable[[FloatArray], FloatArray]
 logger = logging.getLogger("notsodeep.kernels")
 

@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from notsodeep import checks
+from notsodeep.arrays import FloatArray
 from notsodeep.cluster.executors import Executor, Handle
 from notsodeep.kernels.block_source import BLOCK, BlockSource
 from notsodeep.kernels.operator import Cache
 from notsodeep.kernels.plan import Tile
 from notsodeep.kernels.tiled_operator import Part, TiledOperator, Vectors, tile_parts
 from notsodeep.models import Convention, KernelModel, KernelName
-
-FloatArray = NDArray[np.float64]
 
 
 class DistributedKernelOperator(TiledOperator):

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from notsodeep import checks
+from notsodeep.arrays import FloatArray
 from notsodeep.kernels.convolution import ConvolutionPlan
 from notsodeep.kernels.plan import Explanation, Plan, Tile
 from notsodeep.models import (
@@ -26,7 +27,6 @@ from notsodeep.progress import progress_bar
 from notsodeep.records import Plotted
 from notsodeep.threads import map_threads
 
-FloatArray = NDArray[np.float64]
 KernelMatrix = NDArray[np.floating[Any]]
 Trained = Literal["weights", "inputs", "bias", "readout"]
 

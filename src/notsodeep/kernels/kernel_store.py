@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep import checks
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import DataCorrupted
 from notsodeep.files import Manifest
 from notsodeep.files.digests import sha256_of_bytes
@@ -30,8 +31,6 @@ from notsodeep.kernels.tiled_operator import (
 from notsodeep.models import Convention, KernelName
 from notsodeep.progress import progress_bar
 from notsodeep.threads import thread_count
-
-FloatArray = NDArray[np.float64]
 
 _WAITING = 1 << 28  # bytes of products that wait to be added up
 

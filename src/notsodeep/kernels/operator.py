@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from notsodeep import checks
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotEnoughMemory
 from notsodeep.files.atomic_files import make_directory, named_write_failures
 from notsodeep.kernels.compiled import PADDING
@@ -35,7 +36,6 @@ from notsodeep.kernels.tiled_operator import (
 from notsodeep.models import Convention, KernelModel, KernelName, kernel_name
 from notsodeep.threads import thread_count
 
-FloatArray = NDArray[np.float64]
 Cache = Literal["never", "float32", "float64"]
 
 _PAIR = 16  # bytes of a pair that is being worked on: both kernels, as doubles

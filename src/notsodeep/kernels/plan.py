@@ -10,6 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from notsodeep.arrays import FloatArray
 from notsodeep.kernels import compiled
 from notsodeep.kernels.routes import Block, RouteName
 from notsodeep.kernels.samples import SERIES_BOUND, padded
@@ -19,7 +20,6 @@ from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork, Model
 from notsodeep.numerics.pair_quadrature import TOLERANCE
 from notsodeep.records import Record
 
-FloatArray = NDArray[np.float64]
 logger = logging.getLogger("notsodeep.kernels")
 
 SIDE = 384

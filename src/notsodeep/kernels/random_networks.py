@@ -15,10 +15,11 @@ from functools import partial
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from notsodeep import checks
 from notsodeep.activations import Activation, scaled, with_skip
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotConverged
 from notsodeep.models import (
     Convention,
@@ -30,7 +31,6 @@ from notsodeep.numerics.fixed_point import FixedPoint
 from notsodeep.progress import progress_bar
 from notsodeep.records import Plotted
 
-FloatArray = NDArray[np.float64]
 Draw = Callable[[np.random.Generator, FloatArray], Mapping[str, ArrayLike]]
 """Called with a generator and X of shape (n, p); returns named kernels of shape (n, n)."""
 

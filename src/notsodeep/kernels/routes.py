@@ -22,16 +22,14 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.errors import InvalidInput, NotConverged
 from notsodeep.kernels import compiled
 from notsodeep.kernels.samples import Layer, Series, equilibrium_scales
 from notsodeep.kernels.single_pairs import InputPairs, equilibrium_pairs, explicit_pairs
 from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork, Model
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 RouteName = Literal["univariate", "hinge", "series"]
 
 _OVERFLOW = 1e290  # leaves room for the sums and products on the way to an entry

@@ -18,15 +18,13 @@ from numpy.typing import NDArray
 from notsodeep.activations import Activation, Centred, PiecewiseLinear
 from notsodeep.activations.gaussian_pairs import LEAST_SCALE
 from notsodeep.activations.polynomial import AbstractPolynomial
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.errors import NotConverged, NotIntegrable
 from notsodeep.kernels import compiled
 from notsodeep.models import DeepEquilibrium
 from notsodeep.numerics.fixed_point import solve_fixed_point
 from notsodeep.numerics.hermite import LEAST_SQUARE
 from notsodeep.numerics.scale_table import ScaleFunction, at_many_scales, tabulated
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 TERMS = (48, 384)
 """Lengths of the series that are tried in turn; the longer one serves |ρ| up to about 0.92."""

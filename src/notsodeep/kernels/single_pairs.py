@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from notsodeep.activations import Activation, Centred, PiecewiseLinear
 from notsodeep.activations.closed_forms import hinge_rest, root_of
 from notsodeep.activations.gaussian_pairs import LEAST_SCALE, standardised_pairs
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotConverged
 from notsodeep.kernels.samples import SampleColumns
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 from notsodeep.numerics.pair_quadrature import pair_distances
 from notsodeep.numerics.quadrature import REACH
-
-FloatArray = NDArray[np.float64]
 
 _NEAR = 1e-6  # 1 − |ρ| below this is computed by itself; above, √(1 − |ρ|) is right to 1e-13
 _MAX_STEPS = 100

@@ -7,17 +7,14 @@ import threading
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.kernels import compiled
 from notsodeep.kernels.cells import CellPairs
 from notsodeep.kernels.routes import Block, ExplicitPairs, PairMap, VanillaPairs
 from notsodeep.kernels.single_pairs import InputPairs
 from notsodeep.models import Convention, ExplicitNetwork, Model, MonotoneEquilibrium
 from notsodeep.numerics.chebyshev import chebyshev_points, chebyshev_series
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _REACH = 0.5  # |cosine| up to which the middle polynomial of the univariate route goes
 _SIZES = (32, 64, 128)

@@ -12,7 +12,7 @@ import numpy as np
 from scipy import linalg
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.models import Conditions
 from notsodeep.numerics.distances import KernelDistance, kernel_distance, operator_norm
 from notsodeep.prediction import RiskComparison

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 from scipy.optimize import least_squares
 
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.equivalents import Coefficients, Expansion
 from notsodeep.errors import NotSoDeepError
 from notsodeep.matching.family import Infeasible

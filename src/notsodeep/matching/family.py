@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.equivalents import Coefficients, Expansion
 from notsodeep.errors import NotSoDeepError
 from notsodeep.matching.match_record import Match

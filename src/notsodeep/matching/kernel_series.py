@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.polynomial.polynomial import polyval
 
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.equivalents.unit_sphere import SphereRing
 from notsodeep.errors import NotConverged
 from notsodeep.models import Convention, DeepEquilibrium, KernelName

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from notsodeep import checks
 from notsodeep.activations import Centred
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.data import GaussianMixture, MixtureStatistics
 from notsodeep.data.row_draws import order_by_content
 from notsodeep.equivalents import Coefficients, Expansion, SphereCoefficients, conditions

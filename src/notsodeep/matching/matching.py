@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 
 from notsodeep import checks
 from notsodeep.activations import Activation
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.data import draw_rows
 from notsodeep.equivalents.mixture_equivalent import is_centred
 from notsodeep.matching.convolutional import match_convolution

@@ -9,7 +9,7 @@ import numpy as np
 
 from notsodeep import checks
 from notsodeep.activations import Activation, centre
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.matching.coefficient_fit import fit_coefficients
 from notsodeep.matching.family import MixtureFamily
 from notsodeep.matching.problem import Problem

@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 from scipy.special import erf, ndtr
 
 from notsodeep.activations import Moments, centre, hard_tanh, leaky_relu, piecewise_linear
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.equivalents import Coefficients
 from notsodeep.matching.coefficient_fit import fit_coefficients
 from notsodeep.matching.family import (

@@ -10,7 +10,7 @@ import numpy as np
 
 from notsodeep.activations import Moments, hermite, polynomial
 from notsodeep.activations.polynomial import moments_of_series
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.equivalents import SphereCoefficients, sphere_coefficients
 from notsodeep.matching.coefficient_fit import fit_coefficients
 from notsodeep.matching.family import (

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from notsodeep.activations import Moments
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.equivalents import Coefficients, Expansion, coefficients, conditions, expansion
 from notsodeep.equivalents.mixture_coefficients import coefficients_of_layers
 from notsodeep.kernels import kernel as exact_kernel

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import least_squares
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotSoDeepError
 from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.models import (

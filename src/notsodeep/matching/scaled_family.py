@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from notsodeep.activations import Activation, Centred, Function, centre, scaled
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotSoDeepError
 from notsodeep.matching.family import LINEAR, SCALE, Family, Infeasible, MixtureFamily
 from notsodeep.matching.problem import Problem

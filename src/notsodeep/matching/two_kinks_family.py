@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from notsodeep.activations import Activation, named, piecewise_linear
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.equivalents import Expansion, expansion
 from notsodeep.equivalents.expansion import UnitMoments, as_cell, expansion_of_units
 from notsodeep.matching.coefficient_fit import fit_coefficients

@@ -7,15 +7,14 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from notsodeep import checks
 from notsodeep.activations import Activation, as_activation, from_dict
 from notsodeep.activations.gaussian_pairs import LEAST_SCALE
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotIntegrable
 from notsodeep.numerics.fixed_point import FixedPoint, solve_fixed_point
 
-FloatArray = NDArray[np.float64]
 Normalise = Literal["none", "preactivation", "feature"]
 
 _ROUNDING = 4.0 * float(np.spacing(1.0))

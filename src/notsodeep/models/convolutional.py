@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, cast, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from notsodeep import checks
 from notsodeep.activations import Activation, as_activation, from_dict
+from notsodeep.arrays import FloatArray
 from notsodeep.models.cell import Dense, checked_cell
 from notsodeep.models.equilibrium import DeepEquilibrium
 
-FloatArray = NDArray[np.float64]
 Padding = Literal["circular", "zero"]
 Pooling = Literal["flatten", "average"] | int
 

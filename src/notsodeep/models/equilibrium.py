@@ -9,16 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from notsodeep import checks
 from notsodeep.activations import Activation, Centred, as_activation, centre, from_dict
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import InvalidInput, NotIntegrable, NotVanilla, TheoryDoubtful
 from notsodeep.models.cell import Dense, Variances, checked_cell, solve_variances
 from notsodeep.models.varying_activations import require_varying
 from notsodeep.numerics.fixed_point import FixedPoint, solve_fixed_point
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, init=False, repr=False)

@@ -10,16 +10,15 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.linalg import eigvals, svdvals
 
 from notsodeep import checks
 from notsodeep.activations import Activation
+from notsodeep.arrays import FloatArray
 from notsodeep.models.conditions import Conditions, Verdict
 from notsodeep.models.equilibrium import DeepEquilibrium
 from notsodeep.records import Plotted
-
-FloatArray = NDArray[np.float64]
 
 # I.i.d. matrices from 32 × 32 to 1024 × 1024 (Gaussian, uniform, signs, Laplace; 20 of each) stayed
 # well within these bounds; only the tails of small Laplace ones came near theirs.

@@ -14,21 +14,19 @@ from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from notsodeep import checks
 from notsodeep.activations import Activation, as_activation, from_dict, with_skip
 from notsodeep.activations.closed_forms import root_of
 from notsodeep.activations.gaussian_pairs import LEAST_SCALE
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import InvalidInput
 from notsodeep.numerics.fixed_point import solve_fixed_point
 from notsodeep.numerics.hermite import unit_rows
 from notsodeep.numerics.pair_quadrature import pair_distances
 from notsodeep.numerics.quadrature import REACH
 from notsodeep.numerics.scale_table import at_many_scales
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from torch.nn.utils import skip_init
 from notsodeep import checks
 from notsodeep.activations import named
 from notsodeep.activations.torch_twins import torch_twin
+from notsodeep.arrays import FloatArray
 from notsodeep.networks import requirements
 from notsodeep.networks.backbones import Perceptron, ResNet18, draw_weights
 from notsodeep.networks.equilibrium_map import EquilibriumMap
@@ -333,7 +334,7 @@ def make_head(
             return ExplicitHead(num_features, 1.0 / (1.0 - rho), rng, **options)
 
 
-def _orthogonal(size: int, generator: np.random.Generator) -> checks.FloatArray:
+def _orthogonal(size: int, generator: np.random.Generator) -> FloatArray:
     """Draw an orthogonal matrix, uniform among all."""
     basis, triangle = np.linalg.qr(generator.standard_normal((size, size)))
     return np.asarray(basis * np.sign(np.diag(triangle)))
@@ -398,7 +399,7 @@ class FixedETF(nn.Module):
         return f"{sizes}, scale={self.scale:g}"
 
 
-def _simplex_frame(frame: object, owner: str) -> checks.FloatArray:
+def _simplex_frame(frame: object, owner: str) -> FloatArray:
     """Require the rows of a simplex ETF: unit vectors whose cosines are all −1/(K − 1)."""
     rows = checks.samples(frame, "frame", owner)
     K = len(rows)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotEnoughMemory
 from notsodeep.networks.feature_rows import features_of, one_hot, tensor_rows, tensor_targets
 from notsodeep.networks.modules import FeatureNetwork

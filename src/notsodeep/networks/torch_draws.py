@@ -7,14 +7,13 @@ from typing import get_args
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from notsodeep import checks
+from notsodeep.arrays import FloatArray
 from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork
 from notsodeep.networks.build import Initialisation, build
 from notsodeep.networks.empirical_kernels import empirical_kernels
 
-FloatArray = NDArray[np.float64]
 TorchDraw = Callable[[np.random.Generator, FloatArray], dict[str, FloatArray]]
 
 

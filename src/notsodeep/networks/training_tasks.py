@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from notsodeep import checks
-from notsodeep.checks import IntArray
+from notsodeep.arrays import IntArray
 from notsodeep.data import BalancedBatches
 from notsodeep.networks.feature_rows import (
     CHUNK,

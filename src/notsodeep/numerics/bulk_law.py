@@ -10,7 +10,7 @@ import numpy as np
 from numpy.polynomial.chebyshev import chebint, chebval
 from scipy.optimize import brentq, minimize_scalar
 
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotConverged
 from notsodeep.numerics.chebyshev import chebyshev_points, chebyshev_series
 from notsodeep.numerics.silverstein import EDGE, SilversteinEquation

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.fft import dct
 
-FloatArray = NDArray[np.float64]
+from notsodeep.arrays import FloatArray
 
 
 def chebyshev_points(size: int) -> FloatArray:

@@ -11,11 +11,9 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from notsodeep.arrays import FloatArray
 from notsodeep.numerics.quadrature import gauss_legendre
-
-FloatArray = NDArray[np.float64]
 
 _NODES = 16
 _RADII = tuple(2.0**-k for k in range(13))

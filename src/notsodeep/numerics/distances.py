@@ -11,7 +11,7 @@ from scipy.optimize import minimize_scalar
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, aslinearoperator, eigsh
 from scipy.stats import ks_2samp, wasserstein_distance
 
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotConverged
 from notsodeep.numerics.structured_matrix import StructuredMatrix, row_blocks
 from notsodeep.records import Plotted

@@ -10,12 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotConverged
 from notsodeep.records import Record
-
-FloatArray = NDArray[np.float64]
 
 _STEEP = 0.9999
 

@@ -6,11 +6,9 @@ import math
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
+from notsodeep.arrays import FloatArray
 from notsodeep.numerics.quadrature import resolved_samples
-
-FloatArray = NDArray[np.float64]
 
 LEAST_SQUARE = 1e-300
 """Stands in for E f² = 0, so that nothing is divided by zero."""

@@ -20,11 +20,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import QuadratureError
 from notsodeep.numerics.quadrature import gauss_legendre, gauss_legendre_errors
 from notsodeep.numerics.smooth_pairs import smooth_pair
 
-FloatArray = NDArray[np.float64]
 VectorFunction = Callable[[FloatArray], FloatArray]
 Combination = Callable[[FloatArray, FloatArray], FloatArray]
 

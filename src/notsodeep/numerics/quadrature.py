@@ -20,9 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotIntegrable, QuadratureError
-
-FloatArray = NDArray[np.float64]
 
 NODES = 16
 """Nodes per panel; on a geometric panel the error is about 5.8^(-2·NODES) = 4e-25."""

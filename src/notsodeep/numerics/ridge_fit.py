@@ -11,8 +11,8 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.linalg.lapack import dpocon
 
 from notsodeep import checks
+from notsodeep.arrays import FloatArray
 
-FloatArray = NDArray[np.float64]
 Side = Literal["samples", "features"]
 
 _CHUNK = 1024  # rows, or columns, of which there is a copy in float64

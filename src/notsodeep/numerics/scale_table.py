@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from notsodeep.arrays import FloatArray
 from notsodeep.numerics.chebyshev import chebyshev_points, chebyshev_series
 
-FloatArray = NDArray[np.float64]
 ScaleFunction = Callable[[FloatArray], FloatArray]
 
 _SIZES = (24, 48, 96, 192)

@@ -16,9 +16,8 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from notsodeep.arrays import FloatArray
 
 _REACH = 9.0  # standard deviations; the density beyond is below 1e-17
 _STEP = 0.2  # in t: what the poles of tanh, at distance π/2, ask for first

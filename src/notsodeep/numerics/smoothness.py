@@ -13,11 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from notsodeep.arrays import FloatArray
 from notsodeep.numerics.quadrature import gauss_legendre
-
-FloatArray = NDArray[np.float64]
 
 _NODES = 16
 _ROUNDING = 5e-14  # Legendre coefficients below this, relative to the largest value, are noise

@@ -12,7 +12,7 @@ from scipy import linalg
 from scipy.sparse.linalg import LinearOperator
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import InvalidInput
 
 _NEGLIGIBLE = 1e-15  # eigenvalues of C below this share of the largest are rounding

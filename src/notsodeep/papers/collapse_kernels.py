@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.collapse import kernel_nc1
 from notsodeep.data import Dataset, load
 from notsodeep.kernels import kernel as exact_kernel

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.collapse import CollapseMetrics, CollapseReport
 from notsodeep.data import Dataset, draw_rows
 from notsodeep.networks.heads import HeadedNetwork

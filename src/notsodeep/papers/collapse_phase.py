@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.collapse import LayerPeeledOptimum, layer_peeled, minority_collapse_threshold
 from notsodeep.collapse.heads import head_operator
 from notsodeep.papers.head_comparison import HEAD_LABELS

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.data import Dataset, load
 from notsodeep.kernels import kernel
 from notsodeep.models import DeepEquilibrium

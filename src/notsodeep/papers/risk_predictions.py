@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.matching import match
 from notsodeep.models import DeepEquilibrium
 from notsodeep.papers.reproduction import Cell, Experiment, Finding, Profile, Record

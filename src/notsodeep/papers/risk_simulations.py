@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.data import GaussianMixture, paper_mixture
 from notsodeep.kernels import equilibrium_draw, explicit_draw, kernel
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork

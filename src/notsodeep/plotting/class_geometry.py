@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.plotting.canvas import MUTED, axes_or_new, blank_figure, colours
 
 if TYPE_CHECKING:

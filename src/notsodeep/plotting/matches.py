@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.plotting.canvas import MUTED, axes_or_new, colours, ink, new_figure
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.plotting.canvas import MUTED, axes_or_new, colours
 
 if TYPE_CHECKING:

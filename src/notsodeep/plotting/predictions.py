@@ -12,7 +12,7 @@ from notsodeep.plotting.canvas import MUTED, axes_or_new, colours
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from notsodeep.checks import FloatArray
+    from notsodeep.arrays import FloatArray
     from notsodeep.prediction import (
         BestRecurrence,
         LearningCurve,

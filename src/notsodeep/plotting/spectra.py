@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.plotting.canvas import MUTED, axes_or_new, colours, new_figure
 
 if TYPE_CHECKING:

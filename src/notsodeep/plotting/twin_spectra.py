@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.plotting.canvas import MUTED, colours, ink
 from notsodeep.plotting.matches import draw_spectra
 

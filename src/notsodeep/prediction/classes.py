@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.data import GaussianMixture, MixtureStatistics
 from notsodeep.data.covariance_spectrum import ClassCovariances
 from notsodeep.errors import InvalidInput

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.data import GaussianMixture, MixtureStatistics
 from notsodeep.equivalents import coefficients
 from notsodeep.errors import InvalidInput

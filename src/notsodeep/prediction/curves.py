@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.data import GaussianMixture
 from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.models import Convention, KernelName, Model

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.prediction.filters import Filter
 from notsodeep.prediction.noise import Array
 from notsodeep.prediction.problem import Problem

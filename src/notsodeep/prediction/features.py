@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.data import GaussianMixture
 from notsodeep.errors import TheoryDoubtful
 from notsodeep.prediction.classes import Classes

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 
 ComplexArray = NDArray[np.complex128]
 

@@ -11,7 +11,7 @@ from scipy.optimize import minimize_scalar
 
 from notsodeep import checks
 from notsodeep.activations import Activation
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.data import GaussianMixture, MixtureStatistics
 from notsodeep.equivalents import Coefficients
 from notsodeep.models import Convention, DeepEquilibrium, KernelName, Model

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray, IntArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.kernel_solvers import ridge_path
 from notsodeep.prediction.problem import usual_targets
 from notsodeep.records import Plotted

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.prediction.classes import Classes
 
 _RATIO = 1e4  # samples per dimension, or dimensions per sample, that the equations were tried with

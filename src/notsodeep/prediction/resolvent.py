@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotConverged
 from notsodeep.prediction.classes import Classes
 from notsodeep.prediction.noise import DenseNoise, GroupedNoise, MeanNoise, Noise

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.equivalents import Coefficients
 from notsodeep.prediction.classes import Classes
 

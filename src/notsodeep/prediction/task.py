@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.equivalents import Coefficients
 from notsodeep.equivalents import coefficients as coefficients_of
 from notsodeep.errors import InvalidInput

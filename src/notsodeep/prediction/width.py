@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotConverged
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 from notsodeep.prediction.evaluation import Scores

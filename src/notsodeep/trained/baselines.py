@@ -6,14 +6,12 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from notsodeep.activations.torch_twins import torch_twin
+from notsodeep.arrays import FloatArray
 from notsodeep.trained.cell import AffineCell
 from notsodeep.trained.splittings import Splitting
-
-FloatArray = NDArray[np.float64]
 
 _RIDGES = (1e-8, 1e-6, 1e-4, 1e-2)
 _EPOCHS = 40

@@ -10,13 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotConverged
 from notsodeep.networks.equilibrium_solvers import SOLVERS, solve
 from notsodeep.networks.solve_records import SolveRecord
 from notsodeep.trained.baselines import refitted
 from notsodeep.trained.cell import FunctionCell
-
-FloatArray = NDArray[np.float64]
 
 _MOST_STEPS = 2000
 _TRIAL_ROWS = 64

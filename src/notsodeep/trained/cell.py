@@ -13,11 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from notsodeep import checks, extras
 from notsodeep.activations import Activation, as_activation
+from notsodeep.arrays import FloatArray
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-FloatArray = NDArray[np.float64]
 Readout = tuple[FloatArray, FloatArray]
 """C of shape (classes, width) and c of shape (classes,): logits are C z + c."""
 

@@ -20,16 +20,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from torch import Tensor
 
 from notsodeep import checks
 from notsodeep.activations.torch_twins import torch_twin
+from notsodeep.arrays import FloatArray
 from notsodeep.trained.cell import AffineCell
 from notsodeep.trained.margin import Margin, margin_of
-
-FloatArray = NDArray[np.float64]
 
 _EPS = float(np.finfo(np.float64).eps)  # twice the unit roundoff
 _OF_FUNCTIONS = 16.0  # rounding of φ, in units of the last place

@@ -16,11 +16,11 @@ from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from scipy.special import ndtr
 from torch import Tensor
 
 from notsodeep.activations import Activation, PiecewiseLinear
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotConverged
 from notsodeep.records import Record
 from notsodeep.trained.cell import AffineCell
@@ -28,7 +28,6 @@ from notsodeep.trained.certificate import Certifier
 from notsodeep.trained.margin import Margin
 from notsodeep.trained.resolvent import Resolvent
 
-FloatArray = NDArray[np.float64]
 LayerKind = Literal["least squares", "Peaceman–Rachford", "forward–backward", "moments"]
 Kinds = Literal["auto", "least_squares", "solver_step"]
 

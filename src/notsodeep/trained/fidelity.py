@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from notsodeep.arrays import FloatArray
 from notsodeep.records import Record
 
-FloatArray = NDArray[np.float64]
 LEVEL = 0.95
 STATE_ERROR = 1e-2
 """Relative error within which a state agrees with another, where there are no classes."""

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from notsodeep import activations, checks, extras
 from notsodeep.activations import Activation
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import DataCorrupted, DataNotFound
 from notsodeep.files import atomic_write
 from notsodeep.trained.cell import AffineCell, EquilibriumCell

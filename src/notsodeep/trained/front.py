@@ -15,11 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from notsodeep.arrays import FloatArray
 from notsodeep.records import Plotted, Record
 from notsodeep.trained.black_box import UnrolledFunction, least_tolerance, solve_tensors
 from notsodeep.trained.cell import AffineCell, FunctionCell
 from notsodeep.trained.explicit_layers import Layer
-from notsodeep.trained.fidelity import Fidelity, FloatArray, fidelity_of
+from notsodeep.trained.fidelity import Fidelity, fidelity_of
 from notsodeep.trained.hybrid import HybridEquilibrium
 from notsodeep.trained.network import ExplicitLayers
 from notsodeep.trained.splittings import Splitting, seconds, solve_rows

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.networks.equilibrium_solvers import Anderson, solve
 from notsodeep.networks.fixed_point_problems import directional_derivative, pullback
 from notsodeep.trained.cell import EquilibriumCell

@@ -16,15 +16,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import expm
 from scipy.optimize import minimize
 
+from notsodeep.arrays import FloatArray
 from notsodeep.records import Record
 from notsodeep.trained.cell import AffineCell
 from notsodeep.trained.slopes import SlopeRange, slope_range
 
-FloatArray = NDArray[np.float64]
 Kind = Literal["monotone", "scaled", "contraction", "none"]
 
 _ROUNDING = 64.0 * np.finfo(np.float64).eps

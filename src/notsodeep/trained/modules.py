@@ -38,7 +38,7 @@ from notsodeep.activations import (
     named,
     scaled,
 )
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.models import DeepEquilibrium
 from notsodeep.networks.build import build
 from notsodeep.networks.cell_module import CellNetwork

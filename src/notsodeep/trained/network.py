@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from notsodeep.activations import Activation
 from notsodeep.activations.torch_twins import torch_twin
+from notsodeep.arrays import FloatArray
 from notsodeep.records import Record
 from notsodeep.trained.cell import AffineCell, Readout
 from notsodeep.trained.explicit_layers import Layer, layer_activation
 
 if TYPE_CHECKING:
     from notsodeep.networks.onnx_graph import GraphBuilder
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclasses.dataclass(frozen=True, repr=False)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 
 BoolArray = NDArray[np.bool_]
 RowStep = Callable[[FloatArray, NDArray[np.int64]], FloatArray]

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.data.directories import data_directory
 from notsodeep.data.download import RemoteFile, download
 from notsodeep.errors import DataCorrupted, DataNotFound

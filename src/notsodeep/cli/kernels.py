@@ -150,8 +150,8 @@ def kernel_command(
     """Compute an exact kernel of a deep equilibrium model and write it to disk.
 
     A .npy file is filled tile by tile in a memory map. A .zarr store holds the upper triangle in
-    blocks with checksums: if the command is stopped, the same command goes on where it was. Either
-    may be larger than memory.
+    blocks with checksums: if the command is stopped, the same command resumes it. Either may be
+    larger than memory.
 
     Example: notsodeep kernel --activation tanh --data digits --samples 200 --out kernel.npy
 

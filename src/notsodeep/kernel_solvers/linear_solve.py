@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from scipy.sparse.linalg import LinearOperator
 
 from notsodeep import checks
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotConverged
 from notsodeep.files.stored_states import state_lock
 from notsodeep.kernel_solvers import requirements

@@ -124,8 +124,8 @@ def compile_command(
     """Find the shallow network for a deep equilibrium model, with the evidence that it will do.
 
     Matches the kernels, certifies them on held-out rows, trains and times both networks, exports
-    the shallow one and writes a report.  Stopped runs go on where they were.  For a network that
-    was trained, --model or --zoo, explicit layers are fitted to its own states instead.
+    the shallow one and writes a report.  Stopped runs are resumed.  For a network that was
+    trained, --model or --zoo, explicit layers are fitted to its own states instead.
 
     Example: notsodeep compile --activation relu --sigma-a2 0.2 --data digits --out runs/relu
 
