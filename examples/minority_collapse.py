@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from notsodeep.checks import FloatArray
+from notsodeep.arrays import FloatArray
 from notsodeep.collapse import layer_peeled, minority_collapse_threshold
 from notsodeep.plotting import MUTED, house_style, new_figure, save_figure
 
