@@ -50,6 +50,16 @@ def test_every_benchmark_has_a_table_and_every_table_a_place_on_the_page() -> No
 
 
 def test_the_page_shows_the_stored_results() -> None:
+    """Those of the repository: who has measured for himself has results of his own."""
+    changed = subprocess.run(
+        ["git", "status", "--porcelain", "--", str(measure.RESULTS)],
+        cwd=measure.RESULTS,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if changed.stdout:
+        pytest.skip("benchmarks/results differs from what is stored in the repository")
     for place in tables.PLACE.finditer(tables.PAGE.read_text()):
         shown = tables.table(place[2], measure.RESULTS)
         assert shown in place[0], f"{place[2]}: run benchmarks/tables.py and benchmarks/draw.py"
