@@ -216,3 +216,14 @@ def test_half_precision_is_refused() -> None:
     module = network(nsd.DeepEquilibrium("tanh", 0.2))
     with torch.autocast("cpu", dtype=torch.bfloat16), pytest.raises(InvalidInput, match="autocast"):
         module(inputs())
+
+
+def test_the_remedy_is_another_solver() -> None:
+    with pytest.raises(NotConverged, match=r"Try solver='broyden', more steps"):
+        implicit_layer(
+            lambda z: z + 1.0,
+            [],
+            torch.zeros(2),
+            solver={"name": "anderson", "max_steps": 5},
+            subject="the root",
+        )

@@ -19,8 +19,6 @@ from notsodeep.networks.implicit_layer import implicit_layer
 from notsodeep.networks.modules import FeatureNetwork, HiddenLayer, Trainable
 from notsodeep.networks.solve_records import FailureCount, ImplicitRecord, OnFailure, report_for
 
-_REMEDY = "Use smaller weights, a larger width, solver='anderson', or more steps."
-
 
 class CellNetwork(FeatureNetwork):
     """h_l = √w_l A_l z_{l−1} + √u_l U_l x + √b_l β_l, z_l = φ_l(h_l)/√m around a ring, f = a z_L.
@@ -151,9 +149,11 @@ class CellNetwork(FeatureNetwork):
         return units / root, tuple(layers)
 
     def _report(self) -> Any:
+        others = as_solver(self.solver).others
+        remedy = f"Use smaller weights, a larger width, {others}, or more steps."
         if self.on_failure is not None:
-            return report_for(self.on_failure, _REMEDY)
-        return self.failures.report(_REMEDY) if self.training else report_for("raise", _REMEDY)
+            return report_for(self.on_failure, remedy)
+        return self.failures.report(remedy) if self.training else report_for("raise", remedy)
 
 
 def _normalised(units: Tensor) -> Tensor:

@@ -30,8 +30,6 @@ from notsodeep.networks.solve_records import (
 if TYPE_CHECKING:
     from notsodeep.networks.onnx_graph import GraphBuilder
 
-_REMEDY = "Use smaller weights, more channels, solver='anderson', or more steps."
-
 
 class ConvolutionalModule(FeatureNetwork):
     """A convolutional model with m channels, and a linear read-out of its pooled states.
@@ -266,9 +264,11 @@ class ConvolutionalModule(FeatureNetwork):
         return graph.apply("Add", logits, constant(self.readout_bias, "readout_bias"))
 
     def _report(self) -> Report:
+        others = as_solver(self.solver).others
+        remedy = f"Use smaller weights, more channels, {others}, or more steps."
         if self.on_failure is not None:
-            return report_for(self.on_failure, _REMEDY)
-        return self.failures.report(_REMEDY) if self.training else report_for("raise", _REMEDY)
+            return report_for(self.on_failure, remedy)
+        return self.failures.report(remedy) if self.training else report_for("raise", remedy)
 
 
 def _pooled_pixels(model: ConvolutionalModel) -> int:

@@ -49,6 +49,12 @@ class Solver(ABC):
         _optional_tolerance(self.tolerance, owner)
         checks.positive_integer(self.max_steps, "max_steps", owner)
 
+    @property
+    def others(self) -> str:
+        """What to try when this solver fails, for messages."""
+        names = (name for name in ("anderson", "broyden") if name != self.name)
+        return " or ".join(f"solver={name!r}" for name in names)
+
     @abstractmethod
     def begin(self) -> Advance:
         """Return a function that makes the steps of one solve."""

@@ -14,11 +14,6 @@ from notsodeep.networks.gradient_choices import as_gradient
 from notsodeep.networks.implicit_gradient import Call, Equilibrium, Gradient
 from notsodeep.networks.solve_records import ImplicitRecord, OnFailure, Report, report_for
 
-_REMEDY = (
-    "The map may not contract. Try solver='anderson' or 'broyden', more steps, a better start, or "
-    "a looser tolerance."
-)
-
 
 def implicit_layer(
     problem: Problem | Map,
@@ -79,13 +74,17 @@ def implicit_layer(
     >>> theta.grad  # −z sin(θz)/(1 + θ sin(θz))
     tensor([-0.3218, -0.2975])
     """
-    record = ImplicitRecord()
+    record, method = ImplicitRecord(), as_solver(solver)
+    remedy = (
+        f"The map may not contract. Try {method.others}, more steps, a better start, or a looser "
+        "tolerance."
+    )
     call = Call(
         problem if isinstance(problem, Problem) else GeneralProblem(problem),
-        as_solver(solver),
+        method,
         as_gradient(gradient),
         record,
-        report_for(on_failure, _REMEDY) if isinstance(on_failure, str) else on_failure,
+        report_for(on_failure, remedy) if isinstance(on_failure, str) else on_failure,
         subject,
     )
     # A compiler cannot trace a loop whose length depends on the data.

@@ -376,11 +376,11 @@ class EquilibriumNetwork(FeatureNetwork):
         return module
 
     def _report(self) -> Report:
-        bound = self.description.contraction_bound
+        bound, solver = self.description.contraction_bound, as_solver(self.solver)
         remedy = (
             "At finite width it is sure to exist and be unique for "
             f"σa² < 1/(4L²) = {bound:.4g} only. Use a smaller sigma_a2, a larger width, "
-            "solver='anderson', or more steps: solver={'name': 'fixed_point', 'max_steps': …}."
+            f"{solver.others}, or more steps: solver={{'name': {solver.name!r}, 'max_steps': …}}."
         )
         if self.on_failure is not None:
             return report_for(self.on_failure, remedy)
