@@ -20,6 +20,7 @@ from notsodeep.trained import AffineCell, EquilibriumCell, explicit_layers
 from notsodeep.trained.explicit_layers import _gaussian_moments
 from notsodeep.trained.fidelity import conformal_quantile, lower_bound
 from notsodeep.trained.hybrid_onnx import _linear
+from notsodeep.trained.inputs import pixel_data
 from notsodeep.trained.splittings import solve
 
 CHECKPOINT = "NOTSODEEP_MONOTONE_CHECKPOINT"
@@ -387,3 +388,10 @@ def test_the_order_of_the_rows_does_not_matter() -> None:
     one, other = (nsd.compile(cell, part, layers=2, random_state=0) for part in (X, X[::-1]))
     assert one.fidelity.agreement == other.fidelity.agreement
     assert one.fidelity.logit_error == pytest.approx(other.fidelity.logit_error, rel=1e-9)
+
+
+def test_labels_that_were_numbered_anew_are_rejected() -> None:
+    """Of two classes loaded alone the labels are 0 and 1, whatever the network calls them."""
+    cell = nsd.zoo.load("tanh-digits-64")
+    with pytest.raises(InvalidInput, match=r"have all classes of the set.*only 3, 5.*classes="):
+        nsd.compile(cell, pixel_data("digits", classes=(3, 5)))

@@ -264,7 +264,15 @@ def compile(
 
 def _cell_rows(X: Any, y: Any, X_test: Any, y_test: Any) -> tuple[Any, Any, Any, Any]:
     """Take rows, labels and test rows out of a data set, which has its own."""
-    return (X.X, X.y, X.X_test, X.y_test) if isinstance(X, Dataset) else (X, y, X_test, y_test)
+    if not isinstance(X, Dataset):
+        return X, y, X_test, y_test
+    # Labels of chosen classes are numbered anew: they are not the logits of a network any more.
+    if X.provenance.options.get("classes"):
+        requirement = "have all classes of the set, in the order of the network's logits"
+        remedy = "Load it without classes=, or pass its arrays, with labels that are the logits."
+        got = f"only {', '.join(X.classes)}"
+        raise checks.refusal("X", "compile", requirement, got, remedy)
+    return X.X, X.y, X.X_test, X.y_test
 
 
 def load(
