@@ -14,8 +14,9 @@ the tangent kernel of a kinked φ), and a slow series is rejected where they int
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -122,26 +123,31 @@ def _squares(X: Tensor) -> Tensor:
     return (X * X).sum(dim=1)
 
 
-class _Law(Protocol):
+class _Law(ABC):
     """An activation under Gaussian pairs; scales have shape (n,) and (m,), the rest (n, m)."""
 
+    @abstractmethod
     def square(self, scale: Tensor) -> Tensor:
         """E φ²(τξ)."""
 
+    @abstractmethod
     def slope_square(self, scale: Tensor) -> Tensor:
         """E φ′(τξ)²."""
 
+    @abstractmethod
     def pairs(self, scale1: Tensor, scale2: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
         """E[φ(u)φ(v)] and E[φ′(u)φ′(v)]."""
 
+    @abstractmethod
     def left_out(self, scale: Tensor) -> Tensor:
         """Share of √(E φ²) and √(E φ′²) that the series leaves out at ρ = 1, the larger one."""
 
+    @abstractmethod
     def falls(self, rho: Tensor) -> Tensor:
         """Return the factor of what is left out at another ρ."""
 
 
-class _Hinge:
+class _Hinge(_Law):
     """φ(x) = right·x for x > 0, left·x for x < 0, less a constant: the arc-cosine kernels.
 
     Source: Cho and Saul, Kernel methods for deep learning (2009).
@@ -179,7 +185,7 @@ class _Hinge:
         return rho
 
 
-class _Series:
+class _Series(_Law):
     """A smooth φ by its Hermite coefficients a_k(τ) = E[φ(τξ)h_k(ξ)], from the trapezoidal rule."""
 
     def __init__(self, activation: Activation, like: Tensor, nodes: int, terms: int) -> None:
