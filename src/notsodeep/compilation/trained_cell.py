@@ -39,7 +39,7 @@ from notsodeep.trained.explicit_layers import (
     preimages_of,
 )
 from notsodeep.trained.fidelity import Fidelity, fidelity_of
-from notsodeep.trained.front import measure_front
+from notsodeep.trained.front import BATCH, fastest_solver, measure_front
 from notsodeep.trained.hybrid import HybridEquilibrium, first_check
 from notsodeep.trained.margin import Margin, margin_of
 from notsodeep.trained.network import ExplicitLayers
@@ -274,9 +274,10 @@ class _Job:
                 module(torch.as_tensor(self.test))
                 assert module.last_record is not None
                 hybrids[name], records[key] = module, module.last_record.to_dict()
+        timed = torch.as_tensor(self.cell.drive(self.test[:BATCH]))
         front = measure_front(
             self.cell,
-            self.splitting,
+            fastest_solver(self.cell, self.choice, self.margin.beta, timed),
             self.chain,
             self.readouts,
             self.fidelities,

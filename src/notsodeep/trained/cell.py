@@ -301,11 +301,15 @@ class AffineCell(EquilibriumCell):
         InvalidInput
             X is no finite matrix with the cell's number of features.
         """
+        return np.asarray(self.scaled(X) @ self.injection.T + self.bias)
+
+    def scaled(self, X: ArrayLike) -> FloatArray:
+        """Return (x − shift)/scale, shape (n, p); the errors are those of `drive`."""
         rows = checks.samples(_plain(X), "X", "EquilibriumCell.drive")
         if rows.shape[1] != self.inputs:
             requirement = f"have {self.inputs} features, as U has columns"
             raise checks.refusal("X", "EquilibriumCell.drive", requirement, f"shape {rows.shape}")
-        return np.asarray(((rows - self.shift) / self.scale) @ self.injection.T + self.bias)
+        return np.asarray((rows - self.shift) / self.scale)
 
     def step(self, z: FloatArray, drive: NDArray[Any]) -> FloatArray:
         """Return φ(W z + h)."""
