@@ -122,8 +122,8 @@ class Front(Plotted):
             else f"; no solver cut off within {max(TRUNCATIONS)} steps agrees as often"
         )
         return (
-            f"Against {own.name}, with an agreement of {own.agreement:.2%}, the DEQ by {self.solver} "
-            f"takes {shown} of the time{rest}."
+            f"Against {own.name}, with an agreement of {own.agreement:.2%}, the DEQ by "
+            f"{self.solver} takes {shown} of the time{rest}."
         )
 
     def __str__(self) -> str:
