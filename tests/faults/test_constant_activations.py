@@ -13,7 +13,7 @@ import torch
 import notsodeep as nsd
 from notsodeep import activations, estimators
 from notsodeep.activations import Activation
-from notsodeep.activations.centred import centred_by
+from notsodeep.activations.transformed import centred_by
 from notsodeep.compilation.settings import CompileSettings
 from notsodeep.errors import ConstantActivation, InvalidInput
 from public_calls import BASE

@@ -1,8 +1,16 @@
 """Activation functions, their Gaussian moments and pair expectations."""
 
 from notsodeep.activations.activation import Activation
-from notsodeep.activations.catalogue import as_activation, from_dict, named, names
-from notsodeep.activations.centred import Centred, centre
+from notsodeep.activations.catalogue import (
+    Elementary,
+    Elu,
+    Wave,
+    as_activation,
+    elu,
+    from_dict,
+    named,
+    names,
+)
 from notsodeep.activations.custom import Formula, Function, from_formula, from_function
 from notsodeep.activations.gaussian_pairs import PairExpectations, pair_expectations
 from notsodeep.activations.moments import Moments
@@ -13,9 +21,7 @@ from notsodeep.activations.piecewise_linear import (
     piecewise_linear,
 )
 from notsodeep.activations.polynomial import HermiteSeries, Polynomial, hermite, polynomial
-from notsodeep.activations.scaled import Scaled, scaled
-from notsodeep.activations.smooth import Elementary, Elu, Wave, elu
-from notsodeep.activations.with_skip import WithSkip, with_skip
+from notsodeep.activations.transformed import Centred, Scaled, WithSkip, centre, scaled, with_skip
 
 __all__ = [
     "Activation",

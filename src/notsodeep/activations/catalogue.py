@@ -1,19 +1,217 @@
-"""The activations known by name, and their JSON form."""
+"""The activations known by name: elementary functions, all names, and their JSON form."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+from scipy.special import erf, expit, gammaln, ndtr
+
 from notsodeep import checks
-from notsodeep.activations import piecewise_linear, polynomial, smooth
-from notsodeep.activations.activation import Activation
-from notsodeep.activations.centred import centred_by
+from notsodeep.activations import closed_forms, piecewise_linear, polynomial
+from notsodeep.activations.activation import Activation, Parity, frozen_parameters
 from notsodeep.activations.custom import from_formula
-from notsodeep.activations.scaled import scaled
-from notsodeep.activations.with_skip import with_skip
+from notsodeep.activations.transformed import centred_by, scaled, with_skip
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import InvalidInput
+
+_TWO_OVER_ROOT_PI = 2.0 / math.sqrt(math.pi)
+
+
+def _gaussian(x: FloatArray) -> FloatArray:
+    density: FloatArray = np.exp(-0.5 * x**2) / math.sqrt(2.0 * math.pi)
+    return density
+
+
+def _swish_slope(x: FloatArray) -> FloatArray:
+    s = expit(x)
+    slope: FloatArray = s * (1.0 + x * expit(-x))
+    return slope
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What is known of an elementary function without parameters."""
+
+    value: Callable[[FloatArray], FloatArray]
+    derivative: Callable[[FloatArray], FloatArray]
+    lipschitz: float
+    parity: Parity | None = None
+    pairs: Callable[..., closed_forms.Pairs] | None = None
+
+
+ELEMENTARY: dict[str, _Facts] = {
+    "tanh": _Facts(np.tanh, lambda x: 1.0 / np.cosh(np.clip(x, -350.0, 350.0)) ** 2, 1.0, "odd"),
+    "erf": _Facts(
+        erf,
+        lambda x: _TWO_OVER_ROOT_PI * np.exp(-(x**2)),
+        _TWO_OVER_ROOT_PI,
+        "odd",
+        closed_forms.erf_pairs,
+    ),
+    "arctan": _Facts(np.arctan, lambda x: 1.0 / (1.0 + x**2), 1.0, "odd"),
+    # Largest slope where x·tanh(x/2) = 2, at x = 2.39936.
+    "swish": _Facts(lambda x: x * expit(x), _swish_slope, 1.0998393194149106),
+    # x Φ(x); largest slope Φ(√2) + √2 ϕ(√2), where ϕ(x)(2 − x²) vanishes.
+    "gelu": _Facts(
+        lambda x: x * ndtr(x),
+        lambda x: ndtr(x) + x * _gaussian(x),
+        float(ndtr(math.sqrt(2.0)) + math.exp(-1.0) / math.sqrt(math.pi)),
+    ),
+    "softplus": _Facts(lambda x: np.logaddexp(0.0, x), expit, 1.0),
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Elementary(Activation):
+    """One of the smooth functions without parameters in `ELEMENTARY`.
+
+    Examples
+    --------
+    >>> from notsodeep.activations import named
+    >>> gelu = named("gelu")
+    >>> gelu, round(gelu.lipschitz, 6)
+    (<activation gelu>, 1.128904)
+    """
+
+    def value(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ(x)."""
+        return ELEMENTARY[self.name].value(x)
+
+    def derivative(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ′(x)."""
+        return ELEMENTARY[self.name].derivative(x)
+
+    def closed_form_pairs(
+        self, scale1: FloatArray, scale2: FloatArray, rho: FloatArray, rest: FloatArray
+    ) -> closed_forms.Pairs | None:
+        """Return the closed form for erf, None for the others."""
+        pairs = ELEMENTARY[self.name].pairs
+        return None if pairs is None else pairs(scale1, scale2, rho, rest)
+
+
+def elementary(name: str) -> Elementary:
+    """Return the elementary activation of that name."""
+    facts = ELEMENTARY[name]
+    return Elementary(
+        name=name,
+        parameters=(),
+        kinks=(),
+        parity=facts.parity,
+        lipschitz=facts.lipschitz,
+        homogeneous=False,
+        detected=False,
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class Wave(Activation):
+    """sin x, or cos x: everything about them has a closed form, at every scale.
+
+    From E[exp(iτξ) h_k(ξ)] = (iτ)^k exp(−τ²/2)/√k!.
+
+    Examples
+    --------
+    >>> from notsodeep.activations import named
+    >>> round(named("cos").moments(1.0).mean, 6)  # exp(−1/2)
+    0.606531
+    """
+
+    def value(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ(x)."""
+        return np.sin(x) if self.name == "sin" else np.cos(x)
+
+    def derivative(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ′(x)."""
+        return np.cos(x) if self.name == "sin" else -np.sin(x)
+
+    def closed_form_moments(self, scales: FloatArray) -> FloatArray:
+        """Return exp(−τ²/2) and exp(−2τ²) combined."""
+        single, double = np.exp(-0.5 * scales**2), np.exp(-2.0 * scales**2)
+        nothing = np.zeros_like(scales)
+        # E sin² and E cos²; the first without cancellation at small scales.
+        odd, even = -0.5 * np.expm1(-2.0 * scales**2), 0.5 * (1.0 + double)
+        if self.name == "sin":
+            return np.stack([nothing, single, nothing, odd, even, 2.0 * double])
+        return np.stack([single, nothing, -single, even, odd, -2.0 * double])
+
+    def closed_form_pairs(
+        self, scale1: FloatArray, scale2: FloatArray, rho: FloatArray, rest: FloatArray
+    ) -> closed_forms.Pairs:
+        """Return exp(−(q₁+q₂)/2) times sinh or cosh of the covariance."""
+        pairs = closed_forms.sin_pairs if self.name == "sin" else closed_forms.cos_pairs
+        return pairs(scale1, scale2, rho, rest)
+
+    def _hermite_coefficients(self, scales: FloatArray, terms: int) -> FloatArray:
+        order = np.arange(terms)
+        # In logarithms: τ^k and k! overflow long before their quotient does.
+        sizes = np.exp(
+            order * np.log(scales)[:, None]
+            - 0.5 * scales[:, None] ** 2
+            - 0.5 * gammaln(order + 1.0)
+        )
+        sines, cosines = np.array([0.0, 1.0, 0.0, -1.0]), np.array([1.0, 0.0, -1.0, 0.0])
+        signs = (sines if self.name == "sin" else cosines)[order % 4]
+        return np.asarray(sizes * signs)
+
+
+def wave(name: str) -> Wave:
+    """Return sin or cos."""
+    return Wave(
+        name=name,
+        parameters=(),
+        kinks=(),
+        parity="odd" if name == "sin" else "even",
+        lipschitz=1.0,
+        homogeneous=False,
+        detected=False,
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class Elu(Activation):
+    """Linear for x > 0, alpha·(exp(x) − 1) for x ≤ 0; at alpha = 1 only φ″ jumps.
+
+    Examples
+    --------
+    >>> elu(1.5).lipschitz, elu(1.5).kinks
+    (1.5, (0.0,))
+    """
+
+    alpha: float
+
+    def value(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ(x)."""
+        return np.where(x > 0.0, x, self.alpha * np.expm1(np.minimum(x, 0.0)))
+
+    def derivative(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ′(x)."""
+        return np.where(x > 0.0, 1.0, self.alpha * np.exp(np.minimum(x, 0.0)))
+
+
+def elu(alpha: float = 1.0) -> Elu:
+    """X for x > 0, alpha·(exp(x) − 1) for x ≤ 0.
+
+    Examples
+    --------
+    >>> elu(2.0)([-1.0, 1.0]).round(6)
+    array([-1.264241,  1.      ])
+    """
+    a = checks.finite_number(alpha, "alpha", "elu")
+    return Elu(
+        name="elu",
+        parameters=frozen_parameters({"alpha": a}),
+        kinks=(0.0,),
+        parity=None,
+        lipschitz=max(1.0, abs(a)),
+        homogeneous=False,
+        detected=False,
+        alpha=a,
+    )
 
 
 def _centred(activation: Mapping[str, Any], scale: float, constant: float) -> Activation:
@@ -30,7 +228,7 @@ def _with_skip(activation: Mapping[str, Any], alpha: float) -> Activation:
 
 _NAMED: dict[str, Callable[..., Activation]] = {
     "abs": piecewise_linear.absolute,
-    "elu": smooth.elu,
+    "elu": elu,
     "hard_tanh": piecewise_linear.hard_tanh,
     "hermite": polynomial.hermite,
     "identity": piecewise_linear.identity,
@@ -39,9 +237,9 @@ _NAMED: dict[str, Callable[..., Activation]] = {
     "piecewise_linear": piecewise_linear.piecewise_linear,
     "polynomial": polynomial.polynomial,
     "relu": piecewise_linear.relu,
-    "cos": partial(smooth.wave, "cos"),
-    "sin": partial(smooth.wave, "sin"),
-    **{name: partial(smooth.elementary, name) for name in smooth.ELEMENTARY},
+    "cos": partial(wave, "cos"),
+    "sin": partial(wave, "sin"),
+    **{name: partial(elementary, name) for name in ELEMENTARY},
 }
 # Names that others use; the activations themselves go by one name.
 _ALIASES = {

@@ -30,7 +30,7 @@ from notsodeep.activations import (
 )
 from notsodeep.activations.closed_forms import HingeForm
 from notsodeep.activations.expressions import Expression, evaluate
-from notsodeep.activations.with_skip import WithSkip
+from notsodeep.activations.transformed import WithSkip
 from notsodeep.errors import NoTorchTwin
 
 TensorFunction = Callable[[Tensor], Tensor]

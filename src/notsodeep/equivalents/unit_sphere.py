@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from notsodeep import checks
 from notsodeep.activations import Activation
-from notsodeep.activations.dual_derivatives import DualDerivatives, dual_derivatives
+from notsodeep.activations.gaussian_pairs import DualDerivatives, dual_derivatives
 from notsodeep.arrays import FloatArray
 from notsodeep.equivalents.equivalent_matrix import Equivalent, SphereCoefficients
 from notsodeep.errors import InvalidInput, NotConverged
