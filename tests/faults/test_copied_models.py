@@ -17,11 +17,10 @@ import notsodeep as nsd
 from cases import CONTRACT, identifier
 from notsodeep import estimators
 from notsodeep.activations import Activation
+from notsodeep.networks.headed_network import HeadedNetwork, linear_classifier
 from notsodeep.networks.heads import (
     HEAD_KINDS,
-    HeadedNetwork,
     HeadKind,
-    linear_classifier,
     make_head,
 )
 

@@ -12,16 +12,14 @@ from torch import Tensor
 
 from notsodeep.collapse import head_gain, simplex_etf
 from notsodeep.errors import InvalidInput, NotConverged, NotConvergedWarning, UnknownName
+from notsodeep.head_names import HEAD_ACTIVATIONS, HEAD_KINDS
 from notsodeep.networks.backbones import Perceptron
+from notsodeep.networks.headed_network import FixedETF, HeadedNetwork, linear_classifier
 from notsodeep.networks.heads import (
-    HEAD_KINDS,
     BoundedHead,
     EquilibriumHead,
     ExplicitHead,
-    FixedETF,
-    HeadedNetwork,
     TruncatedHead,
-    linear_classifier,
     make_head,
 )
 from notsodeep.networks.training import train
@@ -53,18 +51,38 @@ def test_all_heads_have_as_many_parameters() -> None:
     counts = {kind: sum(p.numel() for p in head_of(kind).parameters()) for kind in HEAD_KINDS}
     assert set(counts.values()) == {D * D}
     starts = {kind: head_of(kind, dtype=torch.float64).matrix.detach() for kind in HEAD_KINDS}
+    identity = torch.eye(D, dtype=torch.float64)
+    orthogonal = 2.0 * starts["deq"]
+    torch.testing.assert_close(orthogonal @ orthogonal.T, identity, rtol=0, atol=1e-13)
+    expected = {
+        "explicit_matched": 2.0 * orthogonal,
+        "explicit_started": torch.linalg.inv(identity - 0.5 * orthogonal),
+        "explicit_inverse": identity - 0.5 * orthogonal,
+    }
     for kind, start in starts.items():
-        scale = 2.0 if kind == "explicit_matched" else 0.5
-        torch.testing.assert_close(start / scale, starts["deq"] / 0.5, rtol=1e-14, atol=1e-15)
-        identity = torch.eye(D, dtype=torch.float64)
-        torch.testing.assert_close(start @ start.T, scale**2 * identity, rtol=0, atol=1e-13)
+        wanted = expected.get(kind, 0.5 * orthogonal)
+        torch.testing.assert_close(start, wanted, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("activation", HEAD_ACTIVATIONS)
+def test_started_heads_are_the_deq_at_first(activation: Any) -> None:
+    """With the identity exactly; with φ in the linear part, so where it is applied once."""
+    heads = [
+        head_of(kind, dtype=torch.float64, activation=activation, solver="strict")
+        for kind in ("explicit_started", "explicit_inverse", "deq")
+    ]
+    for head in heads[:2]:
+        torch.testing.assert_close(head.operator(), heads[2].operator(), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(heads[0](rows()), heads[1](rows()), rtol=1e-11, atol=1e-11)
+    same = torch.allclose(heads[0](rows()), heads[2](rows()), rtol=1e-9, atol=1e-9)
+    assert same == (activation == "identity")
 
 
 @pytest.mark.parametrize("kind", HEAD_KINDS)
 def test_a_head_is_its_matrix(kind: Any) -> None:
     head = head_of(kind, dtype=torch.float64)
     expected = (rows() @ head.operator().T).detach()
-    tolerance = 2e-3 if kind == "deq" else 1e-12
+    tolerance = 2e-3 if kind in ("deq", "deq_monotone") else 1e-12
     torch.testing.assert_close(
         head(rows()), expected, rtol=0, atol=tolerance * float(expected.norm())
     )
@@ -80,8 +98,12 @@ def test_operators_by_hand() -> None:
         "residual": identity + A,
         "deq": torch.linalg.inv(identity - A),
         "deq_truncated": identity + A + A @ A,
+        "deq_monotone": torch.linalg.inv(identity - A),
         "explicit_matched": 4 * A,
+        "explicit_started": torch.linalg.inv(identity - A),
+        "explicit_inverse": torch.linalg.inv(identity - A),
     }
+    assert set(expected) == set(HEAD_KINDS)
     for kind, G in expected.items():
         operator = head_of(kind, dtype=torch.float64).operator()
         torch.testing.assert_close(operator, G, rtol=1e-12, atol=1e-13)
@@ -91,7 +113,7 @@ def test_operators_by_hand() -> None:
 @pytest.mark.parametrize("kind", HEAD_KINDS)
 def test_gain_bounds_are_those_of_the_layer_peeled_model(kind: Any, budget: float) -> None:
     bound = make_head(kind, D, budget, rng=0, truncated_steps=4).gain_bound
-    name = {"deq_truncated": "deq", "explicit_matched": "deq"}.get(kind, kind)
+    name = kind if kind in ("explicit", "residual") else "deq"
     steps = 4 if kind == "deq_truncated" else None
     assert bound == pytest.approx(head_gain(name, budget, steps), rel=1e-12)
 
@@ -99,8 +121,9 @@ def test_gain_bounds_are_those_of_the_layer_peeled_model(kind: Any, budget: floa
 @pytest.mark.parametrize("kind", HEAD_KINDS)
 def test_the_gain_bound_is_attained(kind: Any) -> None:
     head = head_of(kind, dtype=torch.float64)
+    scale = 1.0 - head.spectral_budget if kind == "explicit_inverse" else head.spectral_budget
     with torch.no_grad():
-        head.matrix.copy_(head.spectral_budget * torch.eye(D))
+        head.matrix.copy_(scale * torch.eye(D))
     assert head.gain() == pytest.approx(head.gain_bound, rel=1e-12)
 
 
@@ -122,12 +145,12 @@ def test_the_equilibrium_is_solved_to_its_tolerance(budget: float) -> None:
     torch.testing.assert_close(sharp(h).detach(), exact, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("activation", HEAD_ACTIVATIONS)
 @pytest.mark.parametrize("kind", HEAD_KINDS)
-def test_gradients(kind: Any) -> None:
-    if kind == "deq":  # finite differences need more than the three digits of the default
-        head: BoundedHead = EquilibriumHead(5, 0.5, 0, solver="fixed_point", dtype=torch.float64)
-    else:
-        head = make_head(kind, 5, 0.5, 0, dtype=torch.float64)
+def test_gradients(kind: Any, activation: Any) -> None:
+    # Finite differences need more than three digits of an equilibrium.
+    options: dict[str, Any] = {"activation": activation, "solver": "strict"}
+    head = make_head(kind, 5, 0.5, 0, dtype=torch.float64, **options)
     h = rows(3)[:, :5].clone().requires_grad_()
 
     def function(h: Tensor, matrix: Tensor) -> Tensor:
@@ -149,6 +172,65 @@ def test_truncation_tends_to_the_equilibrium() -> None:
     ratios = np.array(errors[1:3]) / errors[:2]
     np.testing.assert_allclose(ratios, 0.5, rtol=1e-9)  # A is 0.5 times an orthogonal matrix
     assert errors[3] < 1e-2 * errors[0]
+
+
+@pytest.mark.parametrize("activation", HEAD_ACTIVATIONS)
+@pytest.mark.parametrize("kind", HEAD_KINDS)
+def test_no_head_stretches_by_more_than_its_gain(kind: Any, activation: Any) -> None:
+    """After a wild step and `constrain`; the monotone matrix then has a norm far above ρ."""
+    head = head_of(kind, dtype=torch.float64, activation=activation, solver="strict")
+    rng = np.random.default_rng(7)
+    with torch.no_grad():
+        head.matrix.copy_(torch.from_numpy(0.4 * rng.normal(size=(D, D))))
+    head.constrain()
+    h = torch.from_numpy(rng.normal(size=(200, D)))
+    near = h + 1e-3 * torch.from_numpy(rng.normal(size=(200, D)))
+    with torch.no_grad():
+        stretch = (head(near) - head(h)).norm(dim=1) / (near - h).norm(dim=1)
+    assert 0.1 * head.gain_bound < float(stretch.max()) <= head.gain_bound * (1 + 1e-6)
+    if kind == "deq_monotone":
+        assert head.spectral_norm() > 1.5
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+@pytest.mark.parametrize("kind", ["deq", "deq_monotone"])
+def test_an_equilibrium_satisfies_its_equation(kind: Any, activation: Any) -> None:
+    phi = {"tanh": torch.tanh, "relu": torch.relu}[activation]
+    for solver, tolerance in (("paper", 2e-3), ("strict", 1e-11)):
+        head = head_of(kind, dtype=torch.float64, activation=activation, solver=solver)
+        z = head(rows()).detach()
+        gap = z - phi(z @ head.matrix.detach().T + rows())
+        assert float(gap.norm() / z.norm()) < tolerance
+
+
+def test_a_truncated_head_counts_its_steps() -> None:
+    head = TruncatedHead(D, 0.5, 0, steps=2, activation="relu", dtype=torch.float64)
+    expected = torch.relu(rows() + torch.relu(rows()) @ head.matrix.T)
+    torch.testing.assert_close(head(rows()), expected)
+
+
+def test_monotone_and_inverse_heads_go_to_the_nearest_matrix() -> None:
+    rng = np.random.default_rng(2)
+    wild = torch.from_numpy(rng.normal(size=(D, D)))
+    for kind in ("deq_monotone", "explicit_inverse"):
+        head = head_of(kind, dtype=torch.float64)
+        with torch.no_grad():
+            head.matrix.copy_(wild)
+        head.constrain()
+        nearest = head.matrix.detach().clone()
+        head.constrain()
+        torch.testing.assert_close(head.matrix.detach(), nearest, rtol=1e-12, atol=1e-12)
+        if kind == "deq_monotone":
+            symmetric = 0.5 * (nearest + nearest.T)
+            assert float(torch.linalg.eigvalsh(symmetric)[-1]) == pytest.approx(0.5)
+            # A convex set: the nearest point has no acute angle to any other.
+            for _ in range(20):
+                other = torch.from_numpy(rng.normal(size=(D, D)))
+                other = other - float(torch.linalg.eigvalsh(other + other.T)[-1]) * torch.eye(D)
+                assert float(((wild - nearest) * (other - nearest)).sum()) <= 1e-10
+        else:
+            before, after = torch.linalg.svdvals(wild), torch.linalg.svdvals(nearest)
+            torch.testing.assert_close(after, before.clamp(min=0.5))
 
 
 def test_constrain_is_the_nearest_point_of_the_ball() -> None:
@@ -178,7 +260,7 @@ def test_budgets_hold_after_every_step(kind: Any) -> None:
 
     def watched() -> None:
         constrain()
-        norms.append(net.head.spectral_norm())
+        norms.append(net.head.gain())
 
     net.head.constrain = watched
     settings = TrainingSettings(
@@ -186,9 +268,9 @@ def test_budgets_hold_after_every_step(kind: Any) -> None:
     )
     run = train(net, X, y, settings, progress=False)
     assert len(norms) == 16
-    assert max(norms) <= net.head.spectral_budget * (1 + 1e-5)
+    assert max(norms) <= net.head.gain_bound * (1 + 1e-5)
     assert run.history[-1].loss < run.history[0].loss
-    assert (run.history[0].forward is not None) == (kind == "deq")
+    assert (run.history[0].forward is not None) == (kind in ("deq", "deq_monotone"))
 
 
 def test_the_head_has_no_weight_decay() -> None:
@@ -270,6 +352,7 @@ def test_fixed_etf() -> None:
         (lambda: make_head("explicit", 0, 0.5, 0), "num_features of ExplicitHead"),
         (lambda: make_head("deq_truncated", 4, 0.5, 0, truncated_steps=0), "steps"),
         (lambda: make_head("explicit", 4, 0.5, 0, dtype=torch.float16), "float32 or torch.float64"),
+        (lambda: ExplicitHead(4, 0.5, 0, start="equilibrium"), "above 1 for start='equilibrium'"),
         (lambda: FixedETF(np.eye(3)), "rows of a simplex ETF"),
         (lambda: FixedETF(np.ones((1, 3))), "rows of a simplex ETF"),
         (lambda: FixedETF(simplex_etf(3, 4, rng=0), scale=-1.0), "scale of FixedETF"),
@@ -289,3 +372,7 @@ def test_refusals(make: Any, message: str) -> None:
 def test_unknown_heads_are_refused() -> None:
     with pytest.raises(UnknownName, match="explicit"):
         make_head("explicti", 4, 0.5, 0)
+    with pytest.raises(UnknownName, match="tanh"):
+        make_head("explicit", 4, 0.5, 0, activation="sin")
+    with pytest.raises(UnknownName, match="strict"):
+        make_head("deq", 4, 0.5, 0, solver="exact")

@@ -14,7 +14,7 @@ import torch
 
 from notsodeep.collapse import CollapseMetrics
 from notsodeep.errors import InvalidInput, UnknownName
-from notsodeep.networks.heads import HEAD_KINDS
+from notsodeep.head_names import HEAD_KINDS
 from notsodeep.networks.training import train
 from notsodeep.papers.collapse_findings import head_findings
 from notsodeep.papers.collapse_measurements import pass_through

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from notsodeep.networks.heads import HEAD_KINDS
+from notsodeep.head_names import FIVE_HEADS
 from notsodeep.papers.collapse_settings import CollapseSettings
 from notsodeep.papers.collapse_training import train_head
 
@@ -23,7 +23,7 @@ def _trained(imbalances: list[dict[str, Any]]) -> list[Record]:
         )
         for imbalance in imbalances
         for seed in range(2)
-        for head in HEAD_KINDS
+        for head in FIVE_HEADS
     ]
 
 

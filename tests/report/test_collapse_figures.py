@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from notsodeep.head_names import HEAD_LABELS
 from notsodeep.papers.collapse_kernels import EXPERIMENT as KERNELS
-from notsodeep.papers.head_comparison import HEAD_LABELS, by_settings, last_value
+from notsodeep.papers.collapse_phase import HEADS
+from notsodeep.papers.head_comparison import by_settings, last_value
 from notsodeep.papers.reproduction import reproduce
 from notsodeep.plotting.canvas import save_figure, svg_text
 from notsodeep.report.collapse_figures import head_style, kernel_figure, phase_figure
@@ -36,8 +38,8 @@ def test_phase_diagram(tmp_path: Path) -> None:
     text = svg_text(figure)
     for word in ("minority cosine", "threshold R*", "minority classifiers are zero", "imbalance R"):
         assert word in text
-    for label in HEAD_LABELS.values():
-        assert label in text
+    for head in HEADS:
+        assert HEAD_LABELS[head] in text
 
 
 def test_kernel_comparison() -> None:

@@ -17,8 +17,8 @@ from notsodeep.cli.options import (
     resumable,
     say,
 )
+from notsodeep.head_names import FIVE_HEADS, HEAD_ACTIVATIONS, HEAD_KINDS, HEAD_SOLVERS
 
-_HEADS = ("explicit", "residual", "deq_truncated", "deq", "explicit_matched")
 _COLUMNS = {
     "NC1": "nc1",
     "NC2": "nc2_features",
@@ -47,12 +47,20 @@ def collapse_command(
     ] = None,
     head: Annotated[
         list[str] | None,
-        typer.Option(help=f"{', '.join(_HEADS)}; may be repeated. All by default."),
+        typer.Option(
+            help=f"{', '.join(HEAD_KINDS)}; may be repeated. {len(FIVE_HEADS)} of them by default."
+        ),
     ] = None,
     spectral_budget: Annotated[
         float, typer.Option(help="Bound of the head's matrix, in (0, 1).")
     ] = 0.5,
     truncated_steps: Annotated[int, typer.Option(help="Steps of deq_truncated.")] = 3,
+    activation: Annotated[
+        str, typer.Option(help=f"φ of the heads: {', '.join(HEAD_ACTIVATIONS)}.")
+    ] = "identity",
+    solver: Annotated[
+        str, typer.Option(help=f"{' or '.join(HEAD_SOLVERS)}: residual 1e-3 or 1e-6 of a DEQ head.")
+    ] = "paper",
     backbone: Annotated[str, typer.Option(help="mlp, or resnet18 for 32 × 32 images.")] = "mlp",
     width: Annotated[
         int, typer.Option(help="Width of the mlp; channels at first of the resnet18 (8 on a CPU).")
@@ -73,8 +81,8 @@ def collapse_command(
 ) -> None:
     """Train networks that differ in their head alone, and measure their neural collapse.
 
-    The heads have as many parameters, and a matrix with the same bound on its spectral norm; only
-    explicit_matched may be as large as the DEQ's gain.  Stopped runs go on where they were.
+    The heads have as many parameters, and a matrix with the same bound on its spectral norm; those
+    that begin with explicit_ may be as large as the DEQ's gain.  Stopped runs resume.
 
     Example: notsodeep collapse --samples 400 --majority 5 --ratio 10 --epochs 5 --seeds 1
     """
@@ -82,9 +90,9 @@ def collapse_command(
     from notsodeep.papers.collapse_settings import CollapseSettings
     from notsodeep.papers.collapse_training import compare_heads
 
-    heads: Any = list(dict.fromkeys(head or _HEADS))
+    heads: Any = list(dict.fromkeys(head or FIVE_HEADS))
     for each in heads:
-        checks.known_name(each, _HEADS, "head")
+        checks.known_name(each, HEAD_KINDS, "head")
     settings = CollapseSettings(
         heads[0],
         data=data,
@@ -96,6 +104,8 @@ def collapse_command(
         width=width,
         spectral_budget=spectral_budget,
         truncated_steps=truncated_steps,
+        activation=activation,  # type: ignore[arg-type]
+        solver=solver,  # type: ignore[arg-type]
         classifier=classifier,  # type: ignore[arg-type]
         epochs=epochs,
         batch_size=batch_size,

@@ -1,16 +1,29 @@
-"""Trainable heads z = G h between a backbone and a classifier, each with one bounded matrix.
+"""Trainable heads z = φ(G h) between a backbone and a classifier, each with one bounded matrix.
 
-===========  =============================  ===========  =======================
-head         G                              constraint   gain sup ‖G‖₂
-===========  =============================  ===========  =======================
-explicit     M                              ‖M‖₂ ≤ s     s
-residual     I + M                          ‖M‖₂ ≤ s     1 + s
-equilibrium  (I − A)⁻¹, from z = A z + h    ‖A‖₂ ≤ ρ     1/(1 − ρ)
-truncated    I + A + … + A^{T−1}            ‖A‖₂ ≤ ρ     (1 − ρ^T)/(1 − ρ)
-===========  =============================  ===========  =======================
+===========  ==============================  ==================  =================
+head         z                               constraint          gain
+===========  ==============================  ==================  =================
+explicit     φ(M h)                          ‖M‖₂ ≤ s            s
+residual     φ(h + M h)                      ‖M‖₂ ≤ s            1 + s
+equilibrium  z = φ(A z + h), solved for      ‖A‖₂ ≤ ρ            1/(1 − ρ)
+monotone     z = φ(A z + h), solved for      (A + Aᵀ)/2 ≤ ρ I    1/(1 − ρ)
+truncated    T steps z ← φ(A z + h) from 0   ‖A‖₂ ≤ ρ            (1 − ρ^T)/(1 − ρ)
+inverse      φ(B⁻¹ h)                        ‖B⁻¹‖₂ ≤ 1/(1 − ρ)  1/(1 − ρ)
+===========  ==============================  ==================  =================
 
-All have d² parameters.  A step of an optimiser may leave the ball of matrices; `constrain` goes to
+φ is the identity, tanh or ReLU: 1-Lipschitz, φ(0) = 0, and the proximal operator of a convex
+function.  The gain is the largest Lipschitz constant of h ↦ z that the constraint allows; with the
+identity that is sup ‖G‖₂.  For the monotone head it follows from (I − A)z − h + ∂f(z) ∋ 0, φ =
+prox_f, being strongly monotone with constant 1 − ρ (Winston, Kolter, *Monotone operator equilibrium
+networks*, NeurIPS 2020).
+
+All have d² parameters.  A step of an optimiser may leave the set of matrices; `constrain` goes to
 the nearest point of it, so that training is projected gradient descent.
+
+Explicit, inverse and equilibrium heads of one gain make a ladder on which one thing changes at a
+time.  An explicit head may start as an orthogonal matrix times its budget, or at the DEQ's own
+start (I − ρQ)⁻¹.  The inverse head has the same maps as the explicit one, but gradients reach G =
+B⁻¹ as in a DEQ, dG = −G dB G.  The DEQ bounds A = I − B in place of G.
 """
 
 from __future__ import annotations
@@ -23,23 +36,33 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import skip_init
 
 from notsodeep import checks
 from notsodeep.activations import named
 from notsodeep.activations.torch_twins import torch_twin
 from notsodeep.arrays import FloatArray
+from notsodeep.head_names import (
+    HEAD_ACTIVATIONS,
+    HEAD_KINDS,
+    HEAD_SOLVERS,
+    HeadActivation,
+    HeadKind,
+    HeadSolver,
+)
 from notsodeep.networks import requirements
-from notsodeep.networks.backbones import Perceptron, ResNet18, draw_weights
 from notsodeep.networks.equilibrium_map import EquilibriumMap
-from notsodeep.networks.equilibrium_solvers import FixedPointIteration, Solver, as_solver
+from notsodeep.networks.equilibrium_solvers import (
+    Anderson,
+    FixedPointIteration,
+    Solver,
+    as_solver,
+)
 from notsodeep.networks.gradient_choices import Implicit
 from notsodeep.networks.implicit_layer import implicit_layer
 from notsodeep.networks.modules import PRECISIONS
 from notsodeep.networks.solve_records import FailureCount, ImplicitRecord, Report, report_for
 
-HeadKind = Literal["explicit", "residual", "deq", "deq_truncated", "explicit_matched"]
-HEAD_KINDS: tuple[HeadKind, ...] = get_args(HeadKind)
+Start = Literal["orthogonal", "equilibrium"]
 
 TOLERANCE, MOST_STEPS = 1e-3, 20  # of Sun, Shi, arXiv 2410.23391
 
@@ -55,9 +78,9 @@ def cut_singular_values(matrix: Tensor, budget: float) -> None:
 
 
 class BoundedHead(nn.Module, ABC):
-    """A linear map G of features that depends on one matrix of bounded spectral norm.
+    """A map of features that depends on one bounded matrix; see the top of this module.
 
-    The matrix starts as the spectral budget times an orthogonal matrix, the same one for every head
+    M or A starts as the spectral budget times an orthogonal matrix Q, the same one for every head
     with the same seed.
 
     Attributes
@@ -66,8 +89,10 @@ class BoundedHead(nn.Module, ABC):
         d.
     spectral_budget : float
         s or ρ.
+    activation : {"identity", "tanh", "relu"}
+        φ.
     matrix : Parameter of shape (d, d)
-        M or A.
+        M, A or B.
     """
 
     matrix: nn.Parameter
@@ -79,6 +104,7 @@ class BoundedHead(nn.Module, ABC):
         spectral_budget: float,
         rng: int | np.random.Generator,
         *,
+        activation: HeadActivation = "identity",
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
@@ -87,9 +113,13 @@ class BoundedHead(nn.Module, ABC):
         requirements.network_dtype(dtype, PRECISIONS, owner)
         self.num_features = checks.positive_integer(num_features, "num_features", owner)
         self.spectral_budget = checks.head_budget(self._budget_of, spectral_budget, owner)
+        self.activation = checks.known_name(activation, HEAD_ACTIVATIONS, f"activation of {owner}")
+        self._phi = torch_twin(named(self.activation))
         orthogonal = _orthogonal(self.num_features, checks.random_generator(rng, owner))
-        start = self.spectral_budget * orthogonal
-        self.matrix = nn.Parameter(torch.from_numpy(start).to(device, dtype))
+        self.matrix = nn.Parameter(torch.from_numpy(self._start(orthogonal)).to(device, dtype))
+
+    def _start(self, orthogonal: FloatArray) -> FloatArray:
+        return self.spectral_budget * orthogonal
 
     @property
     @abstractmethod
@@ -98,11 +128,11 @@ class BoundedHead(nn.Module, ABC):
 
     @abstractmethod
     def operator(self) -> Tensor:
-        """Return G, shape (d, d)."""
+        """Return G, shape (d, d): z = G h where φ is the identity, or its slope is one."""
 
     @abstractmethod
     def forward(self, h: Tensor) -> Tensor:
-        """Return z = G h for rows h, shape (n, d)."""
+        """Return z for rows h, shape (n, d)."""
 
     @torch.no_grad()
     def gain(self) -> float:
@@ -111,7 +141,7 @@ class BoundedHead(nn.Module, ABC):
 
     @torch.no_grad()
     def spectral_norm(self) -> float:
-        """‖M‖₂ or ‖A‖₂ of the matrix as it is now."""
+        """‖M‖₂, ‖A‖₂ or ‖B‖₂ of the matrix as it is now."""
         return float(torch.linalg.matrix_norm(self.matrix.double(), 2))
 
     @torch.no_grad()
@@ -121,13 +151,46 @@ class BoundedHead(nn.Module, ABC):
 
     def extra_repr(self) -> str:
         """Say what is inside, for `repr`."""
-        return f"num_features={self.num_features}, spectral_budget={self.spectral_budget:g}"
+        sizes = f"num_features={self.num_features}, spectral_budget={self.spectral_budget:g}"
+        return sizes if self.activation == "identity" else f"{sizes}, activation={self.activation}"
 
 
 class ExplicitHead(BoundedHead):
-    """z = M h, ‖M‖₂ ≤ s; see `BoundedHead`."""
+    """z = φ(M h), ‖M‖₂ ≤ s; see `BoundedHead`.
+
+    Parameters
+    ----------
+    num_features, spectral_budget, rng, activation, dtype, device
+        As for every head.
+    start : {"orthogonal", "equilibrium"}
+        M = s Q; or (I − ρQ)⁻¹ with 1/(1 − ρ) = s, where the DEQ of this gain starts: s > 1.
+    """
 
     _budget_of = "explicit"
+
+    def __init__(
+        self,
+        num_features: int,
+        spectral_budget: float,
+        rng: int | np.random.Generator,
+        *,
+        start: Start = "orthogonal",
+        **options: Any,
+    ) -> None:
+        self._start_of = checks.known_name(start, get_args(Start), "start of ExplicitHead")
+        super().__init__(num_features, spectral_budget, rng, **options)
+
+    def _start(self, orthogonal: FloatArray) -> FloatArray:
+        if self._start_of == "orthogonal":
+            return super()._start(orthogonal)
+        if self.spectral_budget <= 1.0:
+            remedy = "A DEQ has at least gain one. Use start='orthogonal'."
+            requirement = "be above 1 for start='equilibrium'"
+            raise checks.refusal(
+                "spectral_budget", "ExplicitHead", requirement, self.spectral_budget, remedy
+            )
+        rho = 1.0 - 1.0 / self.spectral_budget
+        return np.asarray(np.linalg.inv(np.eye(len(orthogonal)) - rho * orthogonal), np.float64)
 
     @property
     def gain_bound(self) -> float:
@@ -139,12 +202,44 @@ class ExplicitHead(BoundedHead):
         return self.matrix
 
     def forward(self, h: Tensor) -> Tensor:
-        """Return M h for every row."""
-        return nn.functional.linear(h, self.matrix)
+        """Return φ(M h) for every row."""
+        return self._phi(nn.functional.linear(h, self.matrix))
+
+
+class InverseHead(BoundedHead):
+    """z = φ(B⁻¹ h), ‖B⁻¹‖₂ ≤ 1/(1 − ρ), from B = I − ρQ on; see `BoundedHead`."""
+
+    _budget_of = "deq"
+
+    def _start(self, orthogonal: FloatArray) -> FloatArray:
+        return np.asarray(np.eye(len(orthogonal)) - super()._start(orthogonal))
+
+    @property
+    def gain_bound(self) -> float:
+        """Gain 1/(1 − ρ)."""
+        return 1.0 / (1.0 - self.spectral_budget)
+
+    def operator(self) -> Tensor:
+        """Return B⁻¹."""
+        inverse: Tensor = torch.linalg.inv(self.matrix)
+        return inverse
+
+    def forward(self, h: Tensor) -> Tensor:
+        """Return φ(B⁻¹ h) for every row."""
+        return self._phi(torch.linalg.solve(self.matrix.mT, h, left=False))
+
+    @torch.no_grad()
+    def constrain(self) -> None:
+        """Go to the nearest matrix with no singular value below 1 − ρ."""
+        if self.matrix.isfinite().all():
+            left, singular, right = torch.linalg.svd(self.matrix)
+            least = 1.0 - self.spectral_budget
+            if float(singular[-1]) < least:
+                self.matrix.copy_((left * singular.clamp(min=least)) @ right)
 
 
 class ResidualHead(BoundedHead):
-    """z = (I + M) h, ‖M‖₂ ≤ s; see `BoundedHead`."""
+    """z = φ(h + M h), ‖M‖₂ ≤ s; see `BoundedHead`."""
 
     _budget_of = "residual"
 
@@ -158,16 +253,18 @@ class ResidualHead(BoundedHead):
         return _identity(self.matrix) + self.matrix
 
     def forward(self, h: Tensor) -> Tensor:
-        """Return h + M h for every row."""
-        return h + nn.functional.linear(h, self.matrix)
+        """Return φ(h + M h) for every row."""
+        return self._phi(h + nn.functional.linear(h, self.matrix))
 
 
 class EquilibriumHead(BoundedHead):
-    """The DEQ head: z = A z + h is solved for, ‖A‖₂ ≤ ρ < 1; see `BoundedHead`.
+    """The DEQ head: z = φ(A z + h) is solved for, ‖A‖₂ ≤ ρ < 1; see `BoundedHead`.
+
+    The unknowns are the pre-activations p = A φ(p) + h.
 
     Parameters
     ----------
-    num_features, spectral_budget, rng, dtype, device
+    num_features, spectral_budget, rng, activation, dtype, device
         As for every head.
     solver : str, dict or Solver, optional
         Of the equilibrium and of its gradient.  By default plain iteration to a relative residual
@@ -194,14 +291,15 @@ class EquilibriumHead(BoundedHead):
         **options: Any,
     ) -> None:
         super().__init__(num_features, spectral_budget, rng, **options)
-        if solver is None:
-            rho = self.spectral_budget
-            needed = math.log(TOLERANCE / (1.0 + rho)) / math.log(rho) if rho > 0.0 else 1.0
-            solver = FixedPointIteration(TOLERANCE, max(MOST_STEPS, math.ceil(needed)))
-        self.solver = as_solver(solver)
+        self.solver = self._usual_solver() if solver is None else as_solver(solver)
         self.failures = FailureCount()
         self.last_record: ImplicitRecord | None = None
-        self._problem = EquilibriumMap(torch_twin(named("identity")), 1.0)
+        self._problem = EquilibriumMap(self._phi, 1.0)
+
+    def _usual_solver(self) -> Solver:
+        rho = self.spectral_budget
+        needed = math.log(TOLERANCE / (1.0 + rho)) / math.log(rho) if rho > 0.0 else 1.0
+        return FixedPointIteration(TOLERANCE, max(MOST_STEPS, math.ceil(needed)))
 
     @property
     def gain_bound(self) -> float:
@@ -215,7 +313,7 @@ class EquilibriumHead(BoundedHead):
 
     def forward(self, h: Tensor) -> Tensor:
         """Return the equilibrium z of every row."""
-        z, self.last_record = implicit_layer(
+        preactivations, self.last_record = implicit_layer(
             self._problem,
             (h, self.matrix),
             h,
@@ -224,7 +322,7 @@ class EquilibriumHead(BoundedHead):
             on_failure=self._report(),
             subject="the equilibrium of the head",
         )
-        return z
+        return self._phi(preactivations)
 
     def _report(self) -> Report:
         remedy = "Use more steps, or leave out solver for as many as the spectral budget may need."
@@ -235,15 +333,36 @@ class EquilibriumHead(BoundedHead):
         return f"{super().extra_repr()}, solver={self.solver}"
 
 
+class MonotoneHead(EquilibriumHead):
+    """The DEQ head with (A + Aᵀ)/2 ≤ ρ I in place of ‖A‖₂ ≤ ρ; see `EquilibriumHead`.
+
+    The equilibrium exists and is unique, but plain iteration need not find it: the usual solver is
+    Anderson's, to a relative residual of 1e-3 in at most 100 steps.
+    """
+
+    def _usual_solver(self) -> Solver:
+        return Anderson(TOLERANCE, 5 * MOST_STEPS)
+
+    @torch.no_grad()
+    def constrain(self) -> None:
+        """Go to the nearest matrix whose symmetric part has no eigenvalue above ρ."""
+        if not self.matrix.isfinite().all():
+            return  # as in `cut_singular_values`
+        values, vectors = torch.linalg.eigh(0.5 * (self.matrix + self.matrix.mT))
+        excess = (values - self.spectral_budget).clamp(min=0.0)
+        if float(excess[-1]) > 0.0:
+            self.matrix.sub_((vectors * excess) @ vectors.mT)
+
+
 class TruncatedHead(BoundedHead):
-    """T steps z ← A z + h from z = 0, differentiated as they are; see `BoundedHead`.
+    """T steps z ← φ(A z + h) from z = 0, differentiated as they are; see `BoundedHead`.
 
     Parameters
     ----------
-    num_features, spectral_budget, rng, dtype, device
+    num_features, spectral_budget, rng, activation, dtype, device
         As for every head.
     steps : int
-        T; one step is the identity.
+        T; one step is φ.
     """
 
     _budget_of = "deq"
@@ -275,9 +394,9 @@ class TruncatedHead(BoundedHead):
 
     def forward(self, h: Tensor) -> Tensor:
         """Return the last iterate for every row."""
-        z = h
+        z = self._phi(h)
         for _ in range(self.steps - 1):
-            z = h + nn.functional.linear(z, self.matrix)
+            z = self._phi(h + nn.functional.linear(z, self.matrix))
         return z
 
     def extra_repr(self) -> str:
@@ -291,7 +410,9 @@ def make_head(
     spectral_budget: float,
     rng: int | np.random.Generator,
     *,
+    activation: HeadActivation = "identity",
     truncated_steps: int = 3,
+    solver: HeadSolver = "paper",
     dtype: torch.dtype = torch.float32,
     device: torch.device | str = "cpu",
 ) -> BoundedHead:
@@ -299,39 +420,54 @@ def make_head(
 
     Parameters
     ----------
-    kind : {"explicit", "residual", "deq", "deq_truncated", "explicit_matched"}
-        The last is an explicit head with the gain of the DEQ: s = 1/(1 − ρ).
+    kind : str
+        One of `HEAD_KINDS`; those that begin with "explicit_" have the gain of the DEQ.
     num_features : int
         d.
     spectral_budget : float
         s = ρ, in (0, 1).
     rng : int or numpy.random.Generator
         Seed of the matrix.
+    activation : {"identity", "tanh", "relu"}
+        φ.
     truncated_steps : int
         T of "deq_truncated".
+    solver : {"paper", "strict"}
+        Of "deq" and "deq_monotone": to a relative residual of 1e-3; or to 1e-6 in float32 and
+        1e-12 in float64, in at most 300 steps.
     dtype, device
         Of the matrix.
 
     Examples
     --------
-    >>> [make_head(kind, 16, 0.5, rng=0).gain_bound for kind in HEAD_KINDS]
-    [0.5, 1.5, 2.0, 1.75, 2.0]
+    >>> {kind: make_head(kind, 16, 0.5, rng=0).gain_bound for kind in HEAD_KINDS[:4]}
+    {'explicit': 0.5, 'residual': 1.5, 'deq_truncated': 1.75, 'deq': 2.0}
+    >>> {make_head(kind, 16, 0.5, rng=0).gain_bound for kind in HEAD_KINDS[3:]}
+    {2.0}
     """
     checks.known_name(kind, HEAD_KINDS, "head")
-    options: dict[str, Any] = {"dtype": dtype, "device": device}
+    strict = checks.known_name(solver, HEAD_SOLVERS, "solver of a head") == "strict"
+    options: dict[str, Any] = {"activation": activation, "dtype": dtype, "device": device}
     match kind:
         case "explicit":
             return ExplicitHead(num_features, spectral_budget, rng, **options)
         case "residual":
             return ResidualHead(num_features, spectral_budget, rng, **options)
         case "deq":
+            options["solver"] = FixedPointIteration() if strict else None
             return EquilibriumHead(num_features, spectral_budget, rng, **options)
+        case "deq_monotone":
+            options["solver"] = Anderson() if strict else None
+            return MonotoneHead(num_features, spectral_budget, rng, **options)
         case "deq_truncated":
             options["steps"] = truncated_steps
             return TruncatedHead(num_features, spectral_budget, rng, **options)
-        case "explicit_matched":
-            rho = checks.head_budget("deq", spectral_budget, "make_head")
-            return ExplicitHead(num_features, 1.0 / (1.0 - rho), rng, **options)
+        case "explicit_inverse":
+            return InverseHead(num_features, spectral_budget, rng, **options)
+        case "explicit_matched" | "explicit_started":
+            gain = 1.0 / (1.0 - checks.head_budget("deq", spectral_budget, "make_head"))
+            options["start"] = "orthogonal" if kind == "explicit_matched" else "equilibrium"
+            return ExplicitHead(num_features, gain, rng, **options)
 
 
 def _orthogonal(size: int, generator: np.random.Generator) -> FloatArray:
@@ -342,144 +478,3 @@ def _orthogonal(size: int, generator: np.random.Generator) -> FloatArray:
 
 def _identity(like: Tensor) -> Tensor:
     return torch.eye(len(like), dtype=like.dtype, device=like.device)
-
-
-class FixedETF(nn.Module):
-    """Logits scale·(E z) with the K rows of E fixed.
-
-    Parameters
-    ----------
-    frame : array-like of shape (K, d)
-        A simplex ETF, as `notsodeep.collapse.geometries` draws them.
-    scale : float
-        Length of the rows of the classifier.
-    dtype, device
-        Of the frame; it follows ``module.to(…)`` as parameters do.
-
-    Attributes
-    ----------
-    weight : buffer of shape (K, d)
-        scale·E; part of the ``state_dict``, but no parameter.
-    bias : None
-    in_features, out_features : int
-        d and K.
-
-    Examples
-    --------
-    >>> from notsodeep.collapse import simplex_etf
-    >>> classifier = FixedETF(simplex_etf(4, 16, rng=0), scale=2.0)
-    >>> classifier(torch.ones(3, 16)).shape, len(list(classifier.parameters()))
-    (torch.Size([3, 4]), 0)
-    """
-
-    weight: Tensor
-    bias: None = None
-
-    def __init__(
-        self,
-        frame: object,
-        scale: float = 1.0,
-        *,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        super().__init__()
-        rows = _simplex_frame(frame, "FixedETF")
-        self.scale = checks.positive_number(scale, "scale", "FixedETF")
-        self.out_features, self.in_features = rows.shape
-        self.register_buffer("weight", torch.from_numpy(self.scale * rows).to(device, dtype))
-
-    def forward(self, z: Tensor) -> Tensor:
-        """Return the logits, shape (n, K)."""
-        return nn.functional.linear(z, self.weight)
-
-    def extra_repr(self) -> str:
-        """Say what is inside, for `repr`."""
-        sizes = f"in_features={self.in_features}, out_features={self.out_features}"
-        return f"{sizes}, scale={self.scale:g}"
-
-
-def _simplex_frame(frame: object, owner: str) -> FloatArray:
-    """Require the rows of a simplex ETF: unit vectors whose cosines are all −1/(K − 1)."""
-    rows = checks.samples(frame, "frame", owner)
-    K = len(rows)
-    gap = np.inf
-    if K > 1:
-        gap = float(np.abs(rows @ rows.T - (K * np.eye(K) - 1.0) / (K - 1.0)).max())
-    if not gap < 1e-6:
-        remedy = "notsodeep.collapse.geometries(K, d, rng) makes one."
-        got = f"a Gram matrix off by {gap:.2g}" if K > 1 else "one row"
-        raise checks.refusal("frame", owner, "have the rows of a simplex ETF", got, remedy)
-    return rows
-
-
-class HeadedNetwork(nn.Module):
-    """f(x) = W z + b with z = G h, h = backbone(x).
-
-    Parameters
-    ----------
-    backbone : Perceptron or ResNet18
-        Rows (n, p) to features h (n, d).
-    head : BoundedHead
-        h to z, both (n, d).
-    classifier : Linear or FixedETF
-        z to logits (n, K).
-
-    Attributes
-    ----------
-    bounded_names : tuple of str
-        The head's matrix: `train` takes it back into its ball after every step, which stands in
-        place of weight decay.
-    """
-
-    bounded_names = ("head.matrix",)
-
-    def __init__(
-        self,
-        backbone: Perceptron | ResNet18,
-        head: BoundedHead,
-        classifier: nn.Linear | FixedETF,
-    ) -> None:
-        super().__init__()
-        _fitting_widths(
-            backbone.num_features, head.num_features, classifier.in_features, "HeadedNetwork"
-        )
-        self.backbone = backbone
-        self.head = head
-        self.classifier = classifier
-
-    @property
-    def last_record(self) -> ImplicitRecord | None:
-        """The solves of the last pass; None if the head has no solver."""
-        record: ImplicitRecord | None = getattr(self.head, "last_record", None)
-        return record
-
-    def constrain(self) -> None:
-        """Take the head's matrix back into its norm budget."""
-        self.head.constrain()
-
-    def features(self, X: Tensor) -> Tensor:
-        """Return z, what the classifier is applied to, shape (n, d)."""
-        z: Tensor = self.head(self.backbone(X))
-        return z
-
-    def forward(self, X: Tensor) -> Tensor:
-        """Return the logits, shape (n, K)."""
-        logits: Tensor = self.classifier(self.features(X))
-        return logits
-
-
-def linear_classifier(
-    num_features: int, num_classes: int, rng: int | np.random.Generator
-) -> nn.Linear:
-    """Make a classifier W z without a bias, as in the layer-peeled model, with random rows."""
-    classifier: nn.Linear = skip_init(nn.Linear, num_features, num_classes, bias=False)  # type: ignore[no-untyped-call]
-    draw_weights(classifier, checks.random_generator(rng, "linear_classifier"))
-    return classifier
-
-
-def _fitting_widths(backbone: int, head: int, classifier: int, owner: str) -> None:
-    """Require that each part takes as many features as the part before it gives."""
-    if not backbone == head == classifier:
-        got = f"{backbone} of the backbone, {head} of the head, {classifier} of the classifier"
-        raise checks.refusal("num_features", owner, "be the same for all three parts", got)

@@ -6,7 +6,7 @@ from typing import Any
 
 from notsodeep.data.directories import data_directory
 from notsodeep.data.listing import listing
-from notsodeep.networks.heads import HEAD_KINDS
+from notsodeep.head_names import FIVE_HEADS
 from notsodeep.papers.collapse_findings import head_findings
 from notsodeep.papers.collapse_settings import CollapseSettings
 from notsodeep.papers.collapse_training import train_head
@@ -16,7 +16,8 @@ _SMOKE = {"data": "digits", "samples": 200, "test_samples": 100, "width": 24, "e
 _QUICK = {"data": "digits", "samples": 1000, "test_samples": 330, "width": 64, "epochs": 40}
 # The paper's rate, 1e-4, would need far more epochs.  With these a narrow ResNet fits 500 images of
 # each class (training accuracy above 0.99) in three minutes of one core.
-_IMAGES: dict[str, Any] = {
+IMAGES: dict[str, Any] = {
+    "data": "cifar10",
     "samples": 5000,
     "test_samples": 1000,
     "backbone": "resnet18",
@@ -41,15 +42,15 @@ def _cells(profile: Profile) -> list[Cell]:
         CollapseSettings(head, **place, seed=seed).to_dict()
         for place in places[profile]
         for seed in seeds
-        for head in HEAD_KINDS
+        for head in FIVE_HEADS
     ]
 
 
 def _image_sets() -> list[Cell]:
     """CIFAR-10; and, if it is on this machine, CIFAR-100, whose simplex needs 99 features."""
     here = {row.name for row in listing(data_directory()) if row.present}
-    larger = {"data": "cifar100", **_IMAGES, "samples": 10000, "width": 16}
-    return [{"data": "cifar10", **_IMAGES}, *([larger] if "cifar100" in here else [])]
+    larger = {**IMAGES, "data": "cifar100", "samples": 10000, "width": 16}
+    return [IMAGES, *([larger] if "cifar100" in here else [])]
 
 
 def train_cell(cell: Cell, seed: int) -> Record:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from notsodeep.head_names import HEAD_LABELS
 from notsodeep.papers.head_comparison import (
-    HEAD_LABELS,
     Measure,
     PairedDifference,
     by_settings,
@@ -17,7 +17,7 @@ from notsodeep.papers.head_comparison import (
 )
 from notsodeep.papers.reproduction import Finding, Record
 
-_RIVALS = ("explicit", "residual", "explicit_matched")
+_RIVALS = ("explicit", "residual", "explicit_matched", "explicit_started", "explicit_inverse")
 _VERDICTS = {"ahead": "DEQ ahead", "behind": "DEQ behind", "open": "no difference shown"}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from notsodeep.networks.heads import HEAD_KINDS
+from notsodeep.head_names import FIVE_HEADS
 from notsodeep.papers.collapse_balanced import train_cell
 from notsodeep.papers.collapse_findings import head_findings
 from notsodeep.papers.collapse_settings import CollapseSettings
@@ -69,7 +69,7 @@ def _with_heads(
         CollapseSettings(head, **place, num_majority=split, ratio=ratio, seed=seed).to_dict()
         for seed in seeds
         for split, ratio in imbalances
-        for head in HEAD_KINDS
+        for head in FIVE_HEADS
     ]
 
 

@@ -13,7 +13,7 @@ import torch
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.collapse import CollapseMetrics, CollapseReport
 from notsodeep.data import Dataset, draw_rows
-from notsodeep.networks.heads import HeadedNetwork
+from notsodeep.networks.headed_network import HeadedNetwork
 from notsodeep.papers.collapse_settings import CollapseSettings
 
 _ROWS = 512  # in one pass

@@ -9,7 +9,7 @@ import numpy as np
 from notsodeep.arrays import FloatArray
 from notsodeep.collapse import LayerPeeledOptimum, layer_peeled, minority_collapse_threshold
 from notsodeep.collapse.heads import head_operator
-from notsodeep.papers.head_comparison import HEAD_LABELS
+from notsodeep.head_names import HEAD_LABELS
 from notsodeep.papers.reproduction import Cell, Experiment, Finding, Profile, Record
 
 _BUDGET = 2.0  # √(E_W E_H)

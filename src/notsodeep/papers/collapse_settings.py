@@ -8,7 +8,14 @@ from typing import Any, Literal, get_args
 
 from notsodeep import checks
 from notsodeep.data import StepImbalance
-from notsodeep.networks.heads import HEAD_KINDS, HeadKind
+from notsodeep.head_names import (
+    HEAD_ACTIVATIONS,
+    HEAD_KINDS,
+    HEAD_SOLVERS,
+    HeadActivation,
+    HeadKind,
+    HeadSolver,
+)
 from notsodeep.networks.training_records import Schedule, TrainingSettings
 
 Backbone = Literal["mlp", "resnet18"]
@@ -21,8 +28,8 @@ class CollapseSettings:
 
     Parameters
     ----------
-    head : {"explicit", "residual", "deq", "deq_truncated", "explicit_matched"}
-        See `notsodeep.networks.heads`.
+    head : str
+        One of `notsodeep.head_names.HEAD_KINDS`; see `notsodeep.networks.heads`.
     data : str
         A data set, as `notsodeep.data.load` knows it.
     samples, test_samples : int, optional
@@ -36,6 +43,10 @@ class CollapseSettings:
         s = ρ in (0, 1).
     truncated_steps : int
         T of the truncated DEQ.
+    activation : {"identity", "tanh", "relu"}
+        φ of the head.
+    solver : {"paper", "strict"}
+        Of a DEQ head: to a relative residual of 1e-3, or of 1e-6.
     classifier : {"learned", "fixed_etf"}
         Linear without bias, as in the layer-peeled model; or a fixed frame.
     epochs, batch_size, learning_rate, weight_decay, schedule
@@ -56,6 +67,8 @@ class CollapseSettings:
     width: int = 64
     spectral_budget: float = 0.5
     truncated_steps: int = 3
+    activation: HeadActivation = "identity"
+    solver: HeadSolver = "paper"
     classifier: Classifier = "learned"
     epochs: int = 40
     batch_size: int = 64
@@ -68,6 +81,8 @@ class CollapseSettings:
     def __post_init__(self) -> None:
         owner = "CollapseSettings"
         checks.known_name(self.head, HEAD_KINDS, "head")
+        checks.known_name(self.activation, HEAD_ACTIVATIONS, "activation")
+        checks.known_name(self.solver, HEAD_SOLVERS, "solver")
         checks.known_name(self.backbone, get_args(Backbone), "backbone")
         checks.known_name(self.classifier, get_args(Classifier), "classifier")
         for name in ("width", "truncated_steps", "measure_every"):

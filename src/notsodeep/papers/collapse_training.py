@@ -14,7 +14,7 @@ not finite, is null.  K classes, d features z between head and classifier.
 ``num_features``
     d.
 ``gain_bound``
-    The gain that the head's budget allows: s, 1 + s, 1/(1 − ρ), (1 − ρ^T)/(1 − ρ).
+    The gain that the head's budget allows; see `notsodeep.networks.heads`.
 ``epochs``
     A list, in order, with one object for each measured epoch:
 
@@ -34,10 +34,10 @@ not finite, is null.  K classes, d features z between head and classifier.
         Mean cosine between minority classifiers, and between centred minority means; null for
         balanced classes.
     ``spectral_norm``, ``gain``
-        ‖M‖₂ or ‖A‖₂, and ‖G‖₂ of the realised head.
+        Of the head's matrix, and ‖G‖₂ of the realised head, without its activation.
     ``gain_on_means``
-        ‖G M_h‖_F/‖M_h‖_F for the centred class means M_h that enter the head: the gain that the
-        data see.
+        ‖M_z‖_F/‖M_h‖_F for the centred class means that leave and enter the head: the gain that
+        the data see.
     ``solver``
         Null for a head without one; else ``mean_steps``, ``most_steps``, ``largest_residual`` and
         ``failures`` of the forward solves in the epoch's training steps, and
@@ -73,8 +73,10 @@ from notsodeep.collapse import simplex_etf
 from notsodeep.data import Dataset, load
 from notsodeep.data.loading import file_digests
 from notsodeep.files.run_directory import RunDirectory
+from notsodeep.head_names import HeadKind
 from notsodeep.networks.backbones import Perceptron, ResNet18
-from notsodeep.networks.heads import FixedETF, HeadedNetwork, HeadKind, linear_classifier, make_head
+from notsodeep.networks.headed_network import FixedETF, HeadedNetwork, linear_classifier
+from notsodeep.networks.heads import make_head
 from notsodeep.networks.training import train
 from notsodeep.networks.training_records import EpochRecord
 from notsodeep.papers.collapse_measurements import HeadMeasurements
@@ -156,7 +158,9 @@ def collapse_network(settings: CollapseSettings, data: Dataset) -> HeadedNetwork
         d,
         settings.spectral_budget,
         parts[1],
+        activation=settings.activation,
         truncated_steps=settings.truncated_steps,
+        solver=settings.solver,
     )
     classifier: nn.Linear | FixedETF
     if settings.classifier == "fixed_etf":

@@ -9,17 +9,9 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-Record = dict[str, Any]
+from notsodeep.head_names import HEAD_LABELS
 
-HEAD_LABELS = {
-    "explicit": "explicit",
-    "plain": "plain",
-    "residual": "residual",
-    "deq_truncated": "truncated DEQ",
-    "deq": "DEQ",
-    "explicit_matched": "explicit, gain of the DEQ",
-}
-"""How heads are called in texts and pictures."""
+Record = dict[str, Any]
 
 
 @dataclass(frozen=True)

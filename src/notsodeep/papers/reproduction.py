@@ -83,6 +83,7 @@ _MODULES = {
     "collapse-kernels": "collapse_kernels",
     "collapse-balanced": "collapse_balanced",
     "collapse-imbalanced": "collapse_imbalanced",
+    "collapse-causes": "collapse_causes",
 }
 NAMES = tuple(_MODULES)
 

@@ -20,8 +20,8 @@ from matplotlib.ticker import (
 )
 
 from notsodeep import checks
+from notsodeep.head_names import HEAD_LABELS
 from notsodeep.papers.collapse_phase import HEADS, rows_of
-from notsodeep.papers.head_comparison import HEAD_LABELS
 from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, house_style, new_figure
 
 Record = dict[str, Any]
@@ -39,7 +39,10 @@ _STYLES: dict[str, dict[str, Any]] = {
     "residual": {"color": "#1b7f6b", "ls": (0, (5, 2))},
     "deq_truncated": {"color": "#6fa3dc", "ls": (0, (1, 1))},
     "deq": {"color": DEEP, "ls": "-", "lw": 3.0, "alpha": 0.6},
+    "deq_monotone": {"color": "#12305c", "ls": (0, (6, 1, 1, 1))},
     "explicit_matched": {"color": "#7a3b06", "ls": (0, (4, 3))},
+    "explicit_started": {"color": "#b8860b", "ls": (0, (2, 1))},
+    "explicit_inverse": {"color": "#8e2f6e", "ls": (0, (3, 1, 1, 1))},
 }
 
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from notsodeep.checks import refusal
+from notsodeep.head_names import HEAD_FORMS, HEAD_LABELS
 from notsodeep.papers.collapse_findings import setting_words
 from notsodeep.papers.head_comparison import (
-    HEAD_LABELS,
     Measure,
     PairedDifference,
     by_settings,
@@ -26,16 +27,11 @@ from notsodeep.report.page import inline_figure, write_page
 from notsodeep.report.trained_head_figures import SETTING_FIGURES, imbalanced_figure
 
 Record = dict[str, Any]
-_FORMULAS = {
-    "explicit": ("z = M h", "‖M‖ ≤ s"),
-    "residual": ("z = h + M h", "‖M‖ ≤ s"),
-    "deq": ("z = A z + h", "‖A‖ ≤ s"),
-    "deq_truncated": ("T steps of z ← A z + h", "‖A‖ ≤ s"),
-    "explicit_matched": ("z = M h", "‖M‖ ≤ 1/(1 − s)"),
-}
 _ROLES = {
     "explicit": "an explicit head of the same spectral budget",
     "explicit_matched": "an explicit head of the same gain",
+    "explicit_started": "an explicit head of the same gain and start",
+    "explicit_inverse": "an explicit head of the same gain, start and rate",
     "residual": "a residual head of the same spectral budget",
 }
 _COLOURS = {"ahead": "holds", "behind": "fails", "open": ""}
@@ -301,8 +297,11 @@ def _heads(records: list[Record]) -> list[dict[str, str]]:
     rows = []
     for head in heads_of(records):
         mine = [record for record in records if _head(record) == head]
-        formula, bound = _FORMULAS[head]
+        _, formula, bound = HEAD_FORMS[head]
         settings = mine[0]["settings"]
+        if settings["activation"] == "identity":
+            formula = re.sub(r"φ\((.*)\)", r"\1", formula)
+        formula = formula.replace("φ", settings["activation"])
         bound = bound.replace("≤ s", f"≤ {settings['spectral_budget']:g}")
         bound = bound.replace("1/(1 − s)", f"{1.0 / (1.0 - settings['spectral_budget']):g}")
         rows.append(

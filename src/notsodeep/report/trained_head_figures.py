@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from notsodeep.arrays import FloatArray
+from notsodeep.head_names import HEAD_LABELS
 from notsodeep.papers.head_comparison import (
-    HEAD_LABELS,
     by_settings,
     heads_of,
     values_by_seed,

@@ -149,7 +149,7 @@ def cell_of_module(
     if isinstance(module, EquilibriumHead):
         matrix = module.matrix
         return EquilibriumCell.from_weights(
-            matrix, np.eye(len(matrix)), activation="identity", **options
+            matrix, np.eye(len(matrix)), activation=module.activation, **options
         )
     found = _monotone(module) or _linear_layers(module)
     if not found:
