@@ -61,7 +61,7 @@ def test_small_pixels_are_warned_of() -> None:
 
 def test_a_long_run_is_announced(caplog: pytest.LogCaptureFixture) -> None:
     model = equilibrium(image_shape=(28, 28), pooling="average")
-    X = np.random.default_rng(0).normal(size=(200, 784))
+    X = np.random.default_rng(0).normal(size=(400, 784))
     plan = ConvolutionPlan(model, X, None, "feature")
     with caplog.at_level("WARNING", logger="notsodeep.kernels"):
         nsd.KernelOperator(model, X)

@@ -48,7 +48,7 @@ SERIES_BOUND = 1e-14
 _LENGTHS = (24, 48, 96, 192, 384)  # of the series; the first that does at ρ = 1, or the last
 _TOLERATED = 1e-9  # remainder of the longest series that is better than single pairs, hours long
 _LEVELS = 8  # classes of scales that have tables of terms of their own
-_SHORT = 48  # terms that most pairs of images can do with
+_SHORT = 48  # terms to begin with
 _COEFFICIENTS = 1 << 27  # bytes of Hermite coefficients that a tile may hold
 _FLOOR = 1e-8  # scales below this share of an image's largest count as that: no entry sees it
 _BEND = 0.05  # tables over scales are even in log(τ + this·min(1, largest scale))
@@ -285,7 +285,7 @@ class PixelLayer:
 
     @cached_property
     def lengths(self) -> tuple[int, ...]:
-        """Lengths of the series to try: a short one, and one for ρ = 1 if any length is."""
+        """Lengths of the series to try, up to one for ρ = 1 if any length is."""
         if self.kind == compiled.HINGE:
             return (1,)
         if self.degree is not None:
@@ -294,7 +294,11 @@ class PixelLayer:
         for terms in _LENGTHS:
             if self._terms_table(terms)[-1, compiled.BINS] > 0:
                 break
-        return (_SHORT, terms) if terms > _SHORT else (terms,)
+        return (*(each for each in _LENGTHS if _SHORT <= each < terms), terms)
+
+    def stored(self, attempt: int) -> int:
+        """Coefficients that a pixel has in an attempt: the even ones of odd functions are zero."""
+        return self.terms(attempt) // (2 if self.kind == compiled.ODD else 1)
 
     def terms(self, attempt: int) -> int:
         """Length of the series in an attempt; the last one is for all attempts after it."""
@@ -362,7 +366,7 @@ class PixelLayer:
         with self._preparing:
             if terms not in self._relative:
                 self._relative[terms] = self._stand_in(terms)
-            needed = 8 * self.scales.size * terms  # half of it if φ is odd
+            needed = 8 * self.scales.size * self.stored(attempt)
             if terms not in self._kept and needed <= checks.available_memory() // 8:
                 self._kept[terms] = self._evaluated(self.scales, terms)
         if terms in self._kept:
@@ -370,7 +374,9 @@ class PixelLayer:
         return self._evaluated(self.scales[rows], terms)
 
     def _evaluated(self, scales: FloatArray, terms: int) -> FloatArray:
-        return np.asarray(self._relative[terms](scales) * np.sqrt(self._unit(scales))[..., None])
+        values = self._relative[terms](scales)
+        values *= np.sqrt(self._unit(scales))[..., None]
+        return values
 
     def _stand_in(self, terms: int) -> ScaleFunction:
         def relative(tau: FloatArray) -> FloatArray:
@@ -647,7 +653,7 @@ class ConvolutionPlan:
     @property
     def _block_side(self) -> int:
         """Images on each side of a block, so that Hermite coefficients fit into their budget."""
-        terms = sum(layer.terms(self._first_attempt) for layer in self._layers)
+        terms = sum(layer.stored(self._first_attempt) for layer in self._layers)
         pixels = self.model.grid[0] * self.model.grid[1]
         most = _COEFFICIENTS // (16 * pixels * terms)
         return max(compiled.LANES, min(SIDE, most // compiled.LANES * compiled.LANES))
@@ -655,12 +661,13 @@ class ConvolutionPlan:
     @cached_property
     def _first_attempt(self) -> int:
         """Which length of the series to begin with, by some pairs: not by what came before."""
-        if all(len(layer.lengths) == 1 for layer in self._layers):
-            return 0
         n, m = self.shape
         rows, columns = slice(0, min(n, 4)), slice(max(0, m - 64), m)
-        block = _Block(self, rows, columns, 0)
-        return int(block.attempt(self._offsets[0], np.zeros(rows.stop, dtype=np.int64))[1].any())
+        first = np.zeros(rows.stop, dtype=np.int64)
+        for attempt in range(self.attempts - 1):
+            if not _Block(self, rows, columns, attempt).attempt(self._offsets[0], first)[1].any():
+                return attempt
+        return self.attempts - 1
 
     def _block(self, rows: slice, columns: slice) -> FloatArray:
         """Both kernels of some rows with some columns, all offsets."""
@@ -668,7 +675,8 @@ class ConvolutionPlan:
         prepared = _Block(self, rows, columns)
         count = rows.stop - rows.start
         own = np.arange(count) if symmetric else np.zeros(count, dtype=np.int64)
-        both = prepared.solve(self._offsets[0], own)
+        # Where ρ = 1 series are long, and the formula of the diagonal is better.
+        both = prepared.solve(self._offsets[0], own + 1 if symmetric else own)
         if symmetric:
             shares = self._offsets[0].shares
             diagonal = (kernel @ shares for kernel in self._own_pixels(rows))
@@ -683,9 +691,9 @@ class ConvolutionPlan:
         return both
 
     @property
-    def has_longer_series(self) -> bool:
-        """Whether there is more to try than the short series."""
-        return any(len(layer.lengths) > 1 for layer in self._layers)
+    def attempts(self) -> int:
+        """How many lengths of series there are to try."""
+        return max(len(layer.lengths) for layer in self._layers)
 
     def count_careful(self, pairs: int) -> None:
         """Count pairs that were done one by one."""
@@ -789,8 +797,9 @@ class _Block:
         right = (
             left if same else [layer.coefficients(self.columns, self._attempt) for layer in layers]
         )
-        self._left = np.ascontiguousarray(np.concatenate(left, axis=-1))
-        self._right = _columns_last(np.concatenate(right, axis=-1)[None], 0.0)[0]
+        self._left = left[0] if len(left) == 1 else np.concatenate(left, axis=-1)
+        joined = right[0] if len(right) == 1 else np.concatenate(right, axis=-1)
+        self._right = compiled.strips(joined)
         self._starts = np.cumsum([0, *(part.shape[-1] for part in left[:-1])])
         self._tables = np.stack([layer.table(self._attempt) for layer in layers])
         self._levels1, self._levels2 = self._make_levels(scales2)
@@ -815,8 +824,10 @@ class _Block:
     def solve(self, offset: Offset, first: IntArray) -> FloatArray:
         """Both kernels, shape (2, rows, columns), as far as one offset contributes to them."""
         both, marked = self.attempt(offset, first)
-        if marked.any() and self._attempt == 0 and self.plan.has_longer_series:
-            both, marked = _Block(self.plan, *self._place, 1).attempt(offset, first)
+        if marked.any() and self._attempt + 1 < self.plan.attempts:
+            longer = _Block(self.plan, *self._place, self._attempt + 1)
+            again = longer.solve(offset, np.where(marked > 0, first, self.shape[1]))
+            return np.where(np.isnan(both), again, both)
         if marked.any():
             self._finish(offset, first, both)
         return both

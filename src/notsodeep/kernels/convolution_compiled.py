@@ -25,6 +25,9 @@ from typing import Any
 
 import numba
 import numpy as np
+from llvmlite import ir
+from numba.core import cgutils, types
+from numba.extending import intrinsic
 
 SERIES, HINGE, ODD = 0, 1, 2
 """How Ψ is evaluated: Mehler's series, the arc-cosine form of a hinge at zero, or the series of an
@@ -70,65 +73,104 @@ _compile_maximum = numba.njit(
 
 
 @_compile_part
-def _average(out, given, slopes, scaled, rows, line, h, w, size, wrap, factor):
-    """Put factor·M(given) into `out`, or factor·M(slopes ∘ given) if `scaled`.
+def _row_sums(out, line, given, slopes, scaled, w, size, wrap):
+    """Sum a row of `given`, or slopes ∘ given, over horizontal windows; `line` has it with a halo.
 
-    M is the mean over a size × size window, in which pixels outside count as zero, or are those of
-    the opposite side if `wrap`.  First along rows, into `rows`, with `line` as a row and its halo.
+    Rows are slices of their own: from zero on, the compiler need not think of negative indices.
     """
     reach = size // 2
     width = w * LANES
-    for y in range(h):
-        here = y * width
-        halo = reach * LANES
-        if scaled:
-            for e in range(width):
-                line[halo + e] = slopes[here + e] * given[here + e]
+    middle = line[reach * LANES :]
+    if scaled:
+        for e in range(width):
+            middle[e] = slopes[e] * given[e]
+    else:
+        for e in range(width):
+            middle[e] = given[e]
+    for k in range(reach):
+        left, right = line[(reach - 1 - k) * LANES :], middle[width + k * LANES :]
+        if wrap:
+            from_left, from_right = middle[(w - 1 - k % w) * LANES :], middle[(k % w) * LANES :]
+            for t in range(LANES):
+                left[t] = from_left[t]
+                right[t] = from_right[t]
         else:
+            for t in range(LANES):
+                left[t] = 0.0
+                right[t] = 0.0
+    if size == 3:
+        second, third = line[LANES:], line[2 * LANES :]
+        for e in range(width):
+            out[e] = line[e] + second[e] + third[e]
+    else:
+        for e in range(width):
+            out[e] = line[e]
+        for k in range(1, size):
+            next_one = line[k * LANES :]
             for e in range(width):
-                line[halo + e] = given[here + e]
-        for k in range(reach):
-            left, right = (reach - 1 - k) * LANES, halo + width + k * LANES
-            if wrap:
-                from_left = halo + (w - 1 - k % w) * LANES
-                from_right = halo + (k % w) * LANES
-                for t in range(LANES):
-                    line[left + t] = line[from_left + t]
-                    line[right + t] = line[from_right + t]
-            else:
-                for t in range(LANES):
-                    line[left + t] = 0.0
-                    line[right + t] = 0.0
-        if size == 3:
-            for e in range(width):
-                rows[here + e] = line[e] + line[LANES + e] + line[2 * LANES + e]
-        else:
-            for e in range(width):
-                rows[here + e] = line[e]
-            for k in range(1, size):
-                for e in range(width):
-                    rows[here + e] += line[k * LANES + e]
+                out[e] += next_one[e]
+
+
+@_compile
+def _average(out, given, slopes, scaled, ring, line, h, w, size, wrap, factor,
+             source, before, omega, scale):  # fmt: skip
+    """Put factor·M(given) into `out`, or factor·M(slopes ∘ given) if `scaled`.
+
+    M is the mean over a size × size window, in which pixels outside count as zero, or are those of
+    the opposite side if `wrap`.  If omega > 0 it is a step of Chebyshev's semi-iteration instead,
+    x ← ω(scale·(source + factor·M(slopes ∘ x) − x) + x − before) + before, with x = given = out.
+
+    One pass: `ring` has the horizontal sums of as many rows as a window is high, and then those of
+    the first rows, which the last ones need again when the first are overwritten.
+    """
+    reach = size // 2
+    width = w * LANES
     factor = factor / (size * size)
-    for y in range(h):
-        here = y * width
-        if size == 3 and 0 < y < h - 1:
-            above, below = here - width, here + width
-            for e in range(width):
-                out[here + e] = factor * (rows[above + e] + rows[here + e] + rows[below + e])
+    for k in range(2 * reach + min(reach, h)):
+        # Rows −reach … reach − 1, and the first ones once more.
+        y = k - reach if k < 2 * reach else k - 2 * reach
+        slot = (y + size) % size if k < 2 * reach else size + y
+        row = ring[slot * width : (slot + 1) * width]
+        if wrap or 0 <= y < h:
+            here = y % h * width
+            _row_sums(row, line, given[here:], slopes[here:], scaled, w, size, wrap)
         else:
+            for e in range(width):
+                row[e] = 0.0
+    one, two, three = ring[:width], ring[width:], ring[2 * width :]
+    for y in range(h):
+        slot = (y + reach) % size
+        row = ring[slot * width : (slot + 1) * width]
+        if y + reach < h:
+            ahead = (y + reach) * width
+            _row_sums(row, line, given[ahead:], slopes[ahead:], scaled, w, size, wrap)
+        else:
+            first = ring[(size + (y + reach) % h) * width :]
+            for e in range(width):
+                row[e] = first[e] if wrap else 0.0
+        here = y * width
+        here_out, here_source, here_before = out[here:], source[here:], before[here:]
+        if size != 3:
             for e in range(width):
                 line[e] = 0.0
-            for k in range(-reach, reach + 1):
-                if wrap or 0 <= y + k < h:
-                    there = ((y + k) % h) * width
-                    for e in range(width):
-                        line[e] += rows[there + e]
+            for k in range(size):
+                row = ring[k * width :]
+                for e in range(width):
+                    line[e] += row[e]
+        if omega > 0.0:
             for e in range(width):
-                out[here + e] = factor * line[e]
+                mean = factor * (one[e] + two[e] + three[e] if size == 3 else line[e])
+                now, last = here_out[e], here_before[e]
+                here_before[e] = now
+                here_out[e] = omega * (scale * (mean + here_source[e] - now) + now - last) + last
+        else:
+            for e in range(width):
+                mean = factor * (one[e] + two[e] + three[e] if size == 3 else line[e])
+                here_out[e] = mean
 
 
 @_compile_part
-def _hinge(V, gap, inverse, psi, slopes, n, both, cross):
+def _hinge(V, gap, inverse, total, psi, slopes, n, both, cross):
     """Ψ and D of right·x₊ − left·(−x)₊, both = right² + left², cross = 2·right·left.
 
     With θ the angle of the pair, sin²(θ/2) = (V − (τ₁ − τ₂)²)/(4τ₁τ₂):
@@ -154,7 +196,8 @@ def _hinge(V, gap, inverse, psi, slopes, n, both, cross):
         angle = root * (even + y * odd)
         angle = math.pi - angle if obtuse else angle
         sine = 2.0 * root * math.sqrt(1.0 - g)
-        psi[e] = 0.5 * both * V[e] - 0.25 * bend * (sine - angle * cosine) / inverse[e]
+        product = 0.5 * (total[e] - gap[e])  # τ₁τ₂
+        psi[e] = 0.5 * both * V[e] - bend * product * (sine - angle * cosine)
         slopes[e] = 0.5 * (both - bend * angle)
 
 
@@ -164,66 +207,92 @@ def _terms_for(largest, table):
     return table[min(int(largest * BINS) + 1, BINS)] if largest < 1.0 else table[BINS]
 
 
+@intrinsic
+def _horner(_, psi, slopes, x, here, left, left_at, right, right_at, terms):
+    """Put Σ_k a_k b_k x^k of a pixel's pairs and its derivative into psi[here:] and slopes[here:].
+
+    a_k = left[left_at + k] is a number, b_k = right[right_at + LANES·k:] and x[here:] are strips;
+    all arrays count as flat.  Vectors are spelt out: of a loop over so few lanes, whose arrays
+    might overlap, the compiler makes none.
+    """
+
+    def generate(context, builder, signature, arguments):
+        arrays = [
+            context.make_array(kind)(context, builder, value).data
+            if isinstance(kind, types.Array)
+            else value
+            for kind, value in zip(signature.args, arguments, strict=True)
+        ]
+        psi, slopes, x, here, left, left_at, right, right_at, terms = arrays
+        number, strip = ir.DoubleType(), ir.VectorType(ir.DoubleType(), LANES)
+        fast = ("contract",)
+
+        def flat(array, place):
+            start = builder.bitcast(array, number.as_pointer())
+            return builder.gep(start, [place])
+
+        def lanes(array, place):
+            return builder.bitcast(flat(array, place), strip.as_pointer())
+
+        point = builder.load(lanes(x, here), align=8)
+        value, slope = (cgutils.alloca_once(builder, strip) for _ in range(2))
+        for place in (value, slope):
+            builder.store(ir.Constant(strip, [0.0] * LANES), place)
+        one = ir.Constant(terms.type, 1)
+        with cgutils.for_range(builder, terms) as loop:
+            k = builder.sub(builder.sub(terms, one), loop.index)
+            a = builder.load(flat(left, builder.add(left_at, k)))
+            across = builder.add(right_at, builder.mul(k, ir.Constant(k.type, LANES)))
+            b = builder.load(lanes(right, across), align=8)
+            filled = ir.Constant(strip, ir.Undefined)
+            for t in range(LANES):
+                filled = builder.insert_element(filled, a, ir.Constant(ir.IntType(32), t))
+            before = builder.load(value)
+            turned = builder.fmul(builder.load(slope), point, flags=fast)
+            builder.store(builder.fadd(turned, before, flags=fast), slope)
+            turned = builder.fmul(before, point, flags=fast)
+            term = builder.fmul(filled, b, flags=fast)
+            builder.store(builder.fadd(turned, term, flags=fast), value)
+        builder.store(builder.load(value), lanes(psi, here), align=8)
+        builder.store(builder.load(slope), lanes(slopes, here), align=8)
+        return context.get_dummy_value()
+
+    return types.void(psi, slopes, x, here, left, left_at, right, right_at, terms), generate
+
+
 @_compile_part
-def _series(V, gap, inverse, psi, slopes, pixels, left, right, column, index1, index2,
-            squares1, squares2, start, tables, levels1, levels2, odd, lanes):  # fmt: skip
+def _series(V, gap, inverse, squares, psi, slopes, rho, x, n, left, right, index1, index2, start,
+            tables, levels1, levels2, odd, skip):  # fmt: skip
     """Ψ and D of any activation by Mehler's series; False if some pixel needs more terms.
 
+    The first `skip` lanes are not wanted, and may need more.
+
     E[φφ] = Σ_k a_k(τ₁) a_k(τ₂) ρ^k, by Horner's rule, and D from its derivative.  An odd function
-    has ρ Σ_j a_{2j+1}(τ₁) a_{2j+1}(τ₂) x^j, x = ρ²: half of the terms.  `lanes` has x or ρ, the
-    sum, its derivative and ρ in four strips.
+    has ρ Σ_j a_{2j+1}(τ₁) a_{2j+1}(τ₂) x^j, x = ρ²: half of the terms.
     """
+    for e in range(n):
+        r = 1.0 - 2.0 * (V[e] - gap[e]) * inverse[e]
+        r = 1.0 if r > 1.0 else r
+        r = -1.0 if r < -1.0 else r
+        rho[e] = r
+        x[e] = r * r if odd else r
     enough = True
-    for s in range(pixels):
-        here, one, two = s * LANES, index1[s], index2[s]
-        largest = 0.0
-        for t in range(LANES):
-            rho = 1.0 - 2.0 * (V[here + t] - gap[here + t]) * inverse[here + t]
-            rho = 1.0 if rho > 1.0 else rho
-            rho = -1.0 if rho < -1.0 else rho
-            lanes[t] = rho * rho if odd else rho
-            lanes[3 * LANES + t] = rho
-            lanes[LANES + t] = 0.0
-            lanes[2 * LANES + t] = 0.0
-            largest = max(largest, abs(rho))
-        level = max(levels1[one], levels2[two, column // LANES])
-        terms = _terms_for(largest, tables[level])
+    length = left.shape[1]
+    for s in range(n // LANES):
+        one, two = index1[s], index2[s]
+        low, high = _extremes(rho[s * LANES + skip :], LANES - skip)
+        level = max(levels1[one], levels2[two])
+        terms = _terms_for(max(high, -low), tables[level])
         if terms < 0:
             enough = False
             terms = tables[level, BINS + 1]
-        for k in range(start + terms - 1, start, -4):
-            a, b = left[one, k], left[one, k - 1]
-            c, d = left[one, k - 2], left[one, k - 3]
-            for t in range(LANES):
-                rho = lanes[t]
-                p0 = lanes[LANES + t]
-                d1 = lanes[2 * LANES + t] * rho + p0
-                p1 = p0 * rho + a * right[two, k, column + t]
-                d2 = d1 * rho + p1
-                p2 = p1 * rho + b * right[two, k - 1, column + t]
-                d3 = d2 * rho + p2
-                p3 = p2 * rho + c * right[two, k - 2, column + t]
-                lanes[2 * LANES + t] = d3 * rho + p3
-                lanes[LANES + t] = p3 * rho + d * right[two, k - 3, column + t]
-        if odd:
-            for t in range(LANES):
-                p = lanes[LANES + t]
-                lanes[LANES + t] = lanes[3 * LANES + t] * p
-                lanes[2 * LANES + t] = p + 2.0 * lanes[t] * lanes[2 * LANES + t]
-        for t in range(LANES):
-            both = squares1[one] + squares2[two, column + t]
-            psi[here + t] = both - 2.0 * lanes[LANES + t]
-            slopes[here + t] = 4.0 * inverse[here + t] * lanes[2 * LANES + t]
-    return enough
-
-
-@_compile_maximum
-def _largest(values, n):
-    """Largest |entry|."""
-    largest = 0.0
+        _horner(psi, slopes, x, s * LANES, left, one * length + start,
+                right, (two * length + start) * LANES, terms)  # fmt: skip
     for e in range(n):
-        largest = max(largest, abs(values[e]))
-    return largest
+        p, d = psi[e], slopes[e]
+        psi[e] = squares[e] - 2.0 * (rho[e] * p if odd else p)
+        slopes[e] = 4.0 * inverse[e] * (p + 2.0 * x[e] * d if odd else d)
+    return enough
 
 
 @_compile_maximum
@@ -246,7 +315,7 @@ def _sweeps(tolerance, rate):
 
 
 @_compile_part
-def _solve(x, before, image, given, slopes, rows, line, h, w, size, wrap, weight, tolerance):
+def _solve(x, before, given, slopes, ring, line, h, w, size, wrap, weight, tolerance):
     """Solve x = wM(D ∘ x) + given for one layer, from x = given; the answer is in `x`.
 
     M is symmetric, so for D ≥ 0 the operator wMD is similar to a symmetric one with eigenvalues in
@@ -272,47 +341,67 @@ def _solve(x, before, image, given, slopes, rows, line, h, w, size, wrap, weight
         rate = min(max(high, -low * weight), 0.999)
     omega = 1.0
     for k in range(_sweeps(tolerance, rate)):
-        _average(image, x, slopes, True, rows, line, h, w, size, wrap, weight)
-        if chebyshev:
-            if k == 1:
-                omega = 1.0 / (1.0 - 0.5 * sigma * sigma)
-            elif k > 1:
-                omega = 1.0 / (1.0 - 0.25 * sigma * sigma * omega)
-        for e in range(n):
-            now, last = x[e], before[e]
-            before[e] = now
-            x[e] = omega * (scale * (image[e] + given[e] - now) + now - last) + last
+        if k > 0:
+            omega = 1.0 / (1.0 - (0.5 if k == 1 else 0.25 * omega) * sigma * sigma)
+        _average(x, x, slopes, True, ring, line, h, w, size, wrap, weight,
+                 given, before, omega, scale)  # fmt: skip
 
 
 @_compile_part
-def _worst(values, limits, pixels):
-    """Largest of |value|/limit over all pixels and pairs, NaN if any is."""
-    worst = 0.0
+def _worst(values, limits, pixels, top):
+    """Largest of |value|/limit over all pixels and pairs, not finite if any is not."""
+    for t in range(2 * LANES):
+        top[t] = 0.0
     for s in range(pixels):
         for t in range(LANES):
-            ratio = abs(values[s * LANES + t]) * limits[t]
-            if not ratio <= worst:
-                worst = ratio
-    return worst
+            size = abs(values[s * LANES + t])
+            top[t] = size if size > top[t] else top[t]
+            top[LANES + t] += size  # what a comparison with NaN forgets is seen here
+    worst, sum_of_all = 0.0, 0.0
+    for t in range(LANES):
+        worst = max(worst, top[t] * limits[t])
+        sum_of_all += top[LANES + t]
+    return worst if sum_of_all < np.inf else np.inf
 
 
 @_compile_part
-def _worst_slope(values, limits, pixels, V, gap, inverse, kinds):
+def _worst_slope(values, limits, pixels, V, gap, inverse, kinds, top):
     """Like `_worst`, of what the values do to the slope of a hinge.
 
     An error e of V moves the angle by about e/√(τ₁τ₂ V), and so τ₁τ₂D by e/(2 sin(θ/2)).
     """
+    for t in range(LANES):
+        top[t] = 0.0
+    for layer in range(len(kinds)):
+        hinge = 1.0 if kinds[layer] == HINGE else 0.0
+        for s in range(pixels):
+            here = s * LANES
+            for t in range(LANES):
+                e = here + t
+                g = (V[layer, e] - gap[layer, e]) * inverse[layer, e]
+                g = g if g > 0.0 else 0.0
+                steep = 0.5 * hinge / math.sqrt(g + 1e-36)
+                size = abs(values[e]) * (steep if steep > 1.0 else 1.0)
+                top[t] = size if size > top[t] else top[t]
     worst = 0.0
-    for s in range(pixels):
-        for t in range(LANES):
-            e = s * LANES + t
-            g = 1.0
-            for layer in range(len(kinds)):
-                if kinds[layer] == HINGE:
-                    g = min(g, max((V[layer, e] - gap[layer, e]) * inverse[layer, e], 0.0))
-            ratio = abs(values[e]) * limits[t] * max(1.0, 0.5 / math.sqrt(g + 1e-36))
-            worst = ratio if ratio > worst else worst
+    for t in range(LANES):
+        worst = max(worst, top[t] * limits[t])
     return worst
+
+
+@_compile
+def strips(values):
+    """Put images (n, P, K) into strips, (n/LANES rounded up, P, K, LANES), filled up with zeros."""
+    n, pixels, terms = values.shape
+    result = np.zeros(((n + LANES - 1) // LANES, pixels, terms, LANES))
+    for strip in range(len(result)):
+        count = min(LANES, n - strip * LANES)
+        some = values[strip * LANES : strip * LANES + count]
+        for s in range(pixels):
+            for k in range(terms):
+                for t in range(count):
+                    result[strip, s, k, t] = some[t, s, k]
+    return result
 
 
 @_compile
@@ -351,7 +440,7 @@ def solve_pairs(
         Receive the mean over pixels, with the weights `shares`, of the last layer's kernels; NaN
         and a mark for pairs that need more terms of a series, or do not converge.
     first : (rows,)
-        The column at which the work on a row begins.
+        The first column of each row that is wanted.
     h, w, wrap
         The pixels where both images are: a torus, or a rectangle outside which all is zero.
     index1, index2 : (h·w,)
@@ -365,7 +454,7 @@ def solve_pairs(
         What V has from places that only one of the images has, with zeros beyond the border.
     scales1, squares1 : (L, rows, P); scales2, squares2 : (L, P, columns)
         √q and E φ² at every pixel.
-    left, right, starts : (rows, P, K), (P, K, columns), (L,)
+    left, right, starts : (rows, P, K), (strips, P, K, LANES), (L,)
         Hermite coefficients, and where those of a layer begin.
     tables, levels1, levels2 : (L, levels, BINS + 2), (L, rows, P), (L, P, strips)
         Terms needed at each |ρ| by scales of a level, the last entry being all there are; and the
@@ -380,15 +469,17 @@ def solve_pairs(
     for k in sizes:
         widest = max(widest, k)
     line = np.empty((w + widest) * LANES)
-    work = np.empty((7, n))
-    x, before, image, rows, residual, drive, chain = (
-        work[0], work[1], work[2], work[3], work[4], work[5], work[6],
+    ring = np.empty((widest + widest // 2) * w * LANES)
+    work = np.empty((6, n))
+    x, before, image, residual, drive, chain = (
+        work[0], work[1], work[2], work[3], work[4], work[5],
     )  # fmt: skip
     V, psi, slopes = np.empty((layers, n)), np.empty((layers, n)), np.empty((layers, n))
     source, gap = np.empty((layers, n)), np.empty((layers, n))
     inverse, total = np.empty((layers, n)), np.empty((layers, n))
-    lanes = np.empty(4 * LANES)
+    squares = np.empty((layers, n))
     limits = np.empty(LANES)
+    top = np.empty(2 * LANES)
     answer = np.empty((2, LANES))
     for r in range(rows_of_tile):
         bad = 0
@@ -408,8 +499,8 @@ def solve_pairs(
                                 step = a - x2[layer, two, c, column + t]
                                 drive[here + t] += step * step
                 if spread:
-                    _average(source[layer], drive, drive, False, rows, line, h, w, sizes[layer],
-                             wrap, injections[layer])  # fmt: skip
+                    _average(source[layer], drive, drive, False, ring, line, h, w, sizes[layer],
+                             wrap, injections[layer], drive, drive, 0.0, 0.0)  # fmt: skip
                 else:
                     for e in range(n):
                         source[layer, e] = injections[layer] * drive[e]
@@ -420,15 +511,17 @@ def solve_pairs(
                             source[layer, here + t] += a + extra2[layer, s, column + t]
                 for s in range(pixels):
                     one, two, here = index1[s], index2[s], s * LANES
-                    a = scales1[layer, r, one]
+                    a, square = scales1[layer, r, one], squares1[layer, r, one]
                     for t in range(LANES):
                         b = scales2[layer, two, column + t]
+                        squares[layer, here + t] = square + squares2[layer, two, column + t]
                         gap[layer, here + t] = (a - b) * (a - b)
                         inverse[layer, here + t] = 0.25 / (a * b)
                         total[layer, here + t] = a * a + b * b
                         limits[t] = max(limits[t], a * a + b * b)
+            skip = max(first[r] - column, 0)
             for t in range(LANES):
-                limits[t] = 1.0 / limits[t]
+                limits[t] = 1.0 / limits[t] if t >= skip else 0.0
             # --- a start: the equation of the first layer linearised where all pairs are
             # uncorrelated, or what one turn through the ring makes of that point ------------------
             closed = weights[0] > 0.0
@@ -446,29 +539,31 @@ def solve_pairs(
                             psi[0, e] = 0.5 * both[0] * V[0, e] - bend / inverse[0, e]
                             slopes[0, e] = flat
                     elif kinds[layer] == HINGE:
-                        _hinge(V[layer], gap[layer], inverse[layer], psi[layer], slopes[layer], n,
-                               both[layer], cross[layer])  # fmt: skip
+                        _hinge(V[layer], gap[layer], inverse[layer], total[layer], psi[layer],
+                               slopes[layer], n, both[layer], cross[layer])  # fmt: skip
                     else:
+                        strip = column // LANES
                         enough &= _series(
-                            V[layer], gap[layer], inverse[layer], psi[layer], slopes[layer],
-                            pixels, left[r], right, column, index1, index2, squares1[layer, r],
-                            squares2[layer], starts[layer], tables[layer], levels1[layer, r],
-                            levels2[layer], kinds[layer] == ODD, lanes,
+                            V[layer], gap[layer], inverse[layer], squares[layer], psi[layer],
+                            slopes[layer], image, chain, n, left[r], right[strip], index1, index2,
+                            starts[layer], tables[layer], levels1[layer, r],
+                            levels2[layer, :, strip], kinds[layer] == ODD, skip,
                         )  # fmt: skip
                     onto = (layer + 1) % layers
                     if onto > 0:
-                        _average(V[onto], psi[layer], psi[layer], False, rows, line, h, w,
-                                 sizes[onto], wrap, weights[onto])  # fmt: skip
+                        _average(V[onto], psi[layer], drive, False, ring, line, h, w,
+                                 sizes[onto], wrap, weights[onto],
+                                 drive, drive, 0.0, 0.0)  # fmt: skip
                         for e in range(n):
                             V[onto, e] += source[onto, e]
                 if not closed:
                     worst = 0.0
                     break
-                _average(residual, psi[last], psi[last], False, rows, line, h, w, sizes[0], wrap,
-                         weights[0])  # fmt: skip
+                _average(residual, psi[last], drive, False, ring, line, h, w, sizes[0], wrap,
+                         weights[0], drive, drive, 0.0, 0.0)  # fmt: skip
                 for e in range(n):
                     residual[e] += source[0, e] - V[0, e]
-                worst = _worst(residual, limits, pixels)
+                worst = _worst(residual, limits, pixels, top)
                 step += 1
                 if not worst < np.inf:
                     break
@@ -477,15 +572,15 @@ def solve_pairs(
                     # Where images are nearly equal more is asked of V, as far as rounding allows.
                     previous, fine = (
                         fine,
-                        _worst_slope(residual, limits, pixels, V, gap, inverse, kinds),
+                        _worst_slope(residual, limits, pixels, V, gap, inverse, kinds, top),
                     )
                     if fine <= RESIDUAL or fine > 0.25 * previous:
                         break
                 # --- Newton's step: the inner equation as well as the outer one deserves ----------
                 tolerance = max(1e-16, 0.1 * min(worst, 1e-2))
                 if layers == 1:
-                    _solve(x, before, image, residual, slopes[0], rows, line, h, w, sizes[0],
-                           wrap, weights[0], tolerance)  # fmt: skip
+                    _solve(x, before, residual, slopes[0], ring, line, h, w, sizes[0], wrap,
+                           weights[0], tolerance)  # fmt: skip
                 else:
                     for e in range(n):
                         x[e] = residual[e]
@@ -497,14 +592,15 @@ def solve_pairs(
                             chain[e] = x[e]
                         for layer in range(layers):
                             onto = (layer + 1) % layers
-                            _average(image, chain, slopes[layer], True, rows, line, h, w,
-                                     sizes[onto], wrap, weights[onto])  # fmt: skip
+                            _average(image, chain, slopes[layer], True, ring, line, h, w,
+                                     sizes[onto], wrap, weights[onto],
+                                     drive, drive, 0.0, 0.0)  # fmt: skip
                             for e in range(n):
                                 chain[e] = image[e]
                         for e in range(n):
                             x[e] = residual[e] + chain[e]
                             before[e] -= x[e]
-                        if _worst(before, limits, pixels) <= tolerance * worst:
+                        if _worst(before, limits, pixels, top) <= tolerance * worst:
                             break
                 for e in range(n):
                     V[0, e] += x[e]
@@ -513,7 +609,7 @@ def solve_pairs(
                 for e in range(n):
                     source[layer, e] = 0.5 * (total[layer, e] - V[layer, e])  # now G
             if layers == 1 and closed:
-                _solve(x, before, image, source[0], slopes[0], rows, line, h, w, sizes[0], wrap,
+                _solve(x, before, source[0], slopes[0], ring, line, h, w, sizes[0], wrap,
                        weights[0], 1e-16)  # fmt: skip
             else:
                 for e in range(n):
@@ -522,19 +618,20 @@ def solve_pairs(
                     for e in range(n):
                         chain[e] = x[e]
                     for layer in range(last):
-                        _average(image, chain, slopes[layer], True, rows, line, h, w,
-                                 sizes[layer + 1], wrap, weights[layer + 1])  # fmt: skip
+                        _average(image, chain, slopes[layer], True, ring, line, h, w,
+                                 sizes[layer + 1], wrap, weights[layer + 1],
+                                 drive, drive, 0.0, 0.0)  # fmt: skip
                         for e in range(n):
                             chain[e] = source[layer + 1, e] + image[e]
                     if not closed:
                         break
-                    _average(image, chain, slopes[last], True, rows, line, h, w, sizes[0], wrap,
-                             weights[0])  # fmt: skip
+                    _average(image, chain, slopes[last], True, ring, line, h, w, sizes[0], wrap,
+                             weights[0], drive, drive, 0.0, 0.0)  # fmt: skip
                     for e in range(n):
                         now = source[0, e] + image[e]
                         before[e] = now - x[e]
                         x[e] = now
-                    if _worst(before, limits, pixels) <= 1e-16:
+                    if _worst(before, limits, pixels, top) <= 1e-16:
                         break
                 for e in range(n):
                     x[e] = chain[e]
@@ -546,9 +643,8 @@ def solve_pairs(
                 one, two, here = index1[s], index2[s], s * LANES
                 share = shares[s]
                 if feature:
-                    a = squares1[last, r, one]
                     for t in range(LANES):
-                        value = 0.5 * (a + squares2[last, two, column + t] - psi[last, here + t])
+                        value = 0.5 * (squares[last, here + t] - psi[last, here + t])
                         full = value + slopes[last, here + t] * x[here + t]
                         answer[0, t] += share * value
                         answer[1, t] += share * full
