@@ -10,7 +10,7 @@ import pytest
 
 import notsodeep as nsd
 from brute_force import equilibrium, waves
-from notsodeep.errors import InvalidInput, NoOnnxForm
+from notsodeep.errors import InvalidInput, NotConverged
 
 torch = pytest.importorskip("torch")
 
@@ -43,11 +43,11 @@ def test_implicit_gradient_is_that_of_the_unrolled_network() -> None:
     implicit = {name: p.grad.clone() for name, p in module.named_parameters()}
     module.zero_grad()
     weights = dict(module.named_parameters())
-    drives = module._drives(X, weights)
+    drives = module.drives(X, weights)
     h = drives[0]
     for _ in range(80):
-        h = module._turn(h, drives, weights)[1]
-    z = module._turn(h, drives, weights)[0].flatten(1) / 4.0
+        h = module.turn(h, drives, weights)[1]
+    z = module.turn(h, drives, weights)[0].flatten(1) / 4.0
     (z @ module.readout.mT).sum().backward()
     for name, p in module.named_parameters():
         assert torch.allclose(implicit[name], p.grad, atol=1e-9), name
@@ -161,7 +161,50 @@ def test_onnx_has_the_outputs_of_the_module(options: dict[str, object], tmp_path
     np.testing.assert_allclose(logits, expected, atol=2e-5)
 
 
-def test_an_equilibrium_has_no_onnx_form(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("model", "outputs"),
+    [
+        (equilibrium(), 3),
+        (equilibrium("tanh", padding="zero", pooling=2, image_shape=(8, 6, 2), stride=2), 2),
+        (
+            nsd.ConvolutionalEquilibrium(
+                [
+                    nsd.Convolution("relu", weight=0.4, bias=0.1, size=1),
+                    nsd.Convolution("erf", weight=0.5, inject=0.5, size=3),
+                ],
+                (4, 4, 2),
+                pooling="average",
+            ),
+            2,
+        ),
+    ],
+    ids=str,
+)
+def test_an_equilibrium_is_a_loop(
+    model: nsd.ConvolutionalEquilibrium, outputs: int, tmp_path: Path
+) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    module = nsd.build(model, model.features, 12, outputs, rng=0)
+    X = waves(5, *model.image_shape)
+    expected = module(torch.as_tensor(X, dtype=torch.float32)).detach().numpy()
+    nsd.export_onnx(module, tmp_path / "deq.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "deq.onnx")
+    logits, residual, steps = session.run(None, {"x": X.astype(np.float32)})
+    np.testing.assert_allclose(logits, expected, atol=2e-5)
+    assert residual <= 1e-6
+    assert 2 < steps < 100
+    nsd.export_onnx(module, tmp_path / "deq.onnx", steps=1)
+    session = onnxruntime.InferenceSession(tmp_path / "deq.onnx")
+    short, residual, steps = session.run(None, {"x": X.astype(np.float32)})
+    assert (steps, residual > 1e-3) == (1, True)
+    assert np.abs(short - expected).max() > 1e-3
+
+
+def test_an_equilibrium_that_repels_is_not_exported(tmp_path: Path) -> None:
     pytest.importorskip("onnx")
-    with pytest.raises(NoOnnxForm, match="stands for it"):
-        nsd.export_onnx(nsd.build(MODELS[0], 16, 4, 1, rng=0), tmp_path / "net.onnx")
+    module = nsd.build(equilibrium(weight=0.9), 32, 4, 1, rng=0)
+    with torch.no_grad():
+        module.weight_1.mul_(4.0)
+    with pytest.raises(NotConverged, match="steps="):
+        nsd.export_onnx(module, tmp_path / "deq.onnx")
+    assert not (tmp_path / "deq.onnx").exists()

@@ -209,7 +209,7 @@ def test_arguments_are_checked(path: Path) -> None:
         export_onnx(network(NET), path, opset=11)
     with pytest.raises(InvalidInput, match="Install a newer onnx"):
         export_onnx(network(NET), path, opset=999)
-    with pytest.raises(InvalidInput, match="left out for an ExplicitNetwork"):
+    with pytest.raises(InvalidInput, match="left out for an explicit network"):
         export_onnx(network(NET), path, steps=3)
     with pytest.raises(InvalidInput, match="steps of export_onnx"):
         export_onnx(network(DEQ), path, steps=0)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from notsodeep import checks
 from notsodeep.activations.torch_twins import torch_twin
-from notsodeep.errors import NoOnnxForm
 from notsodeep.models import ConvolutionalModel
 from notsodeep.networks.equilibrium_solvers import Solver, as_solver
 from notsodeep.networks.gradient_choices import as_gradient
@@ -26,9 +24,6 @@ from notsodeep.networks.solve_records import (
     Report,
     report_for,
 )
-
-if TYPE_CHECKING:
-    from notsodeep.networks.onnx_graph import GraphBuilder
 
 
 class ConvolutionalModule(FeatureNetwork):
@@ -97,7 +92,7 @@ class ConvolutionalModule(FeatureNetwork):
             bias=bias,
             dtype=dtype,
             device=device,
-            pixels=_pooled_pixels(description),
+            pixels=pooled_pixels(description),
         )
         self.solver, self.gradient = as_solver(solver), as_gradient(gradient)
         if on_failure is not None:
@@ -115,7 +110,7 @@ class ConvolutionalModule(FeatureNetwork):
         around = nn.functional.pad(values, (reach, reach, reach, reach), mode=mode)
         return nn.functional.conv2d(around, weight, stride=stride) / k
 
-    def _drives(self, X: Tensor, weights: Mapping[str, Tensor]) -> list[Tensor]:
+    def drives(self, X: Tensor, weights: Mapping[str, Tensor]) -> list[Tensor]:
         """√u U ∗ x + √b β of every layer, each of shape (n, m, height, width)."""
         height, width, channels = self.description.image_shape
         images = X.reshape(-1, height, width, channels).permute(0, 3, 1, 2)
@@ -132,7 +127,7 @@ class ConvolutionalModule(FeatureNetwork):
             drives.append(drive)
         return drives
 
-    def _turn(
+    def turn(
         self, h: Tensor, drives: list[Tensor], weights: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
         """Go from h of the first layer to φ(h) of the last, and to what the first makes of it."""
@@ -158,16 +153,16 @@ class ConvolutionalModule(FeatureNetwork):
         """
         own = weights or tuple(getattr(self, name) for name in self.hidden_names)
         given = dict(zip(self.hidden_names, own, strict=True))
-        drives = self._drives(X, given)
+        drives = self.drives(X, given)
         if self.description.cell[0].weight == 0.0:
-            return self._turn(drives[0], drives, given)[0]
+            return self.turn(drives[0], drives, given)[0]
         shape = drives[0].shape
         recurrent = {name: w for name, w in given.items() if name.startswith("weight_")}
 
         def around(flat: Tensor, *parts: Tensor) -> Tensor:
             layers = [drive.reshape(-1, *shape[1:]) for drive in parts[: len(drives)]]
             matrices = dict(zip(recurrent, parts[len(drives) :], strict=True))
-            return self._turn(flat.reshape(-1, *shape[1:]), layers, matrices)[1].reshape(flat.shape)
+            return self.turn(flat.reshape(-1, *shape[1:]), layers, matrices)[1].reshape(flat.shape)
 
         flat = [drive.flatten(1) for drive in drives]
         h, self.last_record = implicit_layer(
@@ -179,7 +174,7 @@ class ConvolutionalModule(FeatureNetwork):
             on_failure=self._report(),
             subject=f"the fixed point of {self.description} with {self.width} channels",
         )
-        return self._turn(h.reshape(shape), drives, given)[0]
+        return self.turn(h.reshape(shape), drives, given)[0]
 
     def hidden_pass(self, X: Tensor, *weights: Tensor) -> tuple[Tensor, tuple[HiddenLayer, ...]]:
         """Return the pooled states, flattened and divided by √(their pixels).
@@ -194,74 +189,7 @@ class ConvolutionalModule(FeatureNetwork):
             if self.description.padding == "circular":
                 states = nn.functional.pad(states, (0, b - 1, 0, b - 1), mode="circular")
             states = nn.functional.avg_pool2d(states, b, stride=1)
-        return states.flatten(1) / math.sqrt(_pooled_pixels(self.description)), ()
-
-    def append_to(self, graph: GraphBuilder, x: str) -> str:
-        """Append an explicit network to an ONNX graph; return the name of its logits.
-
-        Raises
-        ------
-        NoOnnxForm
-            The model is an equilibrium.
-        """
-        from notsodeep.networks.onnx_graph import apply_activation
-
-        model = self.description
-        if model.cell[0].weight > 0.0:
-            raise NoOnnxForm(
-                f"The {model} cannot be exported: of DEQs, only the vanilla dense model has a form "
-                "in ONNX operators here. Export the network that stands for it."
-            )
-
-        def constant(values: Tensor, name: str) -> str:
-            return graph.constant(values.detach().cpu().numpy().astype(np.float32), name)
-
-        def wrapped(values: str, before: int, after: int) -> str:
-            """Put the last rows and columns before the first, and the first after the last."""
-            for axis in (2, 3) if before + after else ():
-                ends = []
-                for start, stop in ((-before, 2**31 - 1), (0, after)):
-                    places = (np.array([number]) for number in (start, stop, axis))
-                    ends.append((values, *(graph.constant(place, "place") for place in places)))
-                parts = [values]
-                if before:
-                    parts.insert(0, graph.apply("Slice", *ends[0]))
-                parts.append(graph.apply("Slice", *ends[1]))
-                values = graph.apply("Concat", *parts, axis=axis)
-            return values
-
-        shape = graph.constant(np.array([-1, *model.image_shape]), "image_shape")
-        values = graph.apply("Transpose", graph.apply("Reshape", x, shape), perm=[0, 3, 1, 2])
-        if (b := model.input_pooling) > 1:
-            values = graph.apply("AveragePool", values, kernel_shape=[b, b], strides=[b, b])
-        circular = model.padding == "circular"
-        for number, layer in enumerate(model.cell, start=1):
-            reach = layer.size // 2
-            name = f"injection_{number}" if number == 1 else f"weight_{number}"
-            weight = constant(getattr(self, name) / layer.size, name)
-            if circular:
-                values = wrapped(values, reach, reach)
-            stride = model.stride if number == 1 else 1
-            values = graph.apply(
-                "Conv",
-                values,
-                weight,
-                pads=[0 if circular else reach] * 4,
-                strides=[stride, stride],
-            )
-            values = apply_activation(graph, layer.activation, values)
-            values = graph.apply("Mul", values, self.width**-0.5)
-        if model.pooling == "average":
-            values = graph.apply("GlobalAveragePool", values)
-        elif model.pooling != "flatten":
-            b = int(model.pooling)
-            values = wrapped(values, 0, b - 1) if circular else values
-            values = graph.apply("AveragePool", values, kernel_shape=[b, b], strides=[1, 1])
-        readout = constant(self.readout.mT / math.sqrt(_pooled_pixels(model)), "readout")
-        logits = graph.apply("MatMul", graph.apply("Flatten", values, axis=1), readout)
-        if self.readout_bias is None:
-            return logits
-        return graph.apply("Add", logits, constant(self.readout_bias, "readout_bias"))
+        return states.flatten(1) / math.sqrt(pooled_pixels(self.description)), ()
 
     def _report(self) -> Report:
         others = as_solver(self.solver).others
@@ -271,7 +199,7 @@ class ConvolutionalModule(FeatureNetwork):
         return self.failures.report(remedy) if self.training else report_for("raise", remedy)
 
 
-def _pooled_pixels(model: ConvolutionalModel) -> int:
+def pooled_pixels(model: ConvolutionalModel) -> int:
     """Count the pixels that the read-out sees."""
     height, width = model.grid
     if model.pooling == "average":

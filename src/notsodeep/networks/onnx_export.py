@@ -19,10 +19,12 @@ from notsodeep.errors import NotConverged
 from notsodeep.files import atomic_write
 from notsodeep.networks import requirements
 from notsodeep.networks.cell_module import CellNetwork
+from notsodeep.networks.convolutional import ConvolutionalModule
 from notsodeep.networks.equilibrium_map import EquilibriumMap
 from notsodeep.networks.equilibrium_solvers import DEFAULT_TOLERANCE, FixedPointIteration, solve
 from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule, FeatureNetwork
 from notsodeep.networks.onnx_graph import GraphBuilder, apply_activation
+from notsodeep.networks.onnx_images import append_images
 from notsodeep.networks.persistence import attached
 
 _LEAST_OPSET = 13  # sums take their axes as an input since then
@@ -52,7 +54,7 @@ def export_onnx(
     versions of several functions.  Class names go into the metadata as JSON under ``classes``.
 
     A DEQ becomes a loop h ← √σb² B x + √(σa²/m) A φ(h), from h = √σb² B x (a general cell one over
-    its units, from zero), which ends by the
+    its units, from zero; a convolutional one over all pixels, from √u U ∗ x), which ends by the
     module's own rule: ‖change of h‖ ≤ tolerance·‖h‖ for every row, with the tolerance of its
     solver but not below 1e-6, or after the most steps of its solver.  Two more outputs tell how it
     went: ``residual``, the largest relative change in the last step (infinite if a row is not
@@ -60,7 +62,7 @@ def export_onnx(
 
     Parameters
     ----------
-    module : EquilibriumNetwork, CellNetwork or ExplicitModule
+    module : EquilibriumNetwork, CellNetwork, ConvolutionalModule or ExplicitModule
         Or the network or hybrid of a compiled DEQ.  A certified hybrid is a graph of its own, in
         float64; see its ``write_onnx``.
     path : path
@@ -114,19 +116,23 @@ def export_onnx(
     version = _opset(opset, _LEAST_OPSET, onnx.defs.onnx_opset_version(), owner)
     graph = GraphBuilder(version)
     rows = "x" if preprocessing is None else _preprocess(graph, preprocessing)
+    features, residual, count = "", "", ""
+    if isinstance(module, CellNetwork):
+        features, residual, count = _cell(graph, module, rows, steps)
+    elif isinstance(module, EquilibriumNetwork):
+        features, residual, count = _equilibrium(graph, module, rows, steps)
+    elif isinstance(module, ConvolutionalModule):
+        features, residual, count = _images(graph, module, rows, steps)
+    elif not drawn:
+        features = _explicit(graph, network, rows)
     diagnostics: dict[str, Output] = {}
-    if isinstance(module, EquilibriumNetwork | CellNetwork):
-        if isinstance(module, CellNetwork):
-            features, residual, count = _cell(graph, module, rows, steps)
-        else:
-            features, residual, count = _equilibrium(graph, module, rows, steps)
+    if residual:
         diagnostics = {
             "residual": (residual, onnx.TensorProto.FLOAT, []),
             "steps": (count, onnx.TensorProto.INT64, []),
         }
     else:
         _steps_for_equilibrium(steps, owner)
-        features = "" if drawn else _explicit(graph, network, rows)
     if drawn:
         logits = network.append_to(graph, rows)
     else:
@@ -226,6 +232,19 @@ def _cell(
     return graph.apply("Mul", units, width**-0.5), residual, taken
 
 
+def _images(
+    graph: GraphBuilder, module: ConvolutionalModule, x: str, steps: int | None
+) -> tuple[str, str, str]:
+    """Append a convolutional network, with a loop over all pixels at once if it is a DEQ."""
+
+    def loop(start: str, step: Callable[[GraphBuilder], str], units: int) -> tuple[str, str, str]:
+        if steps is None:
+            _require_convergence(module, *_image_map(module))
+        return _loop(graph, module, start, step, steps, units)
+
+    return append_images(graph, module, x, loop)
+
+
 def _normalised(graph: GraphBuilder, rows: str, width: int) -> str:
     """Append layer normalisation over the units, without gains."""
     mean = graph.apply("Div", graph.reduce_rows("ReduceSum", rows), float(width))
@@ -236,10 +255,11 @@ def _normalised(graph: GraphBuilder, rows: str, width: int) -> str:
 
 def _loop(
     graph: GraphBuilder,
-    module: EquilibriumNetwork | CellNetwork,
+    module: EquilibriumNetwork | CellNetwork | ConvolutionalModule,
     start: str,
     step: Callable[[GraphBuilder], str],
     steps: int | None,
+    units: int | None = None,
 ) -> tuple[str, str, str]:
     """Append h ← step(h) until ‖change‖ ≤ tolerance·‖h‖; return h, the residual and the count."""
     from onnx import TensorProto, helper
@@ -257,7 +277,7 @@ def _loop(
         return helper.make_tensor_value_info(name, kind, shape)
 
     real, whole, truth = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
-    hidden: list[str | int] = ["batch", module.width]
+    hidden: list[str | int] = ["batch", units or module.width]
     inside = helper.make_graph(
         body.nodes,
         "fixed_point_step",
@@ -286,7 +306,7 @@ def _loop(
     return h, last_residual, taken
 
 
-def _tolerance(module: EquilibriumNetwork | CellNetwork) -> float:
+def _tolerance(module: EquilibriumNetwork | CellNetwork | ConvolutionalModule) -> float:
     return max(module.solver.tolerance or 0.0, DEFAULT_TOLERANCE[torch.float32])
 
 
@@ -317,8 +337,22 @@ def _cell_map(module: CellNetwork) -> tuple[TensorFunction, torch.Tensor]:
 
 
 @torch.no_grad()
+def _image_map(module: ConvolutionalModule) -> tuple[TensorFunction, torch.Tensor]:
+    """Return the same for a convolutional model."""
+    weights = {name: getattr(module, name).cpu().float() for name in module.hidden_names}
+    drives = module.drives(_random_rows(module), weights)
+    shape = drives[0].shape
+    return (
+        lambda flat: module.turn(flat.reshape(shape), drives, weights)[1].flatten(1),
+        drives[0].flatten(1),
+    )
+
+
+@torch.no_grad()
 def _require_convergence(
-    module: EquilibriumNetwork | CellNetwork, step: TensorFunction, start: torch.Tensor
+    module: EquilibriumNetwork | CellNetwork | ConvolutionalModule,
+    step: TensorFunction,
+    start: torch.Tensor,
 ) -> None:
     """Require that the plain iteration of the graph converges."""
     solver = FixedPointIteration(_tolerance(module), module.solver.max_steps)
@@ -416,7 +450,7 @@ def _steps_for_equilibrium(steps: int | None, owner: str) -> None:
     """Refuse a number of solver steps for a network without a solver."""
     if steps is not None:
         remedy = "An explicit network has no fixed point to solve for."
-        raise checks.refusal("steps", owner, "be left out for an ExplicitNetwork", steps, remedy)
+        raise checks.refusal("steps", owner, "be left out for an explicit network", steps, remedy)
 
 
 def _one_message(size: int, owner: str) -> None:
