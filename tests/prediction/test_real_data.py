@@ -54,6 +54,30 @@ def test_a_pilot_of_a_mixture_agrees_with_its_prediction() -> None:
     assert curve.plot(nsd.plotting.new_figure()[1][0]).get_xlabel() == "samples n"
 
 
+def test_a_power_of_n_is_continued() -> None:
+    samples, power = np.array([50.0, 100.0, 200.0]), np.array([[8.0], [4.0], [2.0]])
+    both = np.array([[[0.01, 0.008, 0.006], [0.008, 0.02, 0.01], [0.006, 0.01, 0.03]]])
+    curve = PilotCurve(samples, np.ones(1), power, power / 100.0, power, np.ones(1), both, both)
+    mse, error = curve.extrapolated(800)
+    np.testing.assert_allclose([mse[0], error[0]], [0.5, 0.005])
+    # log f = 3 log e₂₀₀ − 2 log e₁₀₀
+    scatter = math.sqrt(9.0 * 0.03 + 4.0 * 0.02 - 12.0 * 0.01)
+    np.testing.assert_allclose(curve.standard_errors(800)[0], 0.5 * scatter)
+    with pytest.raises(InvalidInput, match="at least two sizes"):
+        pilot_curve(np.eye(20), np.arange(20) % 2, [0.1], sizes=1).extrapolated(40)
+
+
+def test_standard_errors_are_those_of_other_pilots() -> None:
+    data, deq = mixture("weak", 60), nsd.DeepEquilibrium("relu", 0.2)
+    found, said = [], []
+    for seed in range(24):
+        X, y = data.sample(160, rng=seed)
+        curve = pilot_curve(nsd.kernel(deq, X, convention="feature"), y, [1.0], sizes=2)
+        found.append(curve.extrapolated(320)[0][0])
+        said.append(curve.standard_errors(320)[0][0])
+    assert 0.6 < np.std(found, ddof=1) / np.mean(said) < 1.6
+
+
 @pytest.mark.slow
 def test_digits_are_extrapolated_and_distrusted() -> None:
     from sklearn.datasets import load_digits
@@ -63,11 +87,10 @@ def test_digits_are_extrapolated_and_distrusted() -> None:
     X, y = (X[order] - X.mean(axis=0)) / 30.0, y[order]
     K = nsd.kernel(nsd.DeepEquilibrium("relu", 0.2), X, kind="tangent")
     pilot = pilot_curve(K[:800, :800], y[:800], [1e-2])
-    mse, _ = pilot.extrapolated(1600)
-    higher, _ = pilot.extrapolated(1600, floor=True)
-    assert higher[0] >= mse[0]
+    (mse, _), (scatter, _) = pilot.extrapolated(1600), pilot.standard_errors(1600)
     whole = pilot_curve(K[:1600, :1600], y[:1600], [1e-2], sizes=1)
-    assert mse[0] == pytest.approx(whole.mse[-1, 0], rel=0.15)
+    assert abs(mse[0] - whole.mse[-1, 0]) < 3.0 * scatter[0]
+    assert scatter[0] < 0.15 * mse[0]
     assert "leave-one-out" in pilot.verdict
     assert pilot.cross_validation[-1, 0] < pilot.mse[-1, 0]  # as on other images
 

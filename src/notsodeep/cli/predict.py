@@ -164,11 +164,13 @@ def _table(record: Any) -> str:
     ahead = 4.0 * record.samples[-1]
     lines = [f"{'ridge':>10}  {'samples':>8}  {'mse':>9}  {'error':>8}   (leave-one-out)"]
     mse, error = record.extrapolated(ahead)
+    mse_scatter, error_scatter = record.standard_errors(ahead)
     for j, level in enumerate(record.ridges):
         for i, n in enumerate(record.samples):
             cells = f"{record.mse[i, j]:>9.4f}  {record.error[i, j]:>8.2%}"
             lines.append(f"{level:>10.4g}  {n:>8.0f}  {cells}")
         lines.append(
-            f"{level:>10.4g}  {ahead:>8.0f}  {mse[j]:>9.4f}  {error[j]:>8.2%}   extrapolated"
+            f"{level:>10.4g}  {ahead:>8.0f}  {mse[j]:>9.4f}  {error[j]:>8.2%}   extrapolated, "
+            f"± {mse_scatter[j]:.4f} and {error_scatter[j]:.2%} for other pilots"
         )
     return "\n".join([*lines, record.verdict])

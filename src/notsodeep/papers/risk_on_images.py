@@ -118,15 +118,20 @@ def _from_pilot(cell: Cell, seed: int) -> Record:
     K = np.asarray(kernel(model, data.X, data.X[:n], **choice))
     targets = usual_targets(len(data.classes))
     Y = targets[data.y[:n]]
-    curve = pilot_curve(K[:N, :N], data.y[:N], ridges, rng=seed)
-    record: Record = {
-        "leave_one_out": {"test_mse": curve.mse[-1].tolist(), "error": curve.error[-1].tolist()},
-        "cross_validation": curve.cross_validation[-1].tolist(),
-        "leverage_spread": curve.leverage_spread.tolist(),
-    }
-    for name, floor in (("power law", False), ("with a floor", True)):
-        mse, error = curve.extrapolated(n, floor=floor)
-        record[name] = {"test_mse": mse.tolist(), "error": error.tolist()}
+    record: Record = {"pilots": []}
+    for start in range(0, n - N + 1, N):  # disjoint pilots, all of the larger training set
+        part = slice(start, start + N)
+        curve = pilot_curve(K[part, part], data.y[part], ridges, rng=seed)
+        (mse, error), scatter = curve.extrapolated(n), curve.standard_errors(n)
+        record["pilots"].append({
+            "leave_one_out": {
+                "test_mse": curve.mse[-1].tolist(), "error": curve.error[-1].tolist(),
+            },
+            "cross_validation": curve.cross_validation[-1].tolist(),
+            "leverage_spread": curve.leverage_spread.tolist(),
+            "extrapolated": {"test_mse": mse.tolist(), "error": error.tolist()},
+            "scatter": {"test_mse": scatter[0].tolist(), "error": scatter[1].tolist()},
+        })  # fmt: skip
     fits = {"pilot": (N, K[n:, :N], data.y[n:]), "measured": (n, K[n:], data.y[n:])}
     own = np.asarray(kernel(model, data.X_test, data.X[:n], **choice))
     fits["test part"] = (n, own, data.y_test)
@@ -233,8 +238,12 @@ def _findings(records: list[Record]) -> list[Finding]:
         if cell["part"] == "pilot":
             quantities = (("squared error", "test_mse"), ("error rate", "error"))
             for (what, key), (i, level) in itertools.product(quantities, enumerate(cell["ridges"])):
-                ahead = f"{record['power law'][key][i]:.4f} from {cell['pilot']}"
-                measured = f"{record['measured'][key][i]:.4f}"
+                values = [pilot["extrapolated"][key][i] for pilot in record["pilots"]]
+                scatter = np.mean([pilot["scatter"][key][i] for pilot in record["pilots"]])
+                told = ", ".join(f"{value:.4f}" for value in values)
+                ahead = f"{told} ± {scatter:.4f} from {cell['pilot']}"
+                error = record["measured"]["mse_error" if key == "test_mse" else "error_error"][i]
+                measured = f"{record['measured'][key][i]:.4f} ± {error:.4f}"
                 name = f"{title} {cell['samples']}, λ = {level:g}: {what}"
                 found.append(Finding(name, ahead, measured))
             continue

@@ -46,6 +46,7 @@ from notsodeep.plotting.predictions import (
     predicted_scores,
     risk_comparison,
     risk_curve,
+    transfer,
     width_curve,
 )
 from notsodeep.plotting.spectra import (
@@ -98,5 +99,6 @@ __all__ = [
     "svg_text",
     "themed_svg",
     "training",
+    "transfer",
     "width_curve",
 ]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         PointRisk,
         RiskComparison,
         RiskCurve,
+        Transfer,
         WidthCurve,
     )
 
@@ -192,6 +193,29 @@ def risk_comparison(
     axes.set_xscale("log")
     axes.set_xlabel("ridge λ" if record.curves[0].axis == "ridge" else "time t")
     axes.set_ylabel("accuracy" if accuracy else "mean squared error")
+    axes.legend()
+    return axes
+
+
+def transfer(record: Transfer, ax: Axes | None = None, *, accuracy: bool = False) -> Axes:
+    """Draw losses, or accuracies, over epochs at the rate that was tuned for the first network.
+
+    The line across is at its best epoch; losses that grow beyond the first one's start are cut off.
+    """
+    axes = axes_or_new(ax)
+    deep, shallow = colours()
+    styles = [(deep, "-", 3.0), (shallow, "--", 1.5), (MUTED, "-", 1.5)]
+    table = record.accuracy if accuracy else record.loss
+    for i, name in enumerate(record.names):
+        colour, line, thick = styles[i % len(styles)]
+        axes.plot(record.seen, table[name], color=colour, ls=line, lw=thick, label=name)
+    axes.axvline(record.first.epochs, color=MUTED, lw=0.8)
+    if not accuracy:
+        first = table[record.names[0]]
+        axes.set_ylim(0.8 * first.min(), 1.3 * first.max())
+    axes.set_xscale("log")
+    axes.set_xlabel(f"epochs of rate {record.first.rate:g}")
+    axes.set_ylabel(_NAMES["accuracy" if accuracy else "test_mse"])
     axes.legend()
     return axes
 

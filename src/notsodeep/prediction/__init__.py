@@ -24,6 +24,7 @@ from notsodeep.prediction.optima import (
 )
 from notsodeep.prediction.pilot import PilotCurve, pilot_curve
 from notsodeep.prediction.risk import RiskCurve, predict_risk
+from notsodeep.prediction.transfer import Transfer, Tuned, transfer_on_rows
 from notsodeep.prediction.width import effective_neurons
 
 __all__ = [
@@ -35,6 +36,8 @@ __all__ = [
     "PointRisk",
     "RiskComparison",
     "RiskCurve",
+    "Transfer",
+    "Tuned",
     "WidthCurve",
     "best_ridge",
     "best_sigma_a2",
@@ -51,6 +54,7 @@ __all__ = [
     "predict_risk",
     "ridge",
     "shape_ratios",
+    "transfer_on_rows",
     "width_curve",
     "width_curve_on_rows",
 ]
