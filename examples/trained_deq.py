@@ -10,7 +10,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import notsodeep as nsd
-from notsodeep.trained.inputs import pixel_data
+from notsodeep.data import pixel_data
 
 cell = nsd.zoo.load("tanh-digits-64")
 data = pixel_data("digits")  # pixels in [0, 1], as it was trained

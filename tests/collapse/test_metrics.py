@@ -22,7 +22,7 @@ from notsodeep.collapse import (
     majority_and_minority,
     simplex_etf,
 )
-from notsodeep.collapse.class_geometry import numerical_rank
+from notsodeep.collapse.geometries import numerical_rank
 from notsodeep.errors import InvalidInput, NotEnoughMemory, UnknownName
 
 K, D = 5, 12

@@ -7,7 +7,7 @@ import pytest
 from mpmath import mp
 from scipy.special import log_softmax, softmax
 
-from notsodeep.collapse.cross_entropy import log_loss, logit_loss
+from notsodeep.collapse.certificate import log_loss, logit_loss
 from notsodeep.collapse.several_starts import FactoredProblem, stationarity
 from notsodeep.collapse.sphere_newton import minimise_on_sphere
 from notsodeep.collapse.symmetric_problem import SymmetricProblem

@@ -19,8 +19,8 @@ import pytest
 
 from notsodeep.data.catalogue import ImageSet
 from notsodeep.data.download import RemoteFile
+from notsodeep.data.image_files import IDX
 from notsodeep.data.raw_data import ImageArrays
-from notsodeep.data.raw_formats import IDX
 
 
 def encode_idx(array: np.ndarray) -> bytes:

@@ -18,8 +18,8 @@ import pytest
 from notsodeep.data import image_store
 from notsodeep.data.acquire import acquire, get
 from notsodeep.data.catalogue import IMAGE_SETS, DebianPackage, NpmPackage, image_set
-from notsodeep.data.directories import data_directory
-from notsodeep.data.raw_formats import IDX
+from notsodeep.data.image_files import IDX
+from notsodeep.data.image_store import data_directory
 from notsodeep.errors import DataCorrupted, DataNotFound, SourceUnavailable, UnknownName
 
 
@@ -264,7 +264,7 @@ from pathlib import Path
 from notsodeep.data.acquire import acquire
 from notsodeep.data.catalogue import ImageSet
 from notsodeep.data.download import RemoteFile
-from notsodeep.data.raw_formats import IDX
+from notsodeep.data.image_files import IDX
 spec = json.loads(sys.argv[1])
 files = tuple(
     RemoteFile(f["name"], tuple(f["urls"]), f["sha256"], f["size"]) for f in spec["files"]

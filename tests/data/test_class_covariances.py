@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from notsodeep.data import GaussianMixture, MixtureStatistics
-from notsodeep.data.covariance_spectrum import ClassCovariances
+from notsodeep.data.mixture_statistics import ClassCovariances
 
 P = 12
 LEVELS = np.where(np.arange(P) < 4, 0.5, 2.0)

@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from notsodeep.data.raw_files import directory_has, read_archive, read_directory
-from notsodeep.data.raw_formats import (
+from notsodeep.data.image_files import (
     CIFAR10_BINARY,
     CIFAR10_SHEETS,
     CIFAR100_BINARY,
     IDX,
+    directory_has,
+    read_archive,
     read_cifar_records,
+    read_directory,
     read_idx,
     read_png_sheet,
 )

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 import notsodeep as nsd
+from notsodeep.data import pixel_data
 from notsodeep.errors import InvalidInput
 from notsodeep.networks.heads import EquilibriumHead
 from notsodeep.trained import diagnosis
 from notsodeep.trained.diagnosis import Diagnosis
-from notsodeep.trained.inputs import pixel_data
 
 rng = np.random.default_rng(0)
 ROWS = rng.standard_normal((200, 2))

@@ -93,6 +93,6 @@ def test_an_address(executor: DaskExecutor) -> None:
 
 
 def test_an_address_where_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("notsodeep.cluster.dask_workers._CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("notsodeep.cluster.dask_executor._CONNECT_SECONDS", 0.5)
     with pytest.raises(ClusterUnreachable, match=r"tcp://127\.0\.0\.1:9"):
         open_executor("tcp://127.0.0.1:9")

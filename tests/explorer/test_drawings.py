@@ -19,7 +19,7 @@ from notsodeep.explorer.shown import view_of
 from notsodeep.explorer.state import CollapseState, ExplorerState
 from notsodeep.plotting.canvas import new_figure, themed_svg
 from notsodeep.plotting.class_geometry import simplex_figure
-from notsodeep.plotting.twin_spectra import draw_isolated, draw_twin_bulks
+from notsodeep.plotting.spectra import draw_isolated, draw_twin_bulks
 from notsodeep.report.collapse_figures import phase_point_figure
 
 

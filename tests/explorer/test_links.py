@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from notsodeep.errors import InvalidInput
-from notsodeep.explorer.query_text import (
+from notsodeep.explorer.page_state import (
     Choice,
     Listed,
     Real,

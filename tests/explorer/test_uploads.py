@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from notsodeep.errors import DataCorrupted, DataNotFound, InvalidInput
-from notsodeep.explorer import uploads
+from notsodeep.explorer import explorer_data
 from notsodeep.explorer.explorer_data import prepared
 from notsodeep.explorer.state import ExplorerState, digest_of
 
@@ -93,7 +93,7 @@ def test_what_cannot_be_used_is_refused(
 
 
 def test_a_large_file_is_refused() -> None:
-    content = bytes(uploads.MAX_MEGABYTES * 2**20 + 1)
+    content = bytes(explorer_data.MAX_MEGABYTES * 2**20 + 1)
     with pytest.raises(InvalidInput, match=r"at most 20 MB\. Got 20\.0 MB"):
         prepared(UPLOAD, ("mine.csv", content))
 

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 from notsodeep.data.catalogue import ImageSet
+from notsodeep.data.image_files import CIFAR10_SHEETS, CIFAR100_BINARY, IDX, read_png_sheet
 from notsodeep.data.image_store import find_and_read
-from notsodeep.data.raw_formats import CIFAR10_SHEETS, CIFAR100_BINARY, IDX, read_png_sheet
 from notsodeep.data.vgg19 import VGG19Features
 from notsodeep.errors import DataCorrupted, NotEnoughMemory
 

@@ -14,8 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from notsodeep.cli.main import app, main
-from notsodeep.files.atomic_files import atomic_memmap
-from notsodeep.files.locks import exclusive_lock
+from notsodeep.files.atomic_files import atomic_memmap, exclusive_lock
 
 KERNEL = ["kernel", "--activation", "tanh", "--no-centred"]
 COMMANDS = {

@@ -17,6 +17,7 @@ from matplotlib.colors import to_hex
 import notsodeep as nsd
 from notsodeep import plotting, prediction
 from notsodeep.collapse import CollapseMetrics, layer_peeled, seli, simplex_etf
+from notsodeep.data import pixel_data
 from notsodeep.errors import InvalidInput
 from notsodeep.kernel_solvers import (
     early_stopping_path,
@@ -28,7 +29,6 @@ from notsodeep.kernel_solvers import (
 from notsodeep.kernels import explicit_draw
 from notsodeep.prediction import PointRisk
 from notsodeep.records import Plotted
-from notsodeep.trained.inputs import pixel_data
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,7 @@ from notsodeep.activations import Activation, named
 from notsodeep.errors import InvalidInput
 from notsodeep.trained import AffineCell, EquilibriumCell
 from notsodeep.trained.certificate import Certifier
-from notsodeep.trained.margin import Margin, margin_of
-from notsodeep.trained.slopes import slope_range
+from notsodeep.trained.margin import Margin, margin_of, slope_range
 from notsodeep.trained.splittings import Splitting, solve_rows
 
 POINTS = 25  # pre-activations u that are tried on each network

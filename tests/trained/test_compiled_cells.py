@@ -14,13 +14,13 @@ import notsodeep as nsd
 from given_networks import ACTIVATIONS, drawn_cell
 from notsodeep.activations import Activation, named
 from notsodeep.compilation.trained_record import TrainedCompilation
-from notsodeep.data.directories import data_directory
+from notsodeep.data import pixel_data
+from notsodeep.data.image_store import data_directory
 from notsodeep.errors import DataCorrupted, InvalidInput, NoOnnxForm, NotConverged
 from notsodeep.trained import AffineCell, EquilibriumCell, explicit_layers
 from notsodeep.trained.explicit_layers import _gaussian_moments
 from notsodeep.trained.fidelity import conformal_quantile, lower_bound
 from notsodeep.trained.hybrid_onnx import _linear
-from notsodeep.trained.inputs import pixel_data
 from notsodeep.trained.splittings import solve
 
 CHECKPOINT = "NOTSODEEP_MONOTONE_CHECKPOINT"

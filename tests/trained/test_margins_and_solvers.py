@@ -11,9 +11,8 @@ from notsodeep.activations import Activation, from_function, named
 from notsodeep.errors import InvalidInput, NotConverged
 from notsodeep.trained import AffineCell, EquilibriumCell
 from notsodeep.trained.equilibrium import GivenEquilibrium
-from notsodeep.trained.margin import margin_of
+from notsodeep.trained.margin import margin_of, slope_range
 from notsodeep.trained.resolvent import Resolvent
-from notsodeep.trained.slopes import slope_range
 from notsodeep.trained.splittings import METHODS, MethodChoice, MethodName, solve
 
 

@@ -17,10 +17,10 @@ import pytest
 import torch
 
 import notsodeep as nsd
+from notsodeep.data import pixel_data
 from notsodeep.data.download import RemoteFile
 from notsodeep.errors import DataCorrupted, DataNotFound, InvalidInput, UnknownName
 from notsodeep.trained.files import load_cell, save_cell
-from notsodeep.trained.inputs import pixel_data
 from notsodeep.trained.margin import margin_of
 from notsodeep.zoo import PUBLIC, public_networks, recipes
 

@@ -80,8 +80,7 @@ def list_sets(data_dir: DataDir = None, as_json: JsonOption = False) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from notsodeep.data.directories import data_directory
-    from notsodeep.data.listing import listing
+    from notsodeep.data.image_store import data_directory, listing
 
     directory = data_directory(data_dir)
     if as_json:
@@ -117,8 +116,7 @@ def verify(
 
     Example: notsodeep data verify mnist
     """
-    from notsodeep.data.directories import data_directory
-    from notsodeep.data.listing import listing, verify_set
+    from notsodeep.data.image_store import data_directory, listing, verify_set
     from notsodeep.errors import DataCorrupted, DataNotFound
 
     directory = data_directory(data_dir)

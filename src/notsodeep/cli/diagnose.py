@@ -56,8 +56,8 @@ def diagnose_command(
     Example: notsodeep diagnose --zoo tanh-digits-64 --data digits
     """
     extras.require("notsodeep diagnose", "torch", *(["matplotlib"] if figure else []))
+    from notsodeep.data.loading import is_image_set
     from notsodeep.trained.diagnosis import diagnose
-    from notsodeep.trained.inputs import is_image_set
 
     with new_file(figure, force):
         network = given_network(model, zoo, activation, input_shift, input_scale, fetch)

@@ -134,7 +134,7 @@ def rows_for(
         The set is one of images, and nobody says how the network scales them; or the rows have
         another length than the network's.
     """
-    from notsodeep.trained.inputs import is_image_set, pixel_data
+    from notsodeep.data.loading import is_image_set, pixel_data
 
     if is_image_set(data) and not network.scaling_known:
         raise InvalidInput(

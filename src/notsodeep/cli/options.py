@@ -173,8 +173,7 @@ def new_file(out: Path | None, force: bool) -> Iterator[None]:
     if out is None:
         yield
         return
-    from notsodeep.files.atomic_files import remove_abandoned
-    from notsodeep.files.locks import exclusive_lock
+    from notsodeep.files.atomic_files import exclusive_lock, remove_abandoned
 
     if out.is_dir():
         raise InvalidInput(f"out must be a file. Got {out}, which is a directory.")

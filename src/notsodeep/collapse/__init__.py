@@ -8,14 +8,19 @@ computes the optimum that a flexible backbone would be led to, with a certificat
 from __future__ import annotations
 
 from notsodeep.collapse.certificate import OptimalityCertificate, optimality_certificate
-from notsodeep.collapse.class_geometry import majority_and_minority
 from notsodeep.collapse.class_statistics import ClassStatistics
 from notsodeep.collapse.collapse_report import CollapseReport, CollapseSummary
-from notsodeep.collapse.geometries import NearestETF, SeliGeometry, nearest_etf, seli, simplex_etf
+from notsodeep.collapse.geometries import (
+    NearestETF,
+    SeliGeometry,
+    majority_and_minority,
+    nearest_etf,
+    seli,
+    simplex_etf,
+)
 from notsodeep.collapse.heads import head_gain
 from notsodeep.collapse.kernel_collapse import kernel_nc1
-from notsodeep.collapse.layer_peeled import balanced_loss, layer_peeled
-from notsodeep.collapse.layer_peeled_optimum import LayerPeeledOptimum
+from notsodeep.collapse.layer_peeled import LayerPeeledOptimum, balanced_loss, layer_peeled
 from notsodeep.collapse.measures import NearestMeanMismatch
 from notsodeep.collapse.metrics import CollapseMetrics
 from notsodeep.collapse.minority_collapse import CollapseThreshold, minority_collapse_threshold

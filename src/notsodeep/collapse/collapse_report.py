@@ -9,7 +9,7 @@ import numpy as np
 
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.collapse import measures
-from notsodeep.collapse.class_geometry import ClassGeometry, ClassifierView, Weights, cosine_matrix
+from notsodeep.collapse.geometries import ClassGeometry, ClassifierView, Weights, cosine_matrix
 from notsodeep.collapse.measures import Measured, NearestMeanMismatch
 from notsodeep.records import Plotted, Record
 

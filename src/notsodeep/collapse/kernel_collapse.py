@@ -9,14 +9,14 @@ import numpy as np
 from notsodeep import checks
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.collapse import requirements
-from notsodeep.collapse.class_geometry import (
+from notsodeep.collapse.collapse_report import CollapseReport, collapse_report
+from notsodeep.collapse.geometries import (
     ClassGeometry,
     Weights,
     class_weights,
     majority_and_minority,
     numerical_rank,
 )
-from notsodeep.collapse.collapse_report import CollapseReport, collapse_report
 
 _EPSILON = float(np.finfo(np.float64).eps)
 

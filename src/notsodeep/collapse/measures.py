@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep.arrays import FloatArray, IntArray
-from notsodeep.collapse.class_geometry import ClassGeometry
-from notsodeep.collapse.geometries import simplex_gram
+from notsodeep.collapse.geometries import ClassGeometry, simplex_gram
 from notsodeep.records import Record
 
 

@@ -8,15 +8,15 @@ from typing import Any, get_args
 from notsodeep import checks
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.collapse import requirements
-from notsodeep.collapse.class_geometry import (
+from notsodeep.collapse.class_statistics import ClassStatistics, ScatterKind
+from notsodeep.collapse.collapse_report import CollapseReport, collapse_report
+from notsodeep.collapse.geometries import (
     ClassifierView,
     Weights,
     centred_means,
     geometry_of_features,
     majority_and_minority,
 )
-from notsodeep.collapse.class_statistics import ClassStatistics, ScatterKind
-from notsodeep.collapse.collapse_report import CollapseReport, collapse_report
 from notsodeep.collapse.measures import NearestMeanMismatch, nearest_mean_mismatch
 from notsodeep.errors import InvalidInput
 

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.optimize import minimize
 
 from notsodeep.arrays import FloatArray
-from notsodeep.collapse.cross_entropy import logit_loss
+from notsodeep.collapse.certificate import logit_loss
 from notsodeep.collapse.heads import Head, head_operator
 
 CONVERGED = 1e-5

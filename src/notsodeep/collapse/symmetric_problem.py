@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep.arrays import FloatArray, IntArray
-from notsodeep.collapse.cross_entropy import LogLoss, log_loss
+from notsodeep.collapse.certificate import LogLoss, log_loss
 
 
 class SymmetricProblem:

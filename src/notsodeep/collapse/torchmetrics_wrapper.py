@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from notsodeep.collapse.class_geometry import Weights
 from notsodeep.collapse.class_statistics import ClassStatistics, ScatterKind, storage_shape
 from notsodeep.collapse.collapse_report import CollapseReport
+from notsodeep.collapse.geometries import Weights
 from notsodeep.collapse.metrics import CollapseMetrics
 
 

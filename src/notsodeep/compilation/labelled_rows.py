@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from notsodeep import checks
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.data import Dataset, Preprocessing, Provenance, names
-from notsodeep.data.row_draws import order_by_content
+from notsodeep.data.selection import order_by_content
 from notsodeep.files import sha256_of_array
 
 LEAST_ROWS = 20

@@ -21,7 +21,7 @@ from notsodeep.activations import Activation
 from notsodeep.compilation.settings import SCALE_ROWS, NetworkSettings
 from notsodeep.data import Dataset, Preprocessing, draw_rows
 from notsodeep.errors import NotConverged
-from notsodeep.files.network_files import write_network_file
+from notsodeep.files.stored_arrays import write_network_file
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 from notsodeep.numerics.paired_times import FrontPoint, TimingTable, time_beside
 from notsodeep.numerics.ridge_fit import fit_ridge

@@ -27,7 +27,6 @@ from notsodeep.compilation.trained_record import (
 )
 from notsodeep.data import draw_rows
 from notsodeep.files import sha256_of_array
-from notsodeep.trained.baselines import baseline_logits, refitted
 from notsodeep.trained.cell import AffineCell, EquilibriumCell, Readout
 from notsodeep.trained.certificate import Certifier
 from notsodeep.trained.explicit_layers import (
@@ -38,7 +37,7 @@ from notsodeep.trained.explicit_layers import (
     moment_layers,
     preimages_of,
 )
-from notsodeep.trained.fidelity import Fidelity, fidelity_of
+from notsodeep.trained.fidelity import Fidelity, baseline_logits, fidelity_of, refitted
 from notsodeep.trained.front import BATCH, fastest_solver, measure_front
 from notsodeep.trained.hybrid import HybridEquilibrium, first_check
 from notsodeep.trained.margin import Margin, margin_of

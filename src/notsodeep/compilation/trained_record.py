@@ -190,7 +190,7 @@ class CellCompilation(ABC):
 
     def plot(self) -> Figure:
         """Draw the front, and agreement and certified share by the number of layers."""
-        fronts = importlib.import_module("notsodeep.plotting.fronts")
+        fronts = importlib.import_module("notsodeep.plotting.trained")
         figure: Figure = fronts.trained_figure(self.front, self.fidelity_by_layers, self.baselines)
         return figure
 

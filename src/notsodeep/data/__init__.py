@@ -7,22 +7,20 @@
 from __future__ import annotations
 
 from notsodeep.data.acquire import Acquired, get
-from notsodeep.data.covariance_spectrum import CovarianceSpectrum
 from notsodeep.data.dataset import Dataset, Provenance
-from notsodeep.data.directories import data_directory
 from notsodeep.data.gaussian_mixture import GaussianMixture
+from notsodeep.data.image_store import data_directory
 from notsodeep.data.imbalance import (
     BalancedBatches,
     ExponentialImbalance,
     StepImbalance,
     class_weights,
 )
-from notsodeep.data.loading import load, names
-from notsodeep.data.mixture_statistics import MixtureStatistics
+from notsodeep.data.loading import load, names, pixel_data
+from notsodeep.data.mixture_statistics import CovarianceSpectrum, MixtureStatistics
 from notsodeep.data.preprocessing import Preprocessing
-from notsodeep.data.presets import paper_mixture
-from notsodeep.data.row_draws import draw_rows
-from notsodeep.data.unit_sphere import sphere
+from notsodeep.data.selection import draw_rows
+from notsodeep.data.synthetic import paper_mixture, sphere
 from notsodeep.data.vgg19 import VGG19Features
 
 __all__ = [
@@ -44,5 +42,6 @@ __all__ = [
     "load",
     "names",
     "paper_mixture",
+    "pixel_data",
     "sphere",
 ]

@@ -11,11 +11,10 @@ from pathlib import Path
 
 from notsodeep.data import image_store
 from notsodeep.data.catalogue import ImageSet, image_set
-from notsodeep.data.directories import data_directory
 from notsodeep.data.download import download, part_of
-from notsodeep.data.image_store import Location
+from notsodeep.data.image_files import read_archive, read_directory
+from notsodeep.data.image_store import Location, data_directory
 from notsodeep.data.raw_data import ImageArrays
-from notsodeep.data.raw_files import read_archive, read_directory
 from notsodeep.errors import DataCorrupted, NotWritable, SourceUnavailable
 from notsodeep.files import exclusive_lock, make_directory
 from notsodeep.progress import Advance

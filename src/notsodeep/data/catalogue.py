@@ -19,14 +19,14 @@ from types import MappingProxyType
 
 from notsodeep import checks
 from notsodeep.data.download import RemoteFile
-from notsodeep.data.raw_data import ARRAY_NAMES
-from notsodeep.data.raw_formats import (
+from notsodeep.data.image_files import (
     CIFAR10_BINARY,
     CIFAR10_SHEETS,
     CIFAR100_BINARY,
     IDX,
     RawFormat,
 )
+from notsodeep.data.raw_data import ARRAY_NAMES
 from notsodeep.errors import SourceUnavailable
 from notsodeep.files.atomic_files import named_write_failures
 

@@ -12,8 +12,11 @@ from numpy.typing import ArrayLike
 
 from notsodeep import checks
 from notsodeep.arrays import FloatArray, IntArray
-from notsodeep.data.covariance_spectrum import ClassCovariances, CovarianceSpectrum
-from notsodeep.data.mixture_statistics import MixtureStatistics
+from notsodeep.data.mixture_statistics import (
+    ClassCovariances,
+    CovarianceSpectrum,
+    MixtureStatistics,
+)
 from notsodeep.data.preprocessing import to_theory_scale
 
 

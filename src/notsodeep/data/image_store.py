@@ -1,4 +1,4 @@
-"""Image sets on disk: where they lie, reading them, keeping them.
+"""Image sets on disk: where they lie, reading them, keeping them, listing them.
 
 A set that was fetched is kept as four ``.npy`` files and a manifest in its own directory.  Raw
 files that the user has anyway (torchvision's layout, Debian's package, unpacked archives) are read
@@ -7,6 +7,8 @@ where they are.  Whatever is read is compared with the catalogue's SHA-256 befor
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +16,64 @@ from typing import Literal
 
 import numpy as np
 
-from notsodeep.data.catalogue import ImageSet
+from notsodeep import checks
+from notsodeep.data import digits
+from notsodeep.data.catalogue import IMAGE_SETS, ImageSet
+from notsodeep.data.image_files import RawFormat, directory_has, read_archive, read_directory
 from notsodeep.data.raw_data import ARRAY_NAMES, ByteArray, ImageArrays
-from notsodeep.data.raw_files import directory_has, read_archive, read_directory
-from notsodeep.data.raw_formats import RawFormat
+from notsodeep.data.synthetic import SYNTHETIC_SETS
 from notsodeep.errors import DataCorrupted, DataNotFound
 from notsodeep.files import Manifest, make_directory, sha256_of_bytes, write_array
 from notsodeep.files.atomic_files import named_write_failures
 from notsodeep.files.manifests import FILE_NAME
+
+VARIABLE = "NOTSODEEP_DATA"
+
+
+def data_directory(explicit: str | os.PathLike[str] | None = None) -> Path:
+    """Return the data directory; it need not exist.
+
+    The first of: `explicit`, the environment variable ``NOTSODEEP_DATA``, and the platform's place
+    for a user's application data (``~/.local/share/notsodeep`` on Linux).
+
+    Raises
+    ------
+    DataNotFound
+        Nothing is chosen, and there is no home directory.
+
+    Examples
+    --------
+    >>> data_directory("somewhere/else").name
+    'else'
+    """
+    if explicit is not None:
+        return with_home(explicit)
+    if chosen := os.environ.get(VARIABLE):
+        return with_home(chosen)
+    if sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or with_home("~/AppData/Local"))
+    elif sys.platform == "darwin":
+        base = with_home("~/Library/Application Support")
+    else:
+        base = Path(os.environ.get("XDG_DATA_HOME") or with_home("~/.local/share"))
+    return base / "notsodeep"
+
+
+def with_home(path: str | os.PathLike[str]) -> Path:
+    """Replace a leading ``~`` or ``~user`` by the home directory.
+
+    Raises
+    ------
+    DataNotFound
+        There is no such user, or the user has no home directory.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise DataNotFound(
+            f"There is no home directory to find {os.fspath(path)} in. Give a full path, or set "
+            f"the environment variable {VARIABLE} to a directory for data sets."
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -191,3 +243,85 @@ def _check_digests(
 
 def _mismatch(what: str, got: str, expected: str) -> DataCorrupted:
     return DataCorrupted(f"{what} has SHA-256 {got[:12]}…; expected {expected[:12]}….")
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One line of the list of data sets.
+
+    Attributes
+    ----------
+    name : str
+        Name in `load`.
+    num_train, num_test, num_classes : int
+        Sizes; for a drawn set, the defaults.
+    shape : tuple of int
+        Shape of one sample.
+    present : bool
+        Whether `load` would find it now.
+    origin : str
+        Where it comes from, or came from.
+    on_disk : bool
+        Whether it consists of files that can be verified.
+    """
+
+    name: str
+    num_train: int
+    num_test: int
+    num_classes: int
+    shape: tuple[int, ...]
+    present: bool
+    origin: str
+    on_disk: bool
+
+
+def listing(data_dir: Path) -> tuple[Listed, ...]:
+    """List every data set that `load` knows by name; nothing is read but manifests."""
+    rows = [
+        Listed(
+            "digits",
+            digits.NUM_TRAIN,
+            digits.NUM_TEST,
+            len(digits.CLASS_NAMES),
+            digits.IMAGE_SHAPE,
+            True,
+            "scikit-learn",
+            True,
+        )
+    ]
+    for preset in SYNTHETIC_SETS.values():
+        num_classes = 1 if preset.name == "sphere" else 2
+        sizes = (preset.samples, preset.samples // 4, num_classes)
+        rows.append(Listed(preset.name, *sizes, (preset.dimension,), True, "drawn", False))
+    for entry in IMAGE_SETS.values():
+        location = locate(entry, data_dir)
+        if location is not None:
+            try:
+                origin = source_of(location)
+            except DataCorrupted:
+                origin = "unreadable manifest"
+        else:
+            origin = "official" if entry.mirror is None else f"official, {entry.mirror}"
+        sizes = (entry.num_train, entry.num_test, len(entry.class_names))
+        rows.append(
+            Listed(entry.name, *sizes, entry.image_shape, location is not None, origin, True)
+        )
+    return tuple(rows)
+
+
+def verify_set(name: str, data_dir: Path) -> str:
+    """Read one set and compare it with its digests; return where it is.
+
+    Raises
+    ------
+    DataNotFound, DataCorrupted
+        It is not there, or not intact.
+    UnknownName
+        There is no such image set.
+    """
+    if name == "digits":
+        digits.read_digits()
+        return "scikit-learn"
+    checks.known_name(name, ("digits", *IMAGE_SETS), "image set")
+    _, location = find_and_read(IMAGE_SETS[name], data_dir)
+    return str(location)

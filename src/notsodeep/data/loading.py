@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 from collections.abc import Sequence
@@ -14,17 +15,18 @@ from notsodeep import checks
 from notsodeep.data import digits, image_store
 from notsodeep.data.catalogue import IMAGE_SETS
 from notsodeep.data.dataset import Dataset, Provenance
-from notsodeep.data.directories import data_directory, with_home
 from notsodeep.data.features import cached_features
+from notsodeep.data.image_store import data_directory, with_home
 from notsodeep.data.imbalance import Imbalance
 from notsodeep.data.own_files import own_digests, read_own_files
 from notsodeep.data.preprocessing import FloatName, Preprocessing, PreprocessingKind
-from notsodeep.data.presets import SYNTHETIC_SETS, paper_mixture
 from notsodeep.data.raw_data import RawData
 from notsodeep.data.selection import class_positions, select
-from notsodeep.data.unit_sphere import sphere
+from notsodeep.data.synthetic import SYNTHETIC_SETS, paper_mixture, sphere
 from notsodeep.data.vgg19 import VGG19Features
 from notsodeep.files import sha256_of_array
+
+_LARGEST_OF_IMAGES = 255
 
 
 def names() -> tuple[str, ...]:
@@ -172,6 +174,38 @@ def load(
         population=raw.population if classes is None and kind == "none" else None,
     )
     return loaded.images_last() if channels == "last" else loaded
+
+
+def is_image_set(name: str | os.PathLike[str]) -> bool:
+    """Say whether `pixel_data` knows the unit of a set's pixels."""
+    return name == "digits" or name in IMAGE_SETS
+
+
+def pixel_data(name: str | os.PathLike[str], **options: Any) -> Dataset:
+    """Load a data set with its values as they are, images in units of the largest pixel value.
+
+    The theory's centring and scaling would ruin a network that was trained on other inputs; what
+    its own inputs were, (pixel/255 − shift)/scale, is the network's to apply.
+
+    Parameters
+    ----------
+    name : str or path
+        As for `notsodeep.data.load`.
+    **options
+        Those of `notsodeep.data.load`, except ``preprocessing``.
+
+    Examples
+    --------
+    >>> rows = pixel_data("digits", samples=100).X
+    >>> float(rows.min()), float(rows.max())
+    (0.0, 1.0)
+    """
+    data = load(name, preprocessing="none", **options)
+    if not is_image_set(name):
+        return data
+    largest = digits.LARGEST_PIXEL if name == "digits" else _LARGEST_OF_IMAGES
+    X, X_test = (rows / rows.dtype.type(largest) for rows in (data.X, data.X_test))
+    return dataclasses.replace(data, X=X, X_test=X_test)
 
 
 def file_digests(name: str | os.PathLike[str]) -> dict[str, str]:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep import checks, extras
-from notsodeep.data.directories import with_home
+from notsodeep.data.image_store import with_home
 from notsodeep.errors import DataCorrupted, DataNotFound
 from notsodeep.files import sha256_of_file
 from notsodeep.progress import Advance

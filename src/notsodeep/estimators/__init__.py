@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from notsodeep.estimators.compiled_classifier import CompiledClassifier
 from notsodeep.estimators.equilibrium_kernel import EquilibriumKernel
-from notsodeep.estimators.kernel_classifier import EquilibriumKernelClassifier
-from notsodeep.estimators.kernel_ridge import EquilibriumKernelRidge
+from notsodeep.estimators.kernel_estimators import (
+    EquilibriumKernelClassifier,
+    EquilibriumKernelRidge,
+)
 from notsodeep.estimators.random_features import RandomEquilibriumFeatures
 from notsodeep.estimators.theory_scaler import TheoryScaler
 

@@ -15,7 +15,7 @@ from notsodeep import checks, extras
 from notsodeep.activations import Activation
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.data.preprocessing import Preprocessing, PreprocessingKind
-from notsodeep.estimators.kernel_classifier import (
+from notsodeep.estimators.kernel_estimators import (
     encode_classes,
     probabilities,
     with_class_weights,

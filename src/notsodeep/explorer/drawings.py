@@ -27,7 +27,7 @@ from notsodeep.plotting.matches import (
     draw_eigenvalue_scatter,
     draw_spectra,
 )
-from notsodeep.plotting.twin_spectra import draw_isolated, draw_twin_bulks
+from notsodeep.plotting.spectra import draw_isolated, draw_twin_bulks
 
 ALT = {
     "activations": "The DEQ's activation and the network's, drawn over one another.",

@@ -10,7 +10,8 @@ from notsodeep.activations.expressions import FUNCTIONS
 from notsodeep.data import data_directory
 from notsodeep.data.catalogue import IMAGE_SETS
 from notsodeep.data.digits import CLASS_NAMES
-from notsodeep.data.listing import listing
+from notsodeep.data.image_store import listing
+from notsodeep.explorer.explorer_data import MAX_MEGABYTES
 from notsodeep.explorer.page_parts import plain
 from notsodeep.explorer.page_state import PageState
 from notsodeep.explorer.state import (
@@ -23,7 +24,6 @@ from notsodeep.explorer.state import (
     ExplorerState,
     digest_of,
 )
-from notsodeep.explorer.uploads import MAX_MEGABYTES
 
 Upload = tuple[str, bytes]
 _GRAMMAR = (

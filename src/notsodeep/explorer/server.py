@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from notsodeep import checks, extras
-from notsodeep.explorer.uploads import MAX_MEGABYTES
+from notsodeep.explorer.explorer_data import MAX_MEGABYTES
 from notsodeep.plotting.canvas import DEEP, SHALLOW
 
 Message = MutableMapping[str, Any]

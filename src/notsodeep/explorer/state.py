@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from notsodeep import checks
-from notsodeep.explorer.query_text import Choice, Listed, Real, Switch, Text, Whole, chosen
+from notsodeep.explorer.page_state import Choice, Listed, Real, Switch, Text, Whole, chosen
 
 FORMULA = "formula"
 ACTIVATIONS = (

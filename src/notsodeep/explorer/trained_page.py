@@ -8,14 +8,13 @@ import streamlit as st
 
 from notsodeep import zoo
 from notsodeep.compilation.dispatch import compile as compile_model
-from notsodeep.data import Dataset
+from notsodeep.data import Dataset, pixel_data
 from notsodeep.data.catalogue import IMAGE_SETS
 from notsodeep.errors import NotSoDeepError
 from notsodeep.explorer.drawings import svg_of
 from notsodeep.explorer.page_parts import plain, show_error, show_figure, show_table
 from notsodeep.plotting import diagnosis_figure
 from notsodeep.trained.diagnosis import Diagnosis, diagnose
-from notsodeep.trained.inputs import pixel_data
 
 if TYPE_CHECKING:
     from notsodeep.compilation.trained_record import TrainedCompilation

@@ -1,9 +1,13 @@
 """What lasts: files that are complete or absent, locks, manifests, runs that can be resumed."""
 
-from notsodeep.files.atomic_files import atomic_write, make_directory, write_array, write_json
-from notsodeep.files.digests import sha256_of_array, sha256_of_bytes, sha256_of_file
-from notsodeep.files.locks import exclusive_lock
-from notsodeep.files.manifests import Manifest
+from notsodeep.files.atomic_files import (
+    atomic_write,
+    exclusive_lock,
+    make_directory,
+    write_array,
+    write_json,
+)
+from notsodeep.files.manifests import Manifest, sha256_of_array, sha256_of_bytes, sha256_of_file
 
 __all__ = [
     "Manifest",

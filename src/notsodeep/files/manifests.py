@@ -1,4 +1,4 @@
-"""Manifests: what a directory should hold, with the SHA-256 of every file.
+"""What stored files are known by: SHA-256 sums, and manifests with parameters and versions.
 
 A manifest is written last.  A directory without one is unfinished work, however many files it
 holds, so something half-written never looks complete.
@@ -7,6 +7,7 @@ holds, so something half-written never looks complete.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.metadata
 import platform
 from collections.abc import Iterable, Mapping
@@ -14,10 +15,53 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from notsodeep import __version__, checks
 from notsodeep.errors import DataCorrupted
 from notsodeep.files.atomic_files import write_json
-from notsodeep.files.digests import sha256_of_file
+
+
+def sha256_of_bytes(content: bytes) -> str:
+    """Hexadecimal SHA-256 of a byte string.
+
+    Examples
+    --------
+    >>> sha256_of_bytes(b"notsodeep")[:12]
+    '658102ea796a'
+    """
+    return hashlib.sha256(content).hexdigest()
+
+
+def sha256_of_file(path: Path) -> str:
+    """Hexadecimal SHA-256 of a file's content.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     sha256_of_file(Path(file.name)) == sha256_of_bytes(b"")
+    True
+    """
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def sha256_of_array(array: NDArray[Any]) -> str:
+    """Hexadecimal SHA-256 of an array's values in C order, ``array.tobytes()``.
+
+    The dtype and the shape are not part of the digest, so anyone can check it with standard
+    tools; compare them beside it.
+
+    Examples
+    --------
+    >>> sha256_of_array(np.arange(3)) == sha256_of_bytes(np.arange(3).tobytes())
+    True
+    """
+    contiguous = np.ascontiguousarray(array)
+    return hashlib.sha256(contiguous.reshape(-1).view(np.uint8).data).hexdigest()
+
 
 FILE_NAME = "manifest.json"
 _VERSION = 1

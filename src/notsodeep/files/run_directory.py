@@ -18,11 +18,11 @@ from notsodeep.errors import DataCorrupted, InvalidInput, LockTimeout, RunInUse
 from notsodeep.files import Manifest, manifests
 from notsodeep.files.atomic_files import (
     atomic_write,
+    exclusive_lock,
     make_directory,
     remove_abandoned,
     write_json,
 )
-from notsodeep.files.locks import exclusive_lock
 from notsodeep.files.manifests import is_inside, versions
 from notsodeep.files.stored_arrays import read_npz
 from notsodeep.files.stored_states import remove_state

@@ -18,10 +18,8 @@ from typing import Any
 
 from notsodeep import checks
 from notsodeep.errors import DataCorrupted
-from notsodeep.files.atomic_files import atomic_write, remove_abandoned
-from notsodeep.files.digests import sha256_of_bytes, sha256_of_file
-from notsodeep.files.locks import exclusive_lock
-from notsodeep.files.manifests import FILE_NAME, Manifest
+from notsodeep.files.atomic_files import atomic_write, exclusive_lock, remove_abandoned
+from notsodeep.files.manifests import FILE_NAME, Manifest, sha256_of_bytes, sha256_of_file
 
 _NAME = r"state-[0-9a-f]{16}\.safetensors"
 _LOCK = "lock"

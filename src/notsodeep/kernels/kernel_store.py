@@ -13,7 +13,7 @@ from notsodeep import checks
 from notsodeep.arrays import FloatArray
 from notsodeep.errors import DataCorrupted
 from notsodeep.files import Manifest
-from notsodeep.files.digests import sha256_of_bytes
+from notsodeep.files.manifests import sha256_of_bytes
 from notsodeep.kernels.store_description import (
     KIND,
     described_blocks,

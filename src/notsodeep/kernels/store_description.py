@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from notsodeep.errors import DataCorrupted, InvalidInput
-from notsodeep.files.digests import sha256_of_bytes
+from notsodeep.files.manifests import sha256_of_bytes
 from notsodeep.kernels.stored_blocks import MOST_BLOCKS, StoredBlocks, block_count
 from notsodeep.kernels.zarr_format import stored_json
 from notsodeep.models import (

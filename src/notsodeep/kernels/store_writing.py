@@ -14,10 +14,8 @@ from notsodeep import checks, extras
 from notsodeep.cluster.executors import Executor, InProcess
 from notsodeep.errors import DataCorrupted, InvalidInput, LockTimeout, RunInUse, StoreMismatch
 from notsodeep.files import Manifest, manifests
-from notsodeep.files.atomic_files import make_directory, write_json
-from notsodeep.files.digests import sha256_of_array
-from notsodeep.files.locks import exclusive_lock
-from notsodeep.files.manifests import versions
+from notsodeep.files.atomic_files import exclusive_lock, make_directory, write_json
+from notsodeep.files.manifests import sha256_of_array, versions
 from notsodeep.kernels.block_source import BLOCK, BlockSource
 from notsodeep.kernels.kernel_store import KernelStore
 from notsodeep.kernels.store_description import (

@@ -26,7 +26,7 @@ from notsodeep.files.atomic_files import (
     synchronise_directory,
     write_json,
 )
-from notsodeep.files.digests import sha256_of_file
+from notsodeep.files.manifests import sha256_of_file
 from notsodeep.kernels import zarr_format
 from notsodeep.kernels.plan import Tile
 

@@ -15,7 +15,7 @@ from notsodeep import checks
 from notsodeep.activations import Centred
 from notsodeep.arrays import FloatArray
 from notsodeep.data import GaussianMixture, MixtureStatistics
-from notsodeep.data.row_draws import order_by_content
+from notsodeep.data.selection import order_by_content
 from notsodeep.equivalents import Coefficients, Expansion, SphereCoefficients, conditions
 from notsodeep.errors import InvalidInput
 from notsodeep.kernels import kernel as exact_kernel

@@ -21,7 +21,7 @@ from torch import Tensor
 from notsodeep import checks
 from notsodeep.data import Preprocessing
 from notsodeep.errors import DataCorrupted, DataNotFound
-from notsodeep.files.network_files import (
+from notsodeep.files.stored_arrays import (
     ENTRY,
     VERSION,
     canonical_json,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from notsodeep.data.directories import data_directory
-from notsodeep.data.listing import listing
+from notsodeep.data.image_store import data_directory, listing
 from notsodeep.head_names import FIVE_HEADS
 from notsodeep.papers.collapse_findings import head_findings
 from notsodeep.papers.collapse_settings import CollapseSettings

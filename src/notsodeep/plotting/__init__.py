@@ -25,8 +25,6 @@ from notsodeep.plotting.canvas import (
     themed_svg,
 )
 from notsodeep.plotting.class_geometry import collapse, layer_peeled, seli, simplex_figure
-from notsodeep.plotting.diagnoses import diagnosis, diagnosis_figure
-from notsodeep.plotting.fronts import front
 from notsodeep.plotting.kernel_entries import kernel_pair, monte_carlo
 from notsodeep.plotting.matches import (
     certificate,
@@ -56,6 +54,7 @@ from notsodeep.plotting.spectra import (
     spectral_density,
     spectrum_figure,
 )
+from notsodeep.plotting.trained import diagnosis, diagnosis_figure, front
 
 __all__ = [
     "DEEP",

@@ -10,7 +10,7 @@ import numpy as np
 from notsodeep import checks
 from notsodeep.arrays import FloatArray
 from notsodeep.data import GaussianMixture, MixtureStatistics
-from notsodeep.data.covariance_spectrum import ClassCovariances
+from notsodeep.data.mixture_statistics import ClassCovariances
 from notsodeep.errors import InvalidInput
 
 GROUPS = 64

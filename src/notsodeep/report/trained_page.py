@@ -7,7 +7,7 @@ from typing import Any
 
 from notsodeep.compilation.trained_record import CellCompilation, TrainedCompilation
 from notsodeep.plotting.canvas import house_style, new_figure
-from notsodeep.plotting.fronts import fidelities, front
+from notsodeep.plotting.trained import fidelities, front
 from notsodeep.report.page import inline_figure, write_page
 from notsodeep.trained.fidelity import Fidelity
 

@@ -14,8 +14,8 @@ from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotConverged
 from notsodeep.networks.equilibrium_solvers import SOLVERS, solve
 from notsodeep.networks.solve_records import SolveRecord
-from notsodeep.trained.baselines import refitted
 from notsodeep.trained.cell import FunctionCell
+from notsodeep.trained.fidelity import refitted
 
 _MOST_STEPS = 2000
 _TRIAL_ROWS = 64

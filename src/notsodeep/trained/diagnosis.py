@@ -18,8 +18,8 @@ from notsodeep.progress import progress_bar
 from notsodeep.records import Plotted
 from notsodeep.trained.cell import AffineCell, EquilibriumCell
 from notsodeep.trained.fidelity import STATE_ERROR
+from notsodeep.trained.histories import STAYS, BoolArray, RowHistories, RowStep, follow
 from notsodeep.trained.margin import Margin, margin_of
-from notsodeep.trained.row_histories import STAYS, BoolArray, RowHistories, RowStep, follow
 
 if TYPE_CHECKING:
     from torch import nn
@@ -496,7 +496,7 @@ class _Examination:
     def _local(
         self, limit: FloatArray, drive: NDArray[Any]
     ) -> tuple[FloatArray, tuple[float, float] | None]:
-        from notsodeep.trained.local_behaviour import local_radii, one_step_gradient
+        from notsodeep.trained.histories import local_radii, one_step_gradient
 
         radii = local_radii(self.cell, limit, drive, self.rng)
         return radii, one_step_gradient(self.cell, limit, drive, self.rng)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -165,11 +166,14 @@ def fastest_solver(cell: AffineCell, choice: MethodChoice, beta: float, drive: T
             fewest[trial.method] = trial
     ways = [(trial.method, trial.step) for trial in fewest.values()]
     splittings = [Splitting(cell, *way, beta) for way in ways or [(choice.method, choice.step)]]
-    runs = [lambda s=s: solve_rows(s, drive, min(USUAL)) for s in splittings]  # type: ignore[misc]
-    for run in runs:
-        run()
-    times = np.median([[seconds(run) for run in runs] for _ in range(3)], axis=0)
-    return splittings[int(np.argmin(times))]
+
+    def run(splitting: Splitting) -> None:
+        solve_rows(splitting, drive, min(USUAL))
+
+    for splitting in splittings:
+        run(splitting)
+    times = [[seconds(partial(run, splitting)) for splitting in splittings] for _ in range(3)]
+    return splittings[int(np.argmin(np.median(times, axis=0)))]
 
 
 def measure_front(

@@ -1,7 +1,7 @@
 """Small equilibrium networks that were trained: ours come with the package, others are fetched.
 
 Ours were trained by `notsodeep.zoo.recipes`.  They take pixels between 0 and 1, as
-`notsodeep.trained.inputs.pixel_data` gives them, and scale them themselves.
+`notsodeep.data.pixel_data` gives them, and scale them themselves.
 
 Examples
 --------

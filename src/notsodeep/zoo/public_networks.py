@@ -12,8 +12,8 @@ import numpy as np
 
 from notsodeep import checks
 from notsodeep.arrays import FloatArray
-from notsodeep.data.directories import data_directory
 from notsodeep.data.download import RemoteFile, download
+from notsodeep.data.image_store import data_directory
 from notsodeep.errors import DataCorrupted, DataNotFound
 from notsodeep.files import exclusive_lock, sha256_of_file
 from notsodeep.progress import Advance

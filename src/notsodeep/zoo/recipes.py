@@ -18,6 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from notsodeep.data import pixel_data
 from notsodeep.networks.equilibrium_map import EquilibriumMap
 from notsodeep.networks.equilibrium_solvers import Anderson, FixedPointIteration
 from notsodeep.networks.heads import cut_singular_values
@@ -26,7 +27,6 @@ from notsodeep.networks.solve_records import ImplicitRecord
 from notsodeep.networks.training import train
 from notsodeep.networks.training_records import TrainingSettings
 from notsodeep.trained.cell import AffineCell, EquilibriumCell
-from notsodeep.trained.inputs import pixel_data
 
 _TOLERANCE = 1e-4  # of the solves in training; gradients of batches are noisier than that
 
