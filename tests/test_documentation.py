@@ -25,7 +25,20 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-SLOW = {ROOT / "docs" / "tour.md"}
+# These pages compile, train or start a cluster; README, tutorial and how-to pages run every time.
+SLOW = {
+    ROOT / "docs" / f"{name}.md"
+    for name in (
+        "cluster",
+        "compiling",
+        "convolutions",
+        "howto/describe-your-cell",
+        "scikit-learn",
+        "solving",
+        "theory/matching",
+        "tour",
+    )
+}
 
 
 @pytest.mark.parametrize(

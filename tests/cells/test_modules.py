@@ -93,6 +93,7 @@ def test_a_cell_of_one_layer_is_recognised() -> None:
         nsd.EquilibriumCell.from_module(nsd.build(MODELS["ring"], 3, 20, 2, rng=0))
 
 
+@pytest.mark.slow
 def test_a_smooth_skip_has_a_torch_twin() -> None:
     psi = nsd.activations.with_skip("tanh", 0.5)
     twin = torch_twin(psi)

@@ -39,6 +39,7 @@ def example() -> list[str]:
     return found[1].split()
 
 
+@pytest.mark.slow
 def test_the_example_in_the_help_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     result = run(*example())

@@ -235,6 +235,7 @@ def direct_minimum(counts, C: float, feature_budget: str, seed: int = 0) -> floa
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("counts", "C", "feature_budget"),
     [((9, 3, 1), 1.2, "class"), ((20, 20, 1, 1), 1.5, "sample"), ((8, 1, 1), 2.0, "sample")],

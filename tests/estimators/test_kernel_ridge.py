@@ -105,6 +105,7 @@ def test_iteration_and_factorisation_agree(memory: int, digits: Split) -> None:
     assert gap < 1e-6 * np.abs(digits.y).max()
 
 
+@pytest.mark.slow
 def test_more_columns_mean_fewer_iterations(digits: Split) -> None:
     steps = [
         EquilibriumKernelRidge(ridge=0.001, solver="cg", rank=rank).fit(digits.X, digits.y).n_iter_

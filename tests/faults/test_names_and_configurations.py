@@ -31,6 +31,7 @@ class Tags(html.parser.HTMLParser):
         self.handlers += [name for name, _ in attrs if name.startswith("on")]
 
 
+@pytest.mark.slow
 def test_hostile_names_reach_the_report_as_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

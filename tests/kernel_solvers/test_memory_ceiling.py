@@ -32,6 +32,7 @@ print(solve(K, X[:, :2], 1.0, preconditioner=near, tolerance=1e-3).reason)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="RLIMIT_AS and /proc")
 def test_solve_below_the_size_of_the_matrix() -> None:
     # One thread: each further one reserves a hundred megabytes of addresses that it does not use.

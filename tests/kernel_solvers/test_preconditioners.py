@@ -77,6 +77,7 @@ def test_equivalent_is_its_own_inverse() -> None:
     np.testing.assert_allclose(near @ (eq @ V + RIDGE * V), V, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ridge", [1e-2, 1e-3])
 def test_each_saves_steps_and_both_together_save_most(ridge: float) -> None:
     problem = digits(1000)

@@ -95,6 +95,7 @@ def test_auto_takes_the_smallest_gap_on_data() -> None:
     assert m.tau0 == pytest.approx(np.sqrt(np.square(X).sum() / len(X)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("deq", "family"), [(RELU, "leaky_relu"), (TANH, "piecewise_linear")])
 def test_refining_helps_on_held_out_rows(deq: nsd.DeepEquilibrium, family: str) -> None:
     X = nsd.data.load("digits", samples=300, rng=0).X

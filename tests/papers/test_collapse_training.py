@@ -183,6 +183,7 @@ collapse_training.compare_heads(settings, ["deq"], sys.argv[1])
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_with_the_same_numbers(tmp_path: Path) -> None:
     settings = CollapseSettings("deq", **{**SMALL, "epochs": 4})
     whole = compare_heads(settings, ["deq"], tmp_path / "whole")

@@ -25,7 +25,14 @@ def _numbers(record: Record) -> Record:
     return {key: value for key, value in record.items() if key != "seconds"}
 
 
-@pytest.mark.parametrize("name", NAMES)
+# One experiment of each kind every time: spectra, gaps over dimensions, optima, trained heads.
+QUICK = {"sphere-spectra", "gap-versus-dimension", "collapse-phase", "collapse-balanced"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in NAMES],
+)
 def test_smoke_profile(name: str, tmp_path: Path) -> None:
     records = reproduce(name, tmp_path / "run", profile="smoke")
     findings = experiment(name).findings(records)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -29,9 +30,9 @@ _SAME_ROWS = 1e-3  # relative; float32 rounds differently in batches of differen
 class EquilibriumCell(ABC):
     """One step of an equilibrium network, f(z, x), and its read-out.
 
-    Made by `from_weights`, `from_monotone`, `from_module` or `from_function`.  All methods take
-    and return samples as rows: a state is a float64 array of shape (n, width), whatever the
-    `state_shape` of one sample.  A solve looks like ::
+    Made by `from_weights`, `from_monotone`, `from_file`, `from_module` or `from_function`.  All
+    methods take and return samples as rows: a state is a float64 array of shape (n, width),
+    whatever the `state_shape` of one sample.  A solve looks like ::
 
         drive = cell.drive(X)              # all that depends on X, computed (and checked) once
         z = np.zeros((len(X), cell.width))
@@ -201,6 +202,21 @@ class EquilibriumCell(ABC):
             raise checks.refusal("state_shape", owner, "have at least one entry", "()")
         known = readout if callable(readout) else _readout(readout, math.prod(shape), owner)
         return FunctionCell(shape, None, known, f)
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str], **known: Any) -> AffineCell:
+        """Read a network from ``.safetensors``, or from a ``.pt`` that holds tensors alone.
+
+        Parameters
+        ----------
+        path : path
+        **known
+            ``activation``, ``shift`` and ``scale``, where the file's metadata do not have them;
+            see `notsodeep.trained.files.load_cell`, which also returns the metadata.
+        """
+        from notsodeep.trained.files import load_cell
+
+        return load_cell(path, **known).cell
 
     @classmethod
     def from_module(cls, module: nn.Module, **options: Any) -> EquilibriumCell:
