@@ -143,6 +143,6 @@ def test_bad_commands(arguments: list[str], message: str) -> None:
 
 
 def test_hours_need_a_yes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("notsodeep.cli.images._HOURS", 1e-9)
+    monkeypatch.setattr("notsodeep.cli.model_options._HOURS", 1e-9)
     asked = ("kernel", "--convolution", RELU, "--samples", 20, "--out", "never.npy")
     assert "--yes" in str(command(*asked).exception)

@@ -8,10 +8,10 @@ import pytest
 import notsodeep as nsd
 from mixture_cases import draw
 from notsodeep.data import GaussianMixture
-from notsodeep.equivalents import outside_bulk
+from notsodeep.equivalents import spikes
 from notsodeep.equivalents.equivalent_matrix import Equivalent
 from notsodeep.equivalents.limiting_law import NoiseLaw
-from notsodeep.equivalents.outside_bulk import OutsideBulk
+from notsodeep.equivalents.spikes import OutsideBulk
 from notsodeep.numerics.bulk_law import BulkLaw
 from notsodeep.numerics.silverstein import SilversteinEquation
 
@@ -48,7 +48,7 @@ def test_without_the_series_the_spikes_are_the_same(monkeypatch: pytest.MonkeyPa
     X, _, stats, _ = draw(GaussianMixture(means, np.array([1.0, 1.3])), 150)
     eq = nsd.equivalent(nsd.DeepEquilibrium("relu", 0.2).centred(stats.tau0), X, stats)
     quick = nsd.limiting_spectrum(eq)
-    monkeypatch.setattr(outside_bulk, "_RESOLVED", 0.0)  # no series is good enough
+    monkeypatch.setattr(spikes, "_RESOLVED", 0.0)  # no series is good enough
     noise = NoiseLaw.of(eq)
     assert noise.outside._series is None
     direct = nsd.limiting_spectrum(eq, noise=noise)

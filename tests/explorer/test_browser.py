@@ -14,8 +14,7 @@ import pytest
 import notsodeep as nsd
 from browser import PATIENCE, at_rest, chromium, metric, served
 from notsodeep.explorer.explorer_data import prepared
-from notsodeep.explorer.limiting_laws import KnownData
-from notsodeep.explorer.shown import view_of
+from notsodeep.explorer.shown import KnownData, view_of
 from notsodeep.explorer.state import ExplorerState
 
 playwright = pytest.importorskip("playwright.sync_api", reason="Playwright drives the browser")

@@ -8,15 +8,15 @@ import torch
 
 import notsodeep as nsd
 from notsodeep.errors import FormulaError, InvalidInput, UndeclaredKink
-from notsodeep.explorer.cost import inference_cost
 from notsodeep.explorer.explorer_data import mixture_of, prepared
-from notsodeep.explorer.limiting_laws import KnownData
 from notsodeep.explorer.shown import (
+    KnownData,
     candidate_rows,
     coefficient_rows,
     condition_rows,
     deq_of,
     headline,
+    inference_cost,
     view_of,
 )
 from notsodeep.explorer.state import ACTIVATIONS, FAMILIES, FORMULA, ExplorerState

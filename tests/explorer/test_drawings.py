@@ -14,8 +14,7 @@ from notsodeep.errors import InvalidInput
 from notsodeep.explorer.collapse_page import collapse_view, diagram_records, words
 from notsodeep.explorer.drawings import ALT, archive, figures_of
 from notsodeep.explorer.explorer_data import prepared
-from notsodeep.explorer.limiting_laws import KnownData
-from notsodeep.explorer.shown import view_of
+from notsodeep.explorer.shown import KnownData, view_of
 from notsodeep.explorer.state import CollapseState, ExplorerState
 from notsodeep.plotting.canvas import new_figure, themed_svg
 from notsodeep.plotting.class_geometry import simplex_figure

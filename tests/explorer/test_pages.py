@@ -12,10 +12,9 @@ from streamlit.testing.v1 import AppTest
 
 import notsodeep as nsd
 from notsodeep.explorer.explorer_data import prepared
-from notsodeep.explorer.limiting_laws import KnownData
-from notsodeep.explorer.page_parts import plain
+from notsodeep.explorer.page_state import plain
 from notsodeep.explorer.server import SCRIPT, options_of
-from notsodeep.explorer.shown import view_of
+from notsodeep.explorer.shown import KnownData, view_of
 from notsodeep.explorer.state import ExplorerState
 
 SMALL = {"samples": "100", "dimension": "120", "family": "leaky_relu"}

@@ -12,7 +12,7 @@ from streamlit.testing.v1 import AppTest
 
 import notsodeep as nsd
 from notsodeep.errors import InvalidInput
-from notsodeep.explorer.page_parts import plain
+from notsodeep.explorer.page_state import plain
 from notsodeep.explorer.runs_page import (
     chosen_run,
     findings_table,

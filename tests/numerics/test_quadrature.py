@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from notsodeep.errors import NotIntegrable, QuadratureError
-from notsodeep.numerics.differentiation import piecewise_derivative, resolving_radius
 from notsodeep.numerics.hermite import hermite_expansion, hermite_polynomials
 from notsodeep.numerics.pair_quadrature import pair_quadrature
 from notsodeep.numerics.quadrature import gaussian_rule, resolved_samples
-from notsodeep.numerics.smoothness import rough_points
+from notsodeep.numerics.smoothness import piecewise_derivative, resolving_radius, rough_points
 
 
 @pytest.mark.parametrize("scale", [1e-3, 0.3, 1.0, 50.0, 1e5])

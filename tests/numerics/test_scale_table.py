@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from notsodeep import activations
+from notsodeep.numerics.chebyshev import at_many_scales, tabulated
 from notsodeep.numerics.hermite import hermite_expansion
-from notsodeep.numerics.scale_table import at_many_scales, tabulated
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from numpy.typing import ArrayLike
 from notsodeep import checks
 from notsodeep.activations.moments import Moments, gaussian_moments, require_finite
 from notsodeep.arrays import FloatArray
+from notsodeep.numerics.chebyshev import at_many_scales
 from notsodeep.numerics.hermite import LEAST_SQUARE, hermite_expansion, unit_rows
 from notsodeep.numerics.quadrature import REACH
-from notsodeep.numerics.scale_table import at_many_scales
 
 Parity = Literal["odd", "even"]
 

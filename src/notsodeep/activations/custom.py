@@ -15,9 +15,14 @@ from notsodeep.activations import expressions, formula_analysis
 from notsodeep.activations.activation import Activation, Parity, frozen_parameters
 from notsodeep.arrays import FloatArray
 from notsodeep.errors import InvalidInput, NotSerialisable, UndeclaredKink
-from notsodeep.numerics.differentiation import piecewise_derivative, resolving_radius
 from notsodeep.numerics.quadrature import gauss_legendre, resolved_samples
-from notsodeep.numerics.smoothness import is_rough, rough_points, unseen_panels
+from notsodeep.numerics.smoothness import (
+    is_rough,
+    piecewise_derivative,
+    resolving_radius,
+    rough_points,
+    unseen_panels,
+)
 
 ArrayFunction = Callable[[FloatArray], FloatArray]
 

@@ -8,22 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from notsodeep import extras
-from notsodeep.cli.given_networks import (
-    FetchOption,
-    ModelOption,
-    ScaleOption,
-    ShiftOption,
-    ZooOption,
-    compile_given,
-    reject_options,
-)
-from notsodeep.cli.images import (
+from notsodeep.cli.model_options import (
     OF_IMAGES,
     ConvolutionOption,
+    FetchOption,
     ImageShapeOption,
+    ModelOption,
     PoolingOption,
+    ScaleOption,
+    ShiftOption,
     YesOption,
+    ZooOption,
+    compile_given,
     load_images,
+    reject_options,
     require_patience,
 )
 from notsodeep.cli.options import (

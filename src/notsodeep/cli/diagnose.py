@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from notsodeep import extras
-from notsodeep.cli.given_networks import (
+from notsodeep.cli.model_options import (
     FetchOption,
     ModelOption,
     ScaleOption,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from notsodeep.cli.images import (
+from notsodeep.cli.model_options import (
     ConvolutionOption,
     ImageShapeOption,
     PoolingOption,

@@ -195,7 +195,7 @@ class CompiledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         import torch
 
-        from notsodeep.networks.feature_rows import features_of, tensor_rows
+        from notsodeep.networks.readout import features_of, tensor_rows
 
         rows = tensor_rows(preprocessed_rows(self, X), self.module_, type(self).__name__)
         features, _ = features_of(self.module_, rows)

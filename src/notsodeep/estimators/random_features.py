@@ -164,7 +164,7 @@ class RandomEquilibriumFeatures(
             The fixed point of a row was not found; a smaller `sigma_a2` or a larger `width` helps.
         """
         check_is_fitted(self)
-        from notsodeep.networks.feature_rows import features_of, tensor_rows
+        from notsodeep.networks.readout import features_of, tensor_rows
 
         owner = type(self).__name__
         rows = tensor_rows(preprocessed_rows(self, X), self.module_, owner)

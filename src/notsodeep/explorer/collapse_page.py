@@ -20,8 +20,7 @@ from notsodeep.collapse.certificate import FeatureBudget
 from notsodeep.collapse.heads import Head
 from notsodeep.errors import NotSoDeepError
 from notsodeep.explorer.drawings import svg_of
-from notsodeep.explorer.page_parts import plain, show_error, show_figure, show_problems
-from notsodeep.explorer.page_state import PageState
+from notsodeep.explorer.page_state import PageState, plain, show_error, show_figure, show_problems
 from notsodeep.explorer.state import CollapseState
 from notsodeep.papers.reproduction import experiment
 from notsodeep.plotting.class_geometry import simplex_figure

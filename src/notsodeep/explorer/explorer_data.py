@@ -32,6 +32,8 @@ from notsodeep.data.own_files import read_own_files
 from notsodeep.errors import DataCorrupted, DataNotFound, InvalidInput, NotSoDeepError
 from notsodeep.explorer.state import UPLOAD, ExplorerState
 
+Upload = tuple[str, bytes]
+"""Name and content of a file."""
 MAX_MEGABYTES = 20
 """Largest file that is taken."""
 _MAX_UNPACKED = 200 * 2**20

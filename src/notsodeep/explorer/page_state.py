@@ -1,4 +1,4 @@
-"""One state behind the widgets of a page and the link in the address bar.
+"""One state behind the widgets of a page and the link in the address bar; parts that pages share.
 
 A record is a frozen dataclass whose fields carry the rule of their values.  What a link says is
 never trusted: a value that breaks its rule is told, and the default is used in its place.
@@ -10,8 +10,11 @@ that the two have to be told from one another.
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import html
 import math
+import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
@@ -20,6 +23,7 @@ import streamlit as st
 
 from notsodeep import checks
 from notsodeep.errors import InvalidInput
+from notsodeep.plotting.canvas import themed_svg
 
 
 class Rule(Protocol):
@@ -261,3 +265,45 @@ class PageState(Generic[State]):
         memory[f"{self._page}.query"] = query
         st.query_params.from_dict(query)
         return state
+
+
+def plain(text: object) -> str:
+    """Return text that Markdown shows as it is.
+
+    Streamlit reads nearly all text as Markdown, and messages quote what people typed.
+    """
+    words = " ".join(str(text).split("\n"))
+    return "".join(f"\\{c}" if c in string.punctuation else c for c in words)
+
+
+def show_error(error: Exception) -> None:
+    """Tell why something cannot be shown, where it would be."""
+    st.error(plain(error), icon=":material/error:")
+
+
+def show_figure(svg: str, alt: str) -> None:
+    """Show a figure as wide as its place, in the colours of the page."""
+    picture = base64.b64encode(themed_svg(svg).encode()).decode()
+    words = html.escape(alt, quote=True)
+    st.html(
+        f'<img alt="{words}" src="data:image/svg+xml;base64,{picture}" '
+        'style="width:100%;height:auto;display:block">'
+    )
+
+
+def show_table(rows: list[dict[str, str]]) -> None:
+    """Show records as a table; nothing for none.
+
+    As Markdown, which unlike Streamlit's own table needs neither pandas nor Arrow.
+    """
+    if not rows:
+        return
+    lines = [[*rows[0]], ["---"] * len(rows[0])]
+    lines += [[plain(cell) for cell in row.values()] for row in rows]
+    st.markdown("\n".join(f"| {' | '.join(line)} |" for line in lines))
+
+
+def show_problems(problems: list[str]) -> None:
+    """Tell what of a link could not be used."""
+    for problem in problems:
+        st.warning(f"{plain(problem)} The default is used.", icon=":material/link_off:")

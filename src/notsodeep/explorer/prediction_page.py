@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from notsodeep.data import GaussianMixture
 from notsodeep.errors import NotSoDeepError
 from notsodeep.explorer.drawings import svg_of
-from notsodeep.explorer.page_parts import plain, show_error, show_figure, show_problems
-from notsodeep.explorer.page_state import PageState
+from notsodeep.explorer.page_state import PageState, plain, show_error, show_figure, show_problems
 from notsodeep.explorer.state import WIDTHS, PredictionState
 from notsodeep.matching import match
 from notsodeep.models import DeepEquilibrium, Model

@@ -13,7 +13,7 @@ from notsodeep.compilation.pieces import TRAINED
 from notsodeep.compilation.verdict import headline, reasons, rule, verdict_word
 from notsodeep.errors import DataCorrupted, InvalidInput, NotSoDeepError
 from notsodeep.explorer.drawings import stored_figures, svg_of
-from notsodeep.explorer.page_parts import plain, show_figure, show_table
+from notsodeep.explorer.page_state import plain, show_figure, show_table
 from notsodeep.files.run_directory import RunDirectory
 from notsodeep.papers.reproduction import NAMES, cell_name, experiment
 from notsodeep.report.reproduction_figures import reproduction_figure

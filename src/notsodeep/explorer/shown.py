@@ -1,19 +1,209 @@
-"""From a state to everything that the first page shows."""
+"""From a state to everything that the first page shows: laws, matches, counted costs.
+
+The bulk of the noise and the population behind it are most of the work of
+`notsodeep.limiting_spectrum`, and the statistics of held-out rows are part of every certificate.
+"""
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, cast
+
+import numpy as np
 
 from notsodeep import checks
 from notsodeep.activations import from_formula, named
-from notsodeep.equivalents import LimitingSpectrum
-from notsodeep.errors import NotSoDeepError
-from notsodeep.explorer.limiting_laws import KnownData
+from notsodeep.data import Dataset, MixtureStatistics
+from notsodeep.equivalents import (
+    LimitingSpectrum,
+    equivalent,
+    limiting_spectrum,
+    sphere_equivalent,
+)
+from notsodeep.equivalents.equivalent_matrix import Equivalent
+from notsodeep.equivalents.limiting_law import NoiseLaw
+from notsodeep.equivalents.population import PopulationSource
+from notsodeep.errors import InvalidInput, NotConverged, NotSoDeepError
 from notsodeep.explorer.state import FORMULA, ExplorerState
 from notsodeep.matching import Certificate, Match, match
-from notsodeep.models import Conditions, Convention, DeepEquilibrium, KernelName
+from notsodeep.models import Conditions, Convention, DeepEquilibrium, ExplicitNetwork, KernelName
+
+_ANY_MODEL = DeepEquilibrium("identity", 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class KnownData:
+    """A data set, and what is known of the law of its held-out rows.
+
+    Attributes
+    ----------
+    rows : Dataset
+    statistics : MixtureStatistics or None
+        Of the law: exact for a mixture.  None on the sphere, and if a class has too few rows.
+    noise : NoiseLaw or None
+    reason : str
+        Why there is no law.
+    """
+
+    rows: Dataset
+    statistics: MixtureStatistics | None
+    noise: NoiseLaw | None
+    reason: str
+
+    @property
+    def on_sphere(self) -> bool:
+        """Whether the rows are uniform on the unit sphere."""
+        return self.rows.provenance.name == "sphere"
+
+    @cached_property
+    def estimated(self) -> MixtureStatistics | None:
+        """Statistics for a certificate, which knows the rows alone; None if a class has too few."""
+        if self.rows.population is None:
+            return self.statistics
+        if np.unique(self.rows.y_test, return_counts=True)[1].min() < 4:
+            return None
+        return MixtureStatistics.estimate(self.rows.X_test, self.rows.y_test)
+
+    @classmethod
+    def of(cls, rows: Dataset, before: KnownData | None = None) -> KnownData:
+        """Gather the statistics and the law of the noise; a failure is a reason, not an error.
+
+        What was known of other data is taken over where it is the same.
+        """
+        bare = cls(rows, None, None, "a class has fewer than four held-out rows")
+        statistics: MixtureStatistics | None = None
+        try:
+            if rows.population is not None:
+                statistics = rows.population.statistics(rows.X_test, rows.y_test)
+            elif not bare.on_sphere:
+                if np.unique(rows.y_test, return_counts=True)[1].min() < 4:
+                    return bare
+                statistics = MixtureStatistics.estimate(rows.X_test, rows.y_test)
+            known = cls(rows, statistics, None, "")
+            # The population is read off the rows and their statistics; the model plays no part.
+            eq = known._equivalent(_ANY_MODEL, "conjugate", "feature")
+            noise = NoiseLaw.of(eq, known._source, like=None if before is None else before.noise)
+            return cls(rows, statistics, noise, "")
+        except (InvalidInput, NotConverged) as error:
+            return cls(rows, statistics, None, str(error))
+
+    def limiting_spectrum(
+        self, deq: DeepEquilibrium, kernel: KernelName, convention: Convention
+    ) -> LimitingSpectrum:
+        """Return the law of a DEQ's kernel on the held-out rows.
+
+        Parameters
+        ----------
+        deq : DeepEquilibrium
+            On the sphere it is taken as it is, otherwise it is centred here.
+        kernel, convention : str
+
+        Raises
+        ------
+        InvalidInput
+            There is none, for the reason that `reason` gives.
+        """
+        if self.noise is None:
+            raise InvalidInput(self.reason)
+        eq = self._equivalent(deq, kernel, convention)
+        return limiting_spectrum(eq, noise=self.noise)
+
+    @property
+    def _source(self) -> PopulationSource | None:
+        known = self.on_sphere or self.rows.population is not None
+        return None if known else "deconvolved"
+
+    def _equivalent(
+        self, deq: DeepEquilibrium, kernel: KernelName, convention: Convention
+    ) -> Equivalent:
+        X = self.rows.X_test
+        if self.statistics is None:
+            return sphere_equivalent(deq, X, kernel=kernel, convention=convention)
+        model = deq.centred(self.statistics.tau0)
+        return equivalent(model, X, self.statistics, kernel=kernel, convention=convention)
+
+
+TOLERANCE = 1e-5
+"""Relative, of the DEQ's fixed point."""
+_MOST_STEPS = 1000
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Multiplications for one sample.
+
+    Attributes
+    ----------
+    rate : float
+        Factor by which a step of the DEQ shrinks the distance from its fixed point.
+    steps : int or None
+        Steps to the tolerance; None if they do not get there.
+    deq : int or None
+    network : int
+    """
+
+    rate: float
+    steps: int | None
+    deq: int | None
+    network: int
+
+    @property
+    def ratio(self) -> float | None:
+        """How many times as much the DEQ costs."""
+        return None if self.deq is None else self.deq / self.network
+
+
+def inference_cost(
+    deq: DeepEquilibrium,
+    network: ExplicitNetwork,
+    *,
+    tau0: float,
+    in_features: int,
+    width: int,
+    out_features: int,
+) -> Cost:
+    """Count the multiplications of both networks for one row.
+
+    A step z ← φ(√σa² A z + √σb² B x)/√m multiplies by A, m² times; B x, m p times, is computed
+    once.  At large width a small change of z shrinks in a step by √(σa² E φ′(√q ξ)²), with
+    q = σa² E φ²(√q ξ) + σb² τ0² the variance of the pre-activations, so that T steps leave
+    rate^T.  An explicit network takes one product for each layer.
+
+    Parameters
+    ----------
+    deq : DeepEquilibrium
+        As it is matched: centred, if the match centred it.
+    network : ExplicitNetwork
+    tau0 : float
+        Scale of the data.
+    in_features, width, out_features : int
+        p, m and K.
+    """
+    owner = "inference_cost"
+    p, m, K = (
+        checks.positive_integer(value, name, owner)
+        for name, value in (("in_features", in_features), ("width", width), ("out", out_features))
+    )
+    back, activation = deq.sigma_a2, deq.activation
+    q = deq.preactivation_variance(checks.positive_number(tau0, "tau0", owner) ** 2)
+    rate = math.sqrt(back * float(activation.moments(math.sqrt(q)).slope_square))
+    steps = _steps(rate)
+    ends = m * p + m * K
+    explicit = ends + (network.depth - 1) * m * m
+    return Cost(rate, steps, None if steps is None else ends + steps * m * m, explicit)
+
+
+def _steps(rate: float) -> int | None:
+    if rate == 0.0:
+        return 1
+    if rate >= 1.0:
+        return None
+    steps = math.ceil(math.log(TOLERANCE) / math.log(rate))
+    return steps if steps <= _MOST_STEPS else None
+
 
 CLOSE = 0.05
 """Relative gap up to which the kernels are called close, as in `notsodeep compile`."""

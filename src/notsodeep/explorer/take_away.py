@@ -13,12 +13,10 @@ from notsodeep.compilation.finite_networks import train_network
 from notsodeep.compilation.settings import CompileSettings
 from notsodeep.data import Dataset, draw_rows
 from notsodeep.errors import MissingPackage, NoOnnxForm, NotConverged, NotSoDeepError
-from notsodeep.explorer.cost import TOLERANCE
 from notsodeep.explorer.drawings import archive
-from notsodeep.explorer.explorer_controls import Upload
-from notsodeep.explorer.explorer_data import SPACING
-from notsodeep.explorer.page_parts import plain, show_error
-from notsodeep.explorer.shown import View
+from notsodeep.explorer.explorer_data import SPACING, Upload
+from notsodeep.explorer.page_state import plain, show_error
+from notsodeep.explorer.shown import TOLERANCE, View
 from notsodeep.explorer.state import FORMULA, UPLOAD, ExplorerState
 from notsodeep.matching import Match
 from notsodeep.networks.build import build

@@ -12,7 +12,7 @@ from notsodeep.data import Dataset, pixel_data
 from notsodeep.data.catalogue import IMAGE_SETS
 from notsodeep.errors import NotSoDeepError
 from notsodeep.explorer.drawings import svg_of
-from notsodeep.explorer.page_parts import plain, show_error, show_figure, show_table
+from notsodeep.explorer.page_state import plain, show_error, show_figure, show_table
 from notsodeep.plotting import diagnosis_figure
 from notsodeep.trained.diagnosis import Diagnosis, diagnose
 

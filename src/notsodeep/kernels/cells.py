@@ -25,7 +25,7 @@ from notsodeep.kernels.samples import Layer, padded
 from notsodeep.kernels.single_pairs import InputPairs
 from notsodeep.models import Convention, DeepEquilibrium, MonotoneEquilibrium
 from notsodeep.models.cell import Dense, another_variance, normalised, solve_variances
-from notsodeep.numerics.scale_table import at_many_scales
+from notsodeep.numerics.chebyshev import at_many_scales
 
 _FEW = 48  # different norms up to which nothing is tabulated
 

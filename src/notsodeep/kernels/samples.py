@@ -22,9 +22,9 @@ from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.errors import NotConverged, NotIntegrable
 from notsodeep.kernels import compiled
 from notsodeep.models import DeepEquilibrium
+from notsodeep.numerics.chebyshev import ScaleFunction, at_many_scales, tabulated
 from notsodeep.numerics.fixed_point import solve_fixed_point
 from notsodeep.numerics.hermite import LEAST_SQUARE
-from notsodeep.numerics.scale_table import ScaleFunction, at_many_scales, tabulated
 
 TERMS = (48, 384)
 """Lengths of the series that are tried in turn; the longer one serves |ρ| up to about 0.92."""

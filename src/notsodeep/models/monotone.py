@@ -22,11 +22,11 @@ from notsodeep.activations.closed_forms import root_of
 from notsodeep.activations.gaussian_pairs import LEAST_SCALE
 from notsodeep.arrays import FloatArray
 from notsodeep.errors import InvalidInput
+from notsodeep.numerics.chebyshev import at_many_scales
 from notsodeep.numerics.fixed_point import solve_fixed_point
 from notsodeep.numerics.hermite import unit_rows
 from notsodeep.numerics.pair_quadrature import pair_distances
 from notsodeep.numerics.quadrature import REACH
-from notsodeep.numerics.scale_table import at_many_scales
 
 
 @dataclass(frozen=True)

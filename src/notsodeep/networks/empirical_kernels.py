@@ -15,8 +15,8 @@ from notsodeep import checks
 from notsodeep.errors import NotEnoughMemory
 from notsodeep.networks import requirements
 from notsodeep.networks.convolutional import ConvolutionalModule
-from notsodeep.networks.feature_rows import as_tensor
 from notsodeep.networks.modules import FeatureNetwork
+from notsodeep.networks.readout import as_tensor
 from notsodeep.progress import progress_bar
 
 KernelMatrix = NDArray[np.floating[Any]]

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from notsodeep import checks
 from notsodeep.errors import NotConverged
 from notsodeep.networks.equilibrium_solvers import SOLVERS, as_solver
-from notsodeep.networks.feature_rows import tensor_rows
 from notsodeep.networks.gradient_choices import as_gradient
 from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule, FeatureNetwork
+from notsodeep.networks.readout import tensor_rows
 from notsodeep.numerics.paired_times import FrontPoint, Timing, TimingTable, seconds, time_beside
 
 _FAR_BEHIND = 2.0  # times as slow as the fastest solver

@@ -23,7 +23,7 @@ from notsodeep.networks.checkpoints import (
     read_checkpoint,
     write_checkpoint,
 )
-from notsodeep.networks.feature_rows import count_solves
+from notsodeep.networks.readout import count_solves
 from notsodeep.networks.training_records import (
     EpochRecord,
     SolverSummary,

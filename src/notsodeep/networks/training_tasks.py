@@ -14,16 +14,16 @@ from torch import Tensor, nn
 from notsodeep import checks
 from notsodeep.arrays import IntArray
 from notsodeep.data import BalancedBatches
-from notsodeep.networks.feature_rows import (
+from notsodeep.networks.modules import FeatureNetwork
+from notsodeep.networks.persistence import sha256_of_tensors
+from notsodeep.networks.readout import (
     CHUNK,
+    features_fit,
     features_of,
     one_hot,
     tensor_rows,
     tensor_targets,
 )
-from notsodeep.networks.modules import FeatureNetwork
-from notsodeep.networks.persistence import sha256_of_tensors
-from notsodeep.networks.readout import features_fit
 from notsodeep.networks.training_records import SolverSummary, TrainingSettings
 
 _OWNER = "train"

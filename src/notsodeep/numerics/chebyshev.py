@@ -1,6 +1,13 @@
-"""Chebyshev series from values at Chebyshev points: the one place where functions are fitted."""
+"""Chebyshev series, and tables over scales made of them.
+
+Moments and Hermite coefficients of an activation are analytic in log τ (for |arg τ| < π/4), so
+they are computed at a few Chebyshev points of log τ and interpolated; where that does not reach
+rounding, or would not pay, they are computed at every scale.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 from scipy.fft import dct
@@ -33,3 +40,76 @@ def chebyshev_series(values: FloatArray) -> FloatArray:
     series = dct(values, type=2, axis=0) / len(values)
     series[0] *= 0.5
     return np.asarray(series)
+
+
+ScaleFunction = Callable[[FloatArray], FloatArray]
+
+_SIZES = (24, 48, 96, 192)
+_RESOLVED = 1e-14
+_ORDINARY = 1e-8  # scales below this share of the largest are left out of a table
+
+
+def tabulated(function: ScaleFunction, low: float, high: float, count: int) -> ScaleFunction:
+    """Return a cheap stand-in for `function` on low ≤ τ ≤ high, to be called for `count` scales.
+
+    Parameters
+    ----------
+    function : callable
+        Maps scales of shape (n,) to values of shape (n, columns).  What counts is the absolute
+        error of each: give quantities that are at most about one at every scale, or logarithms.
+    low, high : float
+    count : int
+        How many different scales are to be expected; below that many nodes nothing is tabulated.
+
+    Returns
+    -------
+    callable
+        Agrees with `function` to rounding, that is, to 1e-14 max(1, largest value).
+    """
+    half = 0.5 * np.log(high / low)
+    middle = 0.5 * (np.log(low) + np.log(high))
+    for size in _SIZES:
+        if size >= count or half == 0.0:
+            break
+        values = function(np.exp(middle + half * chebyshev_points(size)))
+        series = chebyshev_series(values)
+        # A value that is not finite fails the comparison, and with it the table.
+        if np.abs(series[-(size // 6) :]).max() <= _RESOLVED * max(1.0, np.abs(values).max()):
+            return _chebyshev(series, middle, half)
+    return _at_different_scales(function)
+
+
+def at_many_scales(function: ScaleFunction, scales: FloatArray) -> FloatArray:
+    """Evaluate `function` at every scale, through a table where that pays; shape (n, columns).
+
+    Scales far below the largest, such as that of a zero row, would stretch the table for ever, and
+    are done by themselves.
+    """
+    ordinary = scales >= _ORDINARY * scales.max()
+    low, high = float(scales[ordinary].min()), float(scales.max())
+    table = tabulated(function, low, high, int(ordinary.sum()))
+    if ordinary.all():
+        return table(scales)
+    first = table(scales[ordinary])
+    values = np.empty((len(scales), first.shape[1]))
+    values[ordinary] = first
+    values[~ordinary] = _at_different_scales(function)(scales[~ordinary])
+    return values
+
+
+def _chebyshev(series: FloatArray, middle: float, half: float) -> ScaleFunction:
+    degrees = np.arange(len(series))
+
+    def evaluate(scales: FloatArray) -> FloatArray:
+        angles = np.arccos(np.clip((np.log(scales) - middle) / half, -1.0, 1.0))
+        return np.asarray(np.cos(angles[:, None] * degrees) @ series)
+
+    return evaluate
+
+
+def _at_different_scales(function: ScaleFunction) -> ScaleFunction:
+    def evaluate(scales: FloatArray) -> FloatArray:
+        different, place = np.unique(scales, return_inverse=True)
+        return function(different)[place]
+
+    return evaluate
