@@ -41,18 +41,6 @@ def _softplus(x: Tensor) -> Tensor:
     return torch.logaddexp(x, torch.zeros_like(x))
 
 
-_ELEMENTARY: dict[str, TensorFunction] = {
-    "tanh": torch.tanh,
-    "erf": torch.erf,
-    "arctan": torch.arctan,
-    "sin": torch.sin,
-    "cos": torch.cos,
-    "swish": torch.nn.functional.silu,
-    "gelu": torch.nn.functional.gelu,
-    "softplus": _softplus,
-}
-
-
 def _with_tensors(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[[Any, Any], Tensor]:
     """Let a two-argument torch function take a number in place of one of its tensors."""
 
@@ -76,6 +64,7 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "cos": torch.cos,
     "erf": torch.erf,
     "exp": torch.exp,
+    "gelu": torch.nn.functional.gelu,
     "log": torch.log,
     "max": _with_tensors(torch.maximum),
     "min": _with_tensors(torch.minimum),
@@ -84,8 +73,10 @@ _OPERATIONS: dict[str, Callable[..., Any]] = {
     "sin": torch.sin,
     "softplus": _softplus,
     "sqrt": torch.sqrt,
+    "swish": torch.nn.functional.silu,
     "tanh": torch.tanh,
 }
+"""Elementary activations, and all that a formula is made of."""
 
 
 def torch_twin(activation: Activation) -> TensorFunction:
@@ -113,7 +104,7 @@ def torch_twin(activation: Activation) -> TensorFunction:
         case PiecewiseLinear():
             return _piecewise_linear(activation)
         case Elementary(name=name) | Wave(name=name):
-            return _ELEMENTARY[name]
+            return _OPERATIONS[name]
         case Elu(alpha=alpha):
             return partial(torch.nn.functional.elu, alpha=alpha)
         case Polynomial(coefficients=coefficients):
