@@ -188,9 +188,9 @@ def test_a_log_has_times_and_what_is_left(
     assert [line[20:] for line in lines] == [
         "matching",
         "training network 1 of 90",
-        "training network 2 of 90",
-        "training network 3 of 90",
-        "about 58 min left; after Ctrl-C the same command resumes",
+        "about 59 min left, judged by its beginning; after Ctrl-C the same command resumes",
+        "training network 2 of 90; about 59 min left, judged by its beginning",
+        "training network 3 of 90; about 59 min left, judged by its beginning",
         "training network 4 of 90; about 58 min left",
         "timing",  # the two before followed within ten seconds
     ]

@@ -241,15 +241,17 @@ class _Counter:
         self._begun = self._begun or (done, now)
         begun, since = self._begun
         left = (now - since) / max(done - begun, 1) * (total - done)
-        known = done - begun >= _ENOUGH
+        known = done > begun
+        early = ", judged by its beginning" if done - begun < _ENOUGH else ""
+        words = f"about {_duration(left)} left{early}"
         if known and left > _LONG and not self._estimated:
             self._estimated = True
-            say(f"about {_duration(left)} left; after Ctrl-C the same command resumes")
+            say(f"{words}; after Ctrl-C the same command resumes")
         if self._bar:
             self._move(message[: found.start()].strip() or "work", done, total)
         elif now - self._shown >= _EVERY:
             self._shown = now
-            say(f"{message}; about {_duration(left)} left" if known else message)
+            say(f"{message}; {words}" if known else message)
 
     def _move(self, what: str, done: int, total: int) -> None:
         from notsodeep.progress import progress_bar
@@ -259,7 +261,7 @@ class _Counter:
         self._advance(done, total)
 
 
-_ENOUGH = 3  # pieces of work from which an estimate is made: compile has three kinds
+_ENOUGH = 3  # compile has three kinds of pieces: after one of each the estimate is fair
 _LONG = 120.0  # seconds of work that are announced
 _EVERY = 10.0  # seconds between lines that count, in a log
 
