@@ -1,134 +1,216 @@
-"""Markdown tables of trained heads, mean ± standard error over seeds, from stored runs.
+"""Runs of trained heads, kept in one small JSON file, and the tables made of them.
 
-Run ``python trained_heads.py DIRECTORY …`` on the directories of ``notsodeep reproduce
-collapse-balanced`` and ``collapse-imbalanced``; a run that has not ended gives what it has.
-NumPy only.
+``python trained_heads.py run EXPERIMENT PROFILE [SECONDS [FROM TO]]`` trains what the file lacks of
+a profile, in the profile's order, until so many seconds have passed; it may be stopped and resumed.
+FROM and TO take a slice of the cells.  ``python trained_heads.py left EXPERIMENT PROFILE`` counts
+what is missing.  ``python trained_heads.py tables`` prints the tables of
+docs/collapse-experiments.md.  The file is trained_heads.json beside this script, or that
+of the environment variable HEADS.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-Record = dict[str, Any]
+from notsodeep.files import atomic_write
+from notsodeep.head_names import HEAD_ACTIVATIONS, HEAD_LABELS
+from notsodeep.papers.head_comparison import (
+    PairedDifference,
+    by_settings,
+    heads_of,
+    measures_of,
+    paired_difference,
+)
+from notsodeep.papers.reproduction import cell_name, cell_seed, experiment
 
-HEADS = {
-    "explicit": "explicit",
-    "residual": "residual",
-    "deq_truncated": "truncated DEQ",
-    "deq": "DEQ",
-    "explicit_matched": "explicit, gain of the DEQ",
-}
-# title: key, factor
-BALANCED = {
-    "NC1": ("nc1", 1.0),
-    "NC2, means": ("nc2_features", 1.0),
-    "NC2, classifier": ("nc2_classifier", 1.0),
-    "NC3, alignment": ("nc3_alignment", 1.0),
-    "NC4": ("nc4", 1.0),
-    "training loss": ("loss", 1.0),
-    "test accuracy, %": ("test_accuracy", 100.0),
-    "gain": ("gain", 1.0),
-    "gain on class means": ("gain_on_means", 1.0),
-}
-IMBALANCED = {
-    "Minority cosine": ("minority_cosine", 1.0),
-    "Accuracy on minority classes, %": ("test_minority_accuracy", 100.0),
-    "NC1": ("nc1", 1.0),
-    "Training loss": ("loss", 1.0),
-    "Gain on class means": ("gain_on_means", 1.0),
-}
+Record = dict[str, Any]
+STORE = Path(os.environ.get("HEADS", Path(__file__).with_suffix(".json")))
+KEPT = (
+    "epoch", "loss", "accuracy", "test_accuracy", "nc1", "nc2_features", "nc2_classifier",
+    "nc3_alignment", "nc3_duality", "nc4", "minority_cosine", "test_minority_accuracy",
+    "gain", "gain_on_means", "spectral_norm",
+)  # fmt: skip
+
+
+def stored() -> dict[str, Record]:
+    """Read all records by the names of their cells."""
+    return json.loads(STORE.read_bytes()) if STORE.exists() else {}
+
+
+def small(record: Record, seconds: float) -> Record:
+    """Keep the settings, the curves to five digits, and what the solver did at the end."""
+    curves = [
+        {key: number(epoch[key]) for key in KEPT if epoch[key] is not None}
+        for epoch in record["epochs"]
+    ]
+    kept = ("settings", "groups", "gain_bound", "num_features")
+    return {
+        **{key: record[key] for key in kept},
+        "epochs": curves,
+        "solver": record["epochs"][-1]["solver"],
+        "seconds": round(seconds, 1),
+    }
+
+
+def number(value: float) -> float:
+    """Round to five digits."""
+    return float(f"{value:.5g}")
+
+
+def run(name: str, profile: Any, seconds: float, part: slice) -> None:
+    """Train missing cells in order, and store each as it ends."""
+    begin, work = time.monotonic(), experiment(name)
+    for cell in work.cells(profile)[part]:
+        if time.monotonic() - begin > seconds:
+            return
+        if cell_name(cell) in stored():
+            continue
+        clock = time.process_time()
+        record = work.compute(cell, cell_seed(cell))
+        found = small(record, time.process_time() - clock)
+        keep({**stored(), cell_name(cell): found})
+        say(f"{cell['head']:17s} {cell['data']} {found['seconds']} s, loss {curve(found)['loss']}")
+
+
+def keep(records: dict[str, Record]) -> None:
+    """Write all records, each on a line of its own."""
+    lines = (f'"{name}": {json.dumps(records[name], sort_keys=True)}' for name in sorted(records))
+    with atomic_write(STORE) as stream:
+        stream.write(("{\n" + ",\n".join(lines) + "\n}\n").encode())
+
+
+def curve(record: Record) -> Record:
+    """Return the last measured epoch."""
+    return record["epochs"][-1]
 
 
 def say(line: str) -> None:
-    """Print a line."""
+    """Print a line at once."""
     sys.stdout.write(line + "\n")
+    sys.stdout.flush()
 
 
-def stored(directory: Path) -> list[Record]:
-    """Read the records of a run."""
-    files = sorted((directory / "pieces").glob("*.json"))
-    return [json.loads(file.read_bytes()) for file in files]
-
-
-def network(record: Record) -> str:
-    """Name what was trained, without head, imbalance and seed."""
+def words(record: Record) -> str:
+    """Name a setting by what varies among the settings of a table."""
     settings = record["settings"]
-    return (
-        f"{settings['data']}, {settings['backbone']} of width {settings['width']}, "
-        f"{settings['epochs']} epochs, {settings['samples']} samples"
-    )
+    parts = []
+    if record["groups"]:
+        sizes = "({}, {})".format(*(len(record["groups"][g]) for g in ("majority", "minority")))
+        parts.append(f"{sizes}, R = {settings['ratio']:g}")
+    if settings["data"] in ("digits", "cifar10"):
+        parts += [f"rate {settings['learning_rate']:g}", f"{settings['epochs']} epochs"]
+        parts += ["φ = " + settings["activation"]] * (settings["activation"] != "identity")
+        parts += ["strict solves"] * (settings["solver"] == "strict")
+    return ", ".join(parts) or "balanced"
 
 
-def imbalance(record: Record) -> str:
-    """Name numbers of majority and minority classes, and the ratio of their sizes."""
-    sizes = tuple(len(record["groups"][name]) for name in ("majority", "minority"))
-    return f"{sizes}, {record['settings']['ratio']:g}"
+def order(records: list[Record]) -> tuple[Any, ...]:
+    """Sort settings: linear before nonlinear heads, balanced before imbalanced, then by rate."""
+    s = records[0]["settings"]
+    place = (s["data"], s["solver"], HEAD_ACTIVATIONS.index(s["activation"]), s["epochs"])
+    return (*place, s["num_majority"] or 0, s["ratio"] or 0.0, s["learning_rate"])
 
 
-def order(record: Record) -> tuple[int, float]:
-    """Sort settings by number of majority classes, then by ratio."""
-    settings = record["settings"]
-    return (settings["num_majority"] or 0, settings["ratio"] or 0.0)
-
-
-def worded(records: list[Record], key: str, factor: float) -> str:
-    """Mean ± standard error of the last epoch over seeds."""
-    found = [record["epochs"][-1][key] for record in records]
-    values = factor * np.array([value for value in found if value is not None], dtype=np.float64)
+def spread(records: list[Record], key: str, factor: float) -> str:
+    """Mean ± standard error of the last epoch over seeds; a dash where there is none."""
+    values = np.array([curve(r)[key] for r in records if key in curve(r)], dtype=np.float64)
     if not len(values):
         return "–"
-    error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.0
-    if error == 0.0:
-        return f"{values.mean():.3g}".replace("-", "−")
-    digits = min(max(0, 1 - int(np.floor(np.log10(error)))), 4)
+    values = factor * values
+    if len(values) == 1:
+        return f"{values[0]:.3g} (one seed)".replace("-", "−")
+    error = values.std(ddof=1) / np.sqrt(len(values))
+    digits = min(max(0, 1 - int(np.floor(np.log10(error)))), 5) if error else 3
     return f"{values.mean():.{digits}f} ± {error:.{digits}f}".replace("-", "−")
 
 
-def by_head(records: list[Record]) -> dict[str, list[Record]]:
-    """Sort records by their heads."""
-    found = {head: [r for r in records if r["settings"]["head"] == head] for head in HEADS}
-    return {head: mine for head, mine in found.items() if mine}
-
-
-def header(first: str, heads: list[str]) -> None:
-    """Print the first two lines of a table."""
-    say(f"\n| {first} | " + " | ".join(HEADS[head] for head in heads) + " |")
+def table(title: str, groups: list[list[Record]], key: str, factor: float = 1.0) -> None:
+    """Print one quantity: a row for every setting, a column for every head."""
+    heads = heads_of([record for group in groups for record in group])
+    say(f"\n| {title} | " + " | ".join(HEAD_LABELS[head] for head in heads) + " |")
     say("|---" * (len(heads) + 1) + "|")
+    for group in groups:
+        mine = [[r for r in group if r["settings"]["head"] == head] for head in heads]
+        cells = " | ".join(spread(records, key, factor) for records in mine)
+        say(f"| {words(group[0])} | {cells} |")
 
 
-def row(first: str, records: dict[str, list[Record]], key: str, factor: float) -> None:
-    """Print the line of one quantity."""
-    cells = [worded(mine, key, factor) for mine in records.values()]
-    say(f"| {first} | " + " | ".join(cells) + " |")
+def leads(groups: list[list[Record]], keys: tuple[str, ...]) -> None:
+    """Print the DEQ against its controls: ratios or differences with 95 % intervals."""
+    rivals = ("explicit", "explicit_matched", "explicit_started", "explicit_inverse")
+    say("\n| DEQ against | " + " | ".join(HEAD_LABELS[rival] for rival in rivals) + " |")
+    say("|---" * (len(rivals) + 1) + "|")
+    for key in keys:
+        for group in groups:
+            measure = next(m for m in measures_of(group) if m.key == key)
+            cells = [difference(paired_difference(group, measure, rival)) for rival in rivals]
+            if any(cell != "–" for cell in cells):
+                say(f"| {measure.words}: {words(group[0])} | " + " | ".join(cells) + " |")
 
 
-def tables(records: list[Record]) -> None:
-    """Print what one network has done: balanced in one table, otherwise one per quantity."""
-    heads = by_head(records)
-    settings = {order(record): record for record in records}
-    seeds = sorted({len({r["settings"]["seed"] for r in mine}) for mine in heads.values()})
-    say(f"\n**{network(records[0])}**; {' or '.join(map(str, seeds))} seeds")
-    if not records[0]["groups"]:
-        header("", list(heads))
-        for title, (key, factor) in BALANCED.items():
-            row(title, heads, key, factor)
-        return
-    for title, (key, factor) in IMBALANCED.items():
-        header(f"{title}: (K_A, K_B), R", list(heads))
-        for setting, record in sorted(settings.items()):
-            mine = by_head([r for r in records if order(r) == setting])
-            row(imbalance(record), mine, key, factor)
+def difference(found: PairedDifference | None) -> str:
+    """Write a ratio or a difference with its interval; bold where that excludes no difference."""
+    if found is None or found.low is None:
+        return "–"
+    sign = "× " if found.measure.logarithmic else ""
+    text = f"{sign}{found.value:.3g} [{found.low:.3g}, {found.high:.3g}]".replace("-", "−")
+    return text if found.verdict == "open" else f"**{text}**"
+
+
+def tables() -> None:
+    """Print all tables; a run that has not ended gives what it has."""
+    groups = sorted(by_settings(list(stored().values())), key=order)
+    sections: dict[str, list[list[Record]]] = {}
+    for group in groups:
+        kind = "imbalanced" if group[0]["groups"] else "balanced"
+        sections.setdefault(f"{group[0]['settings']['data']}, {kind}", []).append(group)
+    for title, mine in sections.items():
+        seeds = sorted({len({r["settings"]["seed"] for r in group}) for group in mine})
+        say(f"\n**{title}**; {' or '.join(map(str, seeds))} seeds")
+        table("Training loss", mine, "loss")
+        table("NC1", mine, "nc1")
+        if title.endswith("imbalanced"):
+            table("Minority cosine", mine, "minority_cosine")
+            table("Test accuracy on the minority, %", mine, "test_minority_accuracy", 100.0)
+            leads(mine, ("loss", "nc1", "minority_cosine", "test_minority_accuracy"))
+        else:
+            table("NC2, means", mine, "nc2_features")
+            table("NC3, alignment", mine, "nc3_alignment")
+            table("Test accuracy, %", mine, "test_accuracy", 100.0)
+            leads(mine, ("loss", "nc1"))
+        table("Gain on class means", mine, "gain_on_means")
+
+
+def left(name: str, profile: Any) -> None:
+    """Say how many cells are missing, by data and head, with the seconds that one has taken."""
+    known = stored()
+    missing = [c for c in experiment(name).cells(profile) if cell_name(c) not in known]
+    for data, head in dict.fromkeys((c["data"], c["head"]) for c in missing):
+        count = sum((c["data"], c["head"]) == (data, head) for c in missing)
+        taken = [
+            r["seconds"]
+            for r in known.values()
+            if (r["settings"]["data"], r["settings"]["head"]) == (data, head)
+        ]
+        cost = f"{np.mean(taken):.1f} s each so far" if taken else "cost not known"
+        say(f"{data}, {HEAD_LABELS[head]}: {count} missing, {cost}")
 
 
 if __name__ == "__main__":
-    for name in sys.argv[1:]:
-        networks: dict[str, list[Record]] = {}
-        for found in stored(Path(name)):
-            networks.setdefault(network(found), []).append(found)
-        for title in sorted(networks):
-            tables(networks[title])
+    match sys.argv[1:]:
+        case ["run", name, profile, *more]:
+            limit = float(more[0]) if more else float("inf")
+            run(name, profile, limit, slice(*(int(place) for place in more[1:] or ["0", "100000"])))
+        case ["left", name, profile]:
+            left(name, profile)
+        case ["tables"]:
+            tables()
+        case _:
+            sys.exit(__doc__)

@@ -65,7 +65,7 @@ HEAD_FORMS: dict[str, HeadForm] = {
         "explicit, gain and start of the DEQ", "z = φ(M h)", "‖M‖ ≤ 1/(1 − s)"
     ),
     "explicit_inverse": HeadForm(
-        "explicit, gain, start and rate of the DEQ", "z = φ(B⁻¹ h)", "‖B⁻¹‖ ≤ 1/(1 − s)"
+        "inverse, gain and start of the DEQ", "z = φ(B⁻¹ h)", "‖B⁻¹‖ ≤ 1/(1 − s)"
     ),
 }
 """In the order of tables and legends; "plain" is the head of the layer-peeled model alone."""

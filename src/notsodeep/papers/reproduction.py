@@ -84,6 +84,7 @@ _MODULES = {
     "collapse-balanced": "collapse_balanced",
     "collapse-imbalanced": "collapse_imbalanced",
     "collapse-causes": "collapse_causes",
+    "collapse-features": "collapse_features",
 }
 NAMES = tuple(_MODULES)
 

@@ -31,7 +31,7 @@ _ROLES = {
     "explicit": "an explicit head of the same spectral budget",
     "explicit_matched": "an explicit head of the same gain",
     "explicit_started": "an explicit head of the same gain and start",
-    "explicit_inverse": "an explicit head of the same gain, start and rate",
+    "explicit_inverse": "an inverse head of the same gain and start",
     "residual": "a residual head of the same spectral budget",
 }
 _COLOURS = {"ahead": "holds", "behind": "fails", "open": ""}

@@ -14,7 +14,11 @@ from notsodeep import checks
 from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, house_style, new_figure
 from notsodeep.report.accuracy_figure import accuracy_figure
 from notsodeep.report.collapse_figures import kernel_figure, phase_figure
-from notsodeep.report.trained_head_figures import balanced_figure, imbalanced_figure
+from notsodeep.report.trained_head_figures import (
+    balanced_figure,
+    imbalanced_figure,
+    rates_figure,
+)
 
 Record = dict[str, Any]
 _NAMES = {"conjugate": "CK", "tangent": "NTK"}
@@ -179,4 +183,6 @@ _FIGURES: dict[str, Callable[[list[Record]], Figure]] = {
     "collapse-kernels": kernel_figure,
     "collapse-balanced": balanced_figure,
     "collapse-imbalanced": imbalanced_figure,
+    "collapse-causes": rates_figure,
+    "collapse-features": imbalanced_figure,
 }

@@ -167,7 +167,7 @@ def imbalanced_figure(records: list[Record]) -> Figure:
         for k, column in enumerate(columns):
             mine = [record for record in imbalanced if _column(record) == column]
             for row, key in enumerate(quantities):
-                _against_ratio(axes[row * n + k], mine, key)
+                _against(axes[row * n + k], mine, key, "ratio")
             data, large, small = column
             axes[k].set_title(
                 f"{data.replace('_', ' ')}\n{large} large, {small} small", fontsize=10
@@ -184,25 +184,56 @@ def _column(record: Record) -> tuple[str, int, int]:
     return record["settings"]["data"], len(groups["majority"]), len(groups["minority"])
 
 
-def _against_ratio(axes: Axes, records: list[Record], key: str) -> None:
-    ratios = sorted({record["settings"]["ratio"] for record in records})
+def rates_figure(records: list[Record]) -> Figure:
+    """Draw loss, NC1 and gain against the learning rate, for the balanced runs of one network.
+
+    Of settings that differ in more than head, seed and rate, those of the first record are shown.
+
+    Parameters
+    ----------
+    records : list of dict
+        Of the experiment ``collapse-causes``.
+    """
+
+    def fixed(record: Record) -> Record:
+        free = ("head", "seed", "learning_rate")
+        return {key: value for key, value in record["settings"].items() if key not in free}
+
+    mine = [record for record in records if fixed(record) == fixed(records[0])]
+    shown = ("loss", "nc1", "gain_on_means")
+    figure, axes = new_figure(len(shown), width=3.4, height=2.9)
+    with house_style():
+        for panel, key in zip(axes, shown, strict=True):
+            title, logarithmic = _CURVES[key]
+            _against(panel, mine, key, "learning_rate")
+            if logarithmic:
+                _log_axis(panel)
+            panel.set_title(title)
+            panel.set_xlabel("learning rate")
+        _legend(figure, axes[0])
+    return figure
+
+
+def _against(axes: Axes, records: list[Record], key: str, setting: str) -> None:
+    """Draw means and standard errors over seeds against a number of the settings."""
+    values_of_x = sorted({record["settings"][setting] for record in records})
     heads = heads_of(records)
     for place, head in enumerate(heads):
         means, errors = [], []
-        for ratio in ratios:
-            mine = [record for record in records if record["settings"]["ratio"] == ratio]
+        for number in values_of_x:
+            mine = [record for record in records if record["settings"][setting] == number]
             values = np.array(list(values_by_seed(mine, head, key).values()))
             values = values[np.isfinite(values)]
             means.append(values.mean() if len(values) else np.nan)
             enough = len(values) > 1
             errors.append(values.std(ddof=1) / np.sqrt(len(values)) if enough else 0.0)
         # Beside one another, so that error bars can be told apart.
-        x = np.array(ratios) * 1.04 ** (place - (len(heads) - 1) / 2)
+        x = np.array(values_of_x) * 1.04 ** (place - (len(heads) - 1) / 2)
         axes.errorbar(
             x, means, yerr=errors, marker="o", ms=3.5, capsize=2, elinewidth=1, **head_style(head)
         )
     axes.set_xscale("log")
-    axes.set_xticks(ratios, labels=[f"{ratio:g}" for ratio in ratios])
+    axes.set_xticks(values_of_x, labels=[f"{number:g}" for number in values_of_x])
     axes.xaxis.set_minor_locator(NullLocator())
     axes.margins(x=0.15)
 

@@ -1,0 +1,95 @@
+"""Collapse and minority collapse to training error zero: a perceptron on features of VGG-19.
+
+The features are those after the last pooling of VGG-19, 512 numbers an image, in a file
+``cifar10_vgg19.npz`` or ``cifar100_vgg19.npz`` of the data directory with the arrays X, y, X_test
+and y_test; see `notsodeep.data.VGG19Features` for where weights come from.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from notsodeep.data.directories import data_directory
+from notsodeep.head_names import HeadKind
+from notsodeep.papers.collapse_balanced import train_cell
+from notsodeep.papers.collapse_findings import head_findings
+from notsodeep.papers.collapse_settings import CollapseSettings
+from notsodeep.papers.reproduction import Cell, Experiment, Profile, Record
+
+_HEADS: tuple[HeadKind, ...] = (
+    "explicit",
+    "explicit_matched",
+    "explicit_started",
+    "deq",
+    "residual",
+    "deq_truncated",
+    "explicit_inverse",
+)
+_BED: dict[str, Any] = {
+    "data": "cifar10_vgg19.npz",
+    "samples": 5000,
+    "test_samples": 1000,
+    "width": 128,
+    "batch_size": 250,
+    "epochs": 100,
+    "measure_every": 10,
+}
+# All images; three times the steps, for an NC1 below 1e-2.
+_WHOLE: dict[str, Any] = {**_BED, "samples": None, "test_samples": None, "epochs": 30}
+_SMOKE: dict[str, Any] = {**_BED, "data": "digits", "samples": 200, "test_samples": 50, "epochs": 2}
+_RATIOS = (10.0, 100.0, 50.0)
+
+
+def _cells(profile: Profile) -> list[Cell]:
+    """List balanced classes and equally many large and small ones first, four heads before all."""
+    if profile == "smoke":
+        return _trained(_HEADS[:2], range(2), _SMOKE, [None, (5, 10.0)])
+    place = _BED if profile == "quick" else _WHOLE
+    seeds = range(3 if profile == "quick" else 5)
+    first = [None, *((5, ratio) for ratio in _RATIOS)]
+    others = [(split, ratio) for split in (3, 7) for ratio in _RATIOS]
+    cells = [
+        *_trained(_HEADS[:4], seeds, place, first),
+        *_trained(_HEADS[:4], seeds, place, others),
+        *_trained(_HEADS[4:], seeds, place, [*first, *others]),
+    ]
+    if profile == "paper":
+        hundred = {**place, "data": "cifar100_vgg19.npz", "width": 256}
+        splits = [(split, ratio) for split in (50, 30, 70) for ratio in _RATIOS]
+        cells += _trained(_HEADS, seeds, hundred, [None, *splits])
+    return cells
+
+
+def _trained(
+    heads: tuple[HeadKind, ...],
+    seeds: range,
+    place: Cell,
+    imbalances: list[tuple[int, float] | None] | list[tuple[int, float]],
+) -> list[Cell]:
+    cells = []
+    for imbalance in imbalances:
+        split, ratio = imbalance or (None, None)
+        cells += [
+            CollapseSettings(head, **place, num_majority=split, ratio=ratio, seed=seed).to_dict()
+            for seed in seeds
+            for head in heads
+        ]
+    return cells
+
+
+def _train_on_features(cell: Cell, seed: int) -> Record:
+    """Train on a file of the data directory; the record names the file alone."""
+    name = cell["data"]
+    place = str(data_directory() / name) if name.endswith(".npz") else name
+    record = train_cell({**cell, "data": place}, seed)
+    return {**record, "settings": {**record["settings"], "data": name}}
+
+
+EXPERIMENT = Experiment(
+    name="collapse-features",
+    title="Neural collapse of trained heads on features of VGG-19",
+    source="setting of arXiv 2410.23391, whose tables are not available",
+    cells=_cells,
+    compute=_train_on_features,
+    findings=head_findings,
+)
