@@ -4,21 +4,24 @@
 a profile, in the profile's order, until so many seconds have passed; it may be stopped and resumed.
 FROM and TO take a slice of the cells.  ``python trained_heads.py left EXPERIMENT PROFILE`` counts
 what is missing.  ``python trained_heads.py tables`` prints the tables of
-docs/collapse-experiments.md.  The file is trained_heads.json beside this script, or that
-of the environment variable HEADS.
+docs/collapse-experiments.md; ``docs`` puts them there and draws the pictures.  The file is
+trained_heads.json beside this script, or that of the environment variable HEADS.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
+from notsodeep import checks
 from notsodeep.files import atomic_write
 from notsodeep.head_names import HEAD_ACTIVATIONS, HEAD_LABELS
 from notsodeep.papers.head_comparison import (
@@ -28,15 +31,18 @@ from notsodeep.papers.head_comparison import (
     measures_of,
     paired_difference,
 )
-from notsodeep.papers.reproduction import cell_name, cell_seed, experiment
+from notsodeep.papers.reproduction import Profile, cell_name, cell_seed, experiment
+from notsodeep.plotting.canvas import save_figure
+from notsodeep.report.trained_head_figures import curves_figure, rates_figure
 
 Record = dict[str, Any]
 STORE = Path(os.environ.get("HEADS", Path(__file__).with_suffix(".json")))
-KEPT = (
-    "epoch", "loss", "accuracy", "test_accuracy", "nc1", "nc2_features", "nc2_classifier",
-    "nc3_alignment", "nc3_duality", "nc4", "minority_cosine", "test_minority_accuracy",
-    "gain", "gain_on_means", "spectral_norm",
+CURVES = (
+    "epoch", "loss", "accuracy", "test_accuracy", "nc1", "nc2_features", "nc3_alignment",
+    "gain_on_means", "minority_cosine", "test_minority_accuracy",
 )  # fmt: skip
+MARKS = ("<!-- head-runs: begin -->", "<!-- head-runs: end -->")
+AT_THE_END = ("nc2_classifier", "nc3_duality", "nc4", "gain", "spectral_norm")
 
 
 def stored() -> dict[str, Record]:
@@ -45,11 +51,12 @@ def stored() -> dict[str, Record]:
 
 
 def small(record: Record, seconds: float) -> Record:
-    """Keep the settings, the curves to five digits, and what the solver did at the end."""
+    """Keep the settings, the curves to four digits, and what the solver did at the end."""
     curves = [
-        {key: number(epoch[key]) for key in KEPT if epoch[key] is not None}
+        {key: number(epoch[key]) for key in CURVES if epoch.get(key) is not None}
         for epoch in record["epochs"]
     ]
+    curves[-1] |= {key: number(record["epochs"][-1][key]) for key in AT_THE_END}
     kept = ("settings", "groups", "gain_bound", "num_features")
     return {
         **{key: record[key] for key in kept},
@@ -60,12 +67,13 @@ def small(record: Record, seconds: float) -> Record:
 
 
 def number(value: float) -> float:
-    """Round to five digits."""
-    return float(f"{value:.5g}")
+    """Round to four digits."""
+    return float(f"{value:.4g}")
 
 
 def run(name: str, profile: Any, seconds: float, part: slice) -> None:
     """Train missing cells in order, and store each as it ends."""
+    checks.known_name(profile, get_args(Profile), "profile")
     begin, work = time.monotonic(), experiment(name)
     for cell in work.cells(profile)[part]:
         if time.monotonic() - begin > seconds:
@@ -188,6 +196,23 @@ def tables() -> None:
         table("Gain on class means", mine, "gain_on_means")
 
 
+def docs() -> None:
+    """Replace the tables of the page, between two marks, and draw the pictures."""
+    with contextlib.redirect_stdout(io.StringIO()) as text:
+        tables()
+    place = Path(__file__).parents[1]
+    page = place / "collapse-experiments.md"
+    before, rest = page.read_text().split(MARKS[0])
+    after = rest.split(MARKS[1])[1]
+    page.write_text(f"{before}{MARKS[0]}\n{text.getvalue()}\n{MARKS[1]}{after}")
+    runs = list(stored().values())
+    groups = {words(group[0]): group for group in by_settings(runs) if not group[0]["groups"]}
+    swept, first = groups["rate 0.05, 100 epochs"], groups["rate 0.2, 100 epochs"]
+    others = [r for r in runs if r["settings"]["head"] in heads_of(swept) and r not in swept]
+    save_figure(rates_figure([*swept, *others]), place / "images" / "collapse-causes.png")
+    save_figure(curves_figure(first), place / "images" / "collapse-terminal.png")
+
+
 def left(name: str, profile: Any) -> None:
     """Say how many cells are missing, by data and head, with the seconds that one has taken."""
     known = stored()
@@ -212,5 +237,7 @@ if __name__ == "__main__":
             left(name, profile)
         case ["tables"]:
             tables()
+        case ["docs"]:
+            docs()
         case _:
             sys.exit(__doc__)

@@ -49,22 +49,26 @@ def curves_figure(records: list[Record]) -> Figure:
     Parameters
     ----------
     records : list of dict
-        Of one setting: they differ in head and seed alone.
+        Of one setting: they differ in head and seed alone.  A measure that an epoch lacks has no
+        panel.
     """
     shown = dict(_CURVES)
     if any(record["groups"] for record in records):  # room for the minority
         del shown["nc4"], shown["nc2_classifier"]
         shown |= _MINORITY_CURVES
-    figure, axes = new_figure(4, rows=2, width=2.9, height=2.5)
+    known = set.intersection(*({*epoch} for record in records for epoch in record["epochs"]))
+    shown = {key: titles for key, titles in shown.items() if key in known}
+    columns = -(-len(shown) // 2)
+    figure, axes = new_figure(columns, rows=2, width=2.9, height=2.5)
     with house_style():
-        for panel, (key, (title, logarithmic)) in zip(axes, shown.items(), strict=True):
+        for panel, (key, (title, logarithmic)) in zip(axes, shown.items(), strict=False):
             for head in heads_of(records):
                 _curve(panel, [r for r in records if r["settings"]["head"] == head], key, head)
             if logarithmic:
                 _log_axis(panel)
             panel.set_title(title)
             panel.xaxis.set_major_locator(MaxNLocator(4, integer=True))
-        for panel in axes[4:]:
+        for panel in axes[columns:]:
             panel.set_xlabel("epoch")
         _legend(figure, axes[0])
     return figure
@@ -102,8 +106,11 @@ def _log_axis(axes: Axes) -> None:
 
 def _legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    columns = 5 if figure.get_figwidth() > 8.0 else 3
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
+    letters = max(len(label) for label in labels)
+    columns = max(1, int(figure.get_figwidth() / (0.6 + 0.09 * letters)))  # inches
+    figure.legend(
+        handles, labels, loc="outside lower center", ncols=min(columns, len(labels)), frameon=False
+    )
 
 
 def gram_figure(records: list[Record]) -> Figure:
