@@ -132,12 +132,32 @@ def test_features_are_cached_with_a_manifest(tmp_path: Path) -> None:
     stamps = {p.name: p.stat().st_mtime_ns for p in directory.iterdir()}
     np.testing.assert_array_equal(cached_features(features, IMAGES, tmp_path), first)
     assert {p.name: p.stat().st_mtime_ns for p in directory.iterdir()} == stamps
-    # other settings, other images, other weights: another entry each
-    cached_features(VGG19Features(path, layer=1, rectified=False), IMAGES, tmp_path)
+    # Rectified or not is decided on what is kept; other images or weights have another entry.
+    linear = cached_features(VGG19Features(path, layer=1, rectified=False), IMAGES, tmp_path)
+    np.testing.assert_array_equal(np.maximum(linear, 0.0), first)
     cached_features(features, IMAGES[:3], tmp_path)
     save_file(torchvision_state(reference(2)), tmp_path / "other.safetensors")
     cached_features(VGG19Features(tmp_path / "other.safetensors", layer=1), IMAGES, tmp_path)
-    assert sum(p.is_dir() for p in (tmp_path / "features").iterdir()) == 4
+    assert sum(p.is_dir() for p in (tmp_path / "features").iterdir()) == 3
+
+
+def test_pooled_features_and_rows_come_from_the_cache_of_all_images(tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    save_file(torchvision_state(reference(4)), path)
+    for rectified in (True, False):
+        pooled = VGG19Features(path, layer=4, rectified=rectified, pooled=True)
+        direct = pooled.extract(IMAGES)
+        assert direct.shape == (5, 128 * 8 * 8)
+        close(cached_features(pooled, IMAGES, tmp_path), direct)
+    rows = np.array([0, 3])
+    close(cached_features(pooled, IMAGES, tmp_path, rows=rows), direct[rows])
+    places = tmp_path / "features"
+    assert sum(p.is_dir() for p in places.iterdir()) == 1
+    # Without the features of all images, those of the chosen ones are computed and kept.
+    close(cached_features(pooled, IMAGES[:4], tmp_path, rows=rows), direct[rows])
+    assert sum(p.is_dir() for p in places.iterdir()) == 2
+    with pytest.raises(InvalidInput, match="a pooling follows"):
+        VGG19Features(path, layer=3, pooled=True)
 
 
 def test_a_damaged_cache_is_noticed(tmp_path: Path) -> None:

@@ -146,9 +146,10 @@ def load(
     rows, rows_test = train.rows, test.rows
     if features is not None:
         directory = data_directory(data_dir)
-        rows = cached_features(features, rows, directory, progress=progress)
+        whole_test = raw.X_test if len(raw.X_test) else raw.X
+        rows = cached_features(features, raw.X, directory, rows=train.indices, progress=progress)
         rows_test = (
-            cached_features(features, rows_test, directory, progress=progress)
+            cached_features(features, whole_test, directory, rows=test.indices, progress=progress)
             if len(rows_test)
             else rows[:0]
         )

@@ -13,7 +13,7 @@ import pickle
 import re
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import torch
 
 _CHANNELS = (64, 64, 128, 128, 256, 256, 256, 256, 512, 512, 512, 512, 512, 512, 512, 512)
-_POOL_AFTER = (2, 4, 8, 12)  # the fifth pooling comes after the last convolution: never needed
+_POOL_AFTER = (2, 4, 8, 12, 16)
 
 # What PyTorch's safe reader raises on bytes that are not what it expects.
 _UNREADABLE = (
@@ -48,7 +48,7 @@ _UNREADABLE = (
 
 @dataclass(frozen=True)
 class VGG19Features:
-    """Flattened output of one convolution of VGG-19; no dropout, no augmentation.
+    """Flattened output of one convolution or pooling of VGG-19; no dropout, no augmentation.
 
     Parameters
     ----------
@@ -59,6 +59,9 @@ class VGG19Features:
         Which convolution, 1 … 16.  On 32 × 32 images the 16th has 512 · 2 · 2 = 2048 features.
     rectified : bool
         Apply the ReLU that follows that convolution.
+    pooled : bool
+        Apply the pooling over 2 × 2 pixels that follows convolutions 2, 4, 8, 12 and 16.  On
+        32 × 32 images the last one leaves 512 features.
     padding : {"zeros", "reflect"}
         How borders are padded; VGG-19 was trained with zeros.
     channel_mean, channel_std : tuple of three floats
@@ -77,6 +80,7 @@ class VGG19Features:
     weights: str | Path
     layer: int = 16
     rectified: bool = True
+    pooled: bool = False
     padding: Literal["zeros", "reflect"] = "zeros"
     channel_mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
     channel_std: tuple[float, float, float] = (0.229, 0.224, 0.225)
@@ -86,6 +90,9 @@ class VGG19Features:
         owner = "VGG19Features"
         if checks.positive_integer(self.layer, "layer", owner) > len(_CHANNELS):
             requirement = "be one of the 16 convolutions, 1 … 16"
+            raise checks.refusal("layer", owner, requirement, self.layer)
+        if self.pooled and self.layer not in _POOL_AFTER:
+            requirement = f"be one of {_POOL_AFTER}, which a pooling follows, if pooled is set"
             raise checks.refusal("layer", owner, requirement, self.layer)
         checks.known_name(self.padding, ("zeros", "reflect"), "padding")
         checks.positive_integer(self.batch_size, "batch_size", owner)
@@ -99,6 +106,7 @@ class VGG19Features:
             "weights_sha256": sha256_of_file(self._existing_weights()),
             "layer": self.layer,
             "rectified": self.rectified,
+            "pooled": self.pooled,
             "padding": self.padding,
             "channel_mean": list(self.channel_mean),
             "channel_std": list(self.channel_std),
@@ -123,7 +131,7 @@ class VGG19Features:
             layers.append(_convolution(weight, bias, padding=1, mode=self.padding))
             if index < self.layer or self.rectified:
                 layers.append(torch.nn.ReLU(inplace=True))
-            if index in _POOL_AFTER and index < self.layer:
+            if index in _POOL_AFTER and (index < self.layer or self.pooled):
                 layers.append(torch.nn.MaxPool2d(2))
             previous = channels
         stack = torch.nn.Sequential(*layers, torch.nn.Flatten())
@@ -160,10 +168,27 @@ class VGG19Features:
                     advance(min(start + self.batch_size, len(images)), len(images))
         return np.concatenate(parts)
 
+    @property
+    def convolution(self) -> VGG19Features:
+        """The map that ends with the convolution itself; `finish` does the rest."""
+        return replace(self, rectified=False, pooled=False)
+
+    def finish(self, rows: NDArray[np.float32], height: int, width: int) -> NDArray[np.float32]:
+        """Turn outputs of `convolution` on images of this size into features of this map."""
+        if self.rectified:
+            rows = np.maximum(rows, np.float32(0.0))
+        if not self.pooled:
+            return rows
+        shrink = 2 ** sum(self.layer > k for k in _POOL_AFTER)
+        planes = rows.reshape(len(rows), -1, height // shrink, width // shrink)
+        h, w = (side // 2 for side in planes.shape[2:])
+        windows = planes[:, :, : 2 * h, : 2 * w].reshape(len(rows), -1, h, 2, w, 2)
+        return np.asarray(windows.max(axis=(3, 5)).reshape(len(rows), -1))
+
     def check_images(self, images: NDArray[Any]) -> None:
         """Require colour images large enough for the poolings before `layer`."""
         pools = sum(self.layer > k for k in _POOL_AFTER)
-        least = 2**pools * (2 if self.padding == "reflect" else 1)
+        least = 2**pools * (2 if self.pooled or self.padding == "reflect" else 1)
         if (
             images.ndim != 4
             or images.shape[1] != 3

@@ -21,6 +21,8 @@ from notsodeep.papers.width_summary import WidthSummary, by_width
 
 FAMILIES = {"relu": "leaky_relu", "tanh": "hard_tanh"}
 """What each DEQ is matched with."""
+FEATURES = {"cifar10": {"layer": 16}, "cifar10_pooled": {"layer": 16, "pooled": True}}
+"""CIFAR-10 through VGG-19: the 16th convolution, as in the paper, or the last pooling."""
 VGG_FILES = ("vgg19.safetensors", "vgg19.pth")
 """Weights that are looked for in the data directory; CIFAR-10 is left out without them."""
 
@@ -43,7 +45,7 @@ def _cells(profile: Profile) -> list[Cell]:
         "all": tuple(2**k for k in range(5, 10)),
     }
     wide: Widths = {"readout": (4096, 8192)}
-    names = ["mnist", "fashion_mnist"] + (["cifar10"] if _vgg_weights() else [])
+    names = image_sets()
     cells = [cell for name in names for cell in _grid(name, narrow, range(3))]
     return cells + [cell for name in names for cell in _grid(name, wide, range(1))]
 
@@ -55,7 +57,7 @@ def _grid(
     samples: int | None = None,
     epochs: int = 10,
 ) -> list[Cell]:
-    """Return the cells of one data set, from cheap to dear."""
+    """Return the cells of one data set, from cheap to expensive."""
     cells = [
         {
             "data": data,
@@ -88,7 +90,7 @@ def _cost(cell: Cell) -> int:
 
     That is for 60,000 samples; fitted to measured times.
     """
-    m, p = int(cell["width"]), 2048 if cell["data"] == "cifar10" else 784
+    m, p = int(cell["width"]), {"cifar10": 2048, "cifar10_pooled": 512}.get(cell["data"], 784)
     if cell["train"] == "readout":
         return 1 + (3 * m * p + 16 * m * m) // 1000
     share = (cell["samples"] or 60_000) / 60_000
@@ -114,7 +116,7 @@ def _compute(cell: Cell, seed: int) -> Record:
     from notsodeep.compilation.finite_networks import drawn_network, fit_network, right_rows
     from notsodeep.networks.training_records import TrainingSettings
 
-    data = _data(cell["data"], cell["samples"])
+    data = width_data(cell["data"], cell["samples"])
     found, gaps = _matched(
         cell["data"], cell["samples"], cell["activation"], cell["sigma_a2"], cell["kernel"]
     )
@@ -181,10 +183,20 @@ def _inference_seconds(modules: dict[str, Any], X: NDArray[Any]) -> dict[str, fl
 
 # A data set and its matches serve many cells; two sets are in use at a time.
 @lru_cache(maxsize=2)
-def _data(name: str, samples: int | None) -> Dataset:
-    weights = _vgg_weights() if name == "cifar10" else None
-    features = None if weights is None else VGG19Features(weights)
-    return load(name, samples=samples, features=features, rng=0, dtype="float32")
+def width_data(name: str, samples: int | None, test_samples: int | None = None) -> Dataset:
+    """Load a set of `image_sets`, or digits, in float32."""
+    options: dict[str, Any] = {}
+    if name in FEATURES and (weights := _vgg_weights()) is not None:
+        options["features"] = VGG19Features(weights, **FEATURES[name])  # type: ignore[arg-type]
+    place = "cifar10" if name in FEATURES else name
+    return load(
+        place, samples=samples, test_samples=test_samples, rng=0, dtype="float32", **options
+    )
+
+
+def image_sets() -> list[str]:
+    """Return the names of the sets that figure 3 can be drawn for on this machine."""
+    return ["mnist", "fashion_mnist", *(FEATURES if _vgg_weights() else ())]
 
 
 @lru_cache(maxsize=8)
@@ -192,7 +204,7 @@ def _matched(
     name: str, samples: int | None, activation: str, sigma_a2: float, kernel: KernelName
 ) -> tuple[Match, dict[str, float]]:
     """Match on training rows; return the relative gaps of exact kernels on test rows too."""
-    data = _data(name, samples)
+    data = width_data(name, samples)
     found = match(
         DeepEquilibrium(activation, sigma_a2),
         _some(data.X, _MATCHED).astype(np.float64),

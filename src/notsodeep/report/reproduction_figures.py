@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from notsodeep import checks
+from notsodeep.papers.authors_protocol import table
 from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, house_style, new_figure
 from notsodeep.report.accuracy_figure import accuracy_figure
 from notsodeep.report.collapse_figures import kernel_figure, phase_figure
@@ -171,12 +172,75 @@ def _image_risks(records: list[Record]) -> Figure:
     return figure
 
 
+def _protocols(records: list[Record]) -> Figure:
+    """Draw the gap to the DEQ under every change of the protocol, at the commonest width."""
+    rows = table(records)
+    widths = [row["width"] for row in rows]
+    shown = [row for row in rows if row["width"] == max(set(widths), key=widths.count)]
+    places = list(dict.fromkeys((row["data"], row["activation"]) for row in shown))
+    figure, axes = new_figure(len(places), width=5.0)
+    for panel, place in zip(axes, places, strict=True):
+        mine = [row for row in shown if (row["data"], row["activation"]) == place][::-1]
+        for role, colour in (("matched", SHALLOW), ("plain", MUTED)):
+            gaps = [np.subtract(r["accuracies"][role], r["accuracies"]["deq"]) for r in mine]
+            places_y = np.arange(len(mine)) + (0.15 if role == "matched" else -0.15)
+            panel.plot([np.mean(gap) for gap in gaps], places_y, "o", color=colour, label=role)
+        panel.axvline(0.0, color=DEEP, lw=0.8)
+        panel.set_yticks(range(len(mine)), labels=[row["change"] for row in mine])
+        panel.set_xlabel("points above the DEQ")
+        panel.set_title(f"{place[1]} on {place[0].replace('_', ' ')}")
+    axes[0].legend()
+    return figure
+
+
+def _process_limit(records: list[Record]) -> Figure:
+    """Draw quantiles of standardised outputs over those of the normal law."""
+    figure, axes = new_figure(len(records))
+    for panel, record in zip(axes, records, strict=True):
+        cell, values = record["cell"], record["quantiles"]
+        normal = np.linspace(-3.0, 3.0, len(values))
+        panel.plot(normal, values, ".", ms=4, color=DEEP, label="outputs")
+        panel.plot(normal, normal, color=MUTED, lw=0.8, label="normal law")
+        panel.set_xlabel("quantile of the normal law")
+        panel.set_ylabel("quantile of outputs")
+        panel.set_title(f"{cell['activation']}, {cell['networks']} networks")
+        panel.legend()
+    return figure
+
+
+def _variability(records: list[Record]) -> Figure:
+    """Draw NC1 of both kernels over the dimension, for every model at the largest size."""
+    size = max(record["cell"]["samples"] for record in records)
+    models = list(dict.fromkeys(record["cell"]["model"] for record in records))
+    figure, axes = new_figure(len(models), width=3.2)
+    for panel, model in zip(axes, models, strict=True):
+        mine = [r for r in records if r["cell"]["model"] == model and r["cell"]["samples"] == size]
+        sizes = [record["cell"]["dimension"] for record in mine]
+        for name, colour in (("relu", SHALLOW), ("erf", DEEP)):
+            for kind, line in (("conjugate", "-"), ("tangent", "--")):
+                means = [np.mean(record["nc1"][name][kind]) for record in mine]
+                label = f"{name}, {_NAMES[kind]}"
+                panel.plot(sizes, means, line, marker="o", ms=3, lw=1.2, color=colour, label=label)
+        inputs = [np.mean(record["inputs"]) for record in mine]
+        panel.plot(sizes, inputs, ":", color=MUTED, label="inputs")
+        panel.set_xscale("log")
+        panel.set_yscale("log")
+        panel.set_xlabel("dimension")
+        panel.set_ylabel("tr S_W/tr S_B")
+        panel.set_title(f"DEQ, σa² = {model:g}" if model else "one hidden layer")
+    axes[0].legend(fontsize=8)
+    return figure
+
+
 _FIGURES: dict[str, Callable[[list[Record]], Figure]] = {
     "sphere-spectra": _sphere,
     "mixture-equivalent": _equivalent,
     "mixture-matched": _matched,
     "gap-versus-dimension": _dimension,
     "accuracy-versus-width": accuracy_figure,
+    "authors-protocol": _protocols,
+    "gaussian-process-limit": _process_limit,
+    "kernel-variability": _variability,
     "risk-predictions": _risks,
     "risk-on-images": _image_risks,
     "collapse-phase": phase_figure,
