@@ -21,7 +21,15 @@ from notsodeep.activations.piecewise_linear import (
     piecewise_linear,
 )
 from notsodeep.activations.polynomial import HermiteSeries, Polynomial, hermite, polynomial
-from notsodeep.activations.transformed import Centred, Scaled, WithSkip, centre, scaled, with_skip
+from notsodeep.activations.transformed import (
+    Centred,
+    Scaled,
+    WithSkip,
+    centre,
+    scaled,
+    with_mean,
+    with_skip,
+)
 
 __all__ = [
     "Activation",
@@ -53,5 +61,6 @@ __all__ = [
     "piecewise_linear",
     "polynomial",
     "scaled",
+    "with_mean",
     "with_skip",
 ]

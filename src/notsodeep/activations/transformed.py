@@ -16,7 +16,7 @@ from notsodeep.arrays import FloatArray
 
 @dataclass(frozen=True, repr=False)
 class Centred(Activation):
-    """φ(x) − constant, where constant = E φ(scale·ξ).
+    """φ(x) − constant, where constant = E φ(scale·ξ), less a mean if one is to be kept.
 
     Attributes
     ----------
@@ -25,6 +25,7 @@ class Centred(Activation):
     scale : float
         The scale at which the mean vanishes (τ* for a DEQ).
     constant : float
+        E φ(scale·ξ), from `centre`; E φ(scale·ξ) − mean, from `with_mean`.
 
     Examples
     --------
@@ -89,6 +90,20 @@ def centre(activation: Activation, scale: float) -> Centred:
     tau = checks.positive_number(scale, "scale", "centre")
     base = activation.base if isinstance(activation, Centred) else activation
     return centred_by(base, tau, base.moments(tau).mean)
+
+
+def with_mean(activation: Activation, scale: float, mean: float) -> Centred:
+    """Shift φ so that E φ(scale·ξ) becomes `mean`.
+
+    Examples
+    --------
+    >>> from notsodeep.activations import named
+    >>> phi = with_mean(named("relu"), 2.0, 0.1)
+    >>> round(phi.constant, 6), round(phi.moments(2.0).mean, 6)
+    (0.697885, 0.1)
+    """
+    centred = centre(activation, scale)
+    return centred_by(centred.base, centred.scale, centred.constant - mean)
 
 
 def centred_by(base: Activation, scale: float, constant: float) -> Centred:

@@ -116,7 +116,7 @@ def fit_network(
         )
     training = train(module, data.X, data.y, descent, checkpoint=checkpoint)
     record = {"train_accuracy": training.history[-1].accuracy, "epochs": len(training.history)}
-    if isinstance(module, EquilibriumNetwork):
+    if not isinstance(module, ExplicitModule):
         solves = [epoch.forward for epoch in training.history if epoch.forward is not None]
         record["unsolved_batches"] = sum(summary.failures for summary in solves)
         record["most_steps"] = max(summary.most_steps for summary in solves)

@@ -40,14 +40,15 @@ _REPEATS = 9
 class ArrayNetwork:
     """A network with fixed random weights and a linear read-out.
 
-    z* = φ(√σa² A z* + √σb² B x)/√m of a DEQ, by plain iteration, or x_l = σ_l(W_l x_{l−1})/√m of an
-    explicit network; outputs are a z* or a x_L.
+    z* = φ(√σa² A z* + √σb² B x)/√m of a DEQ, or what its cell makes of z*, by plain iteration, or
+    x_l = σ_l(W_l x_{l−1})/√m of an explicit network; outputs are a z* or a x_L.
 
     Attributes
     ----------
     description : DeepEquilibrium or ExplicitNetwork
     weights : dict of str to ndarray
-        "recurrent" (m, m) and "injection" (m, p), or "weight_1" (m, p), "weight_2" (m, m), …
+        "recurrent" (m, m) and "injection" (m, p), or "weight_1" (m, p), "weight_2" (m, m), …; of a
+        cell "weight_1" (m, m), "injection_1" (m, p), "shift_1" (m, 1), …
     readout : ndarray of shape (K, m)
     tolerance : float
         Relative, of a DEQ's fixed point for every row.
@@ -87,7 +88,9 @@ class ArrayNetwork:
             The fixed point of a row was not found.
         """
         parts = [X[start : start + _ROWS] for start in range(0, len(X), _ROWS)]
-        one = self._solved if isinstance(self.description, DeepEquilibrium) else self._evaluated
+        one = self._evaluated
+        if isinstance(self.description, DeepEquilibrium):
+            one = self._solved if self.description.is_vanilla else self._settled
         return np.vstack([one(np.asarray(part, dtype=np.float32)) for part in parts])
 
     def __call__(self, X: NDArray[Any]) -> Single:
@@ -104,14 +107,54 @@ class ArrayNetwork:
         """Iterate h ← √σb² B x + √(σa²/m) A φ(h), from h = √σb² B x."""
         deq = self.description
         assert isinstance(deq, DeepEquilibrium)
-        drive = (X * _root(deq.sigma_b2)) @ self.weights["injection"].T
+        drive = np.asarray((X * _root(deq.sigma_b2)) @ self.weights["injection"].T, np.float32)
         recurrent = self.weights["recurrent"].T
-        h, residual = drive, math.inf
+
+        def turn(h: Single) -> Single:
+            fed = _applied(deq.activation, h) @ recurrent
+            return np.asarray(drive + _root(deq.sigma_a2 / self.width) * fed)
+
+        remedy = (
+            f"At finite width it is sure to exist for σa² < 1/(4L²) = {deq.contraction_bound:.4g} "
+            "only. Use a smaller sigma_a2 or a larger width."
+        )
+        h = self._iterated(turn, drive, remedy)
+        return _applied(deq.activation, h) * _root(1.0 / self.width)
+
+    def _settled(self, X: Single) -> Single:
+        """Iterate turns through the cell of a DEQ, from units of zero."""
+        deq = self.description
+        assert isinstance(deq, DeepEquilibrium)
+        drives = []
+        for number, layer in enumerate(deq.cell, start=1):
+            drive = np.zeros((len(X), self.width), np.float32)
+            if layer.inject > 0.0:
+                drive += (X * _root(layer.inject)) @ self.weights[f"injection_{number}"].T
+            if layer.bias > 0.0:
+                drive += _root(layer.bias) * self.weights[f"shift_{number}"].T
+            drives.append(drive)
+
+        def turn(units: Single) -> Single:
+            for number, (layer, drive) in enumerate(zip(deq.cell, drives, strict=True), start=1):
+                fed = units @ self.weights[f"weight_{number}"].T
+                field = drive + _root(layer.weight / self.width) * fed
+                if layer.normalise == "preactivation":
+                    field = _normalised(field)
+                units = _applied(layer.activation, field)
+                if layer.normalise == "feature":
+                    units = _normalised(units)
+            return units
+
+        remedy = "Use smaller weights or a larger width."
+        units = self._iterated(turn, np.zeros((len(X), self.width), np.float32), remedy)
+        return np.asarray(units * _root(1.0 / self.width))
+
+    def _iterated(self, turn: Callable[[Single], Single], h: Single, remedy: str) -> Single:
+        """Iterate until no row moves by more than the tolerance."""
+        residual = math.inf
         for step in range(1, _MOST_STEPS + 1):
             with np.errstate(over="ignore", invalid="ignore"):
-                image = drive + _root(deq.sigma_a2 / self.width) * (
-                    _applied(deq.activation, h) @ recurrent
-                )
+                image = turn(h)
                 change, size = (np.linalg.norm(rows, axis=1) for rows in (image - h, image))
             # A row that is zero and stays zero is solved.
             residual = float((change / np.where(change > 0.0, size, 1.0)).max())
@@ -120,12 +163,10 @@ class ArrayNetwork:
                 break
         if not residual <= self.tolerance:
             raise NotConverged(
-                f"The fixed point of {deq} of width {self.width} was not found: relative residual "
-                f"{residual:.2g} after {self.steps} steps. At finite width it is sure to exist for "
-                f"σa² < 1/(4L²) = {deq.contraction_bound:.4g} only. Use a smaller sigma_a2 or a "
-                "larger width."
+                f"The fixed point of {self.description} of width {self.width} was not found: "
+                f"relative residual {residual:.2g} after {self.steps} steps. {remedy}"
             )
-        return _applied(deq.activation, h) * _root(1.0 / self.width)
+        return h
 
     def write(self, path: Path) -> None:
         """Write an explicit network to a file, as `notsodeep.save` writes its module."""
@@ -178,6 +219,8 @@ def drawn(
     if isinstance(model, ExplicitNetwork):
         columns = [inputs] + (model.depth - 1) * [width]
         shapes = {f"weight_{k + 1}": (width, count) for k, count in enumerate(columns)}
+    elif not model.is_vanilla:
+        shapes = model.weight_shapes(width, inputs)
     weights = {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
     return ArrayNetwork(model, weights, np.zeros((outputs, width), np.float32), tolerance)
 
@@ -289,6 +332,12 @@ def _pass(network: ArrayNetwork, rows: Single) -> Callable[[], None]:
         network(rows)
 
     return run
+
+
+def _normalised(units: Single) -> Single:
+    """Layer normalisation over the units, without gains."""
+    centred = units - units.mean(axis=1, keepdims=True)
+    return np.asarray(centred / np.sqrt(np.square(centred).mean(axis=1, keepdims=True)))
 
 
 def _applied(phi: Activation, h: NDArray[Any]) -> Single:

@@ -181,6 +181,7 @@ class Compilation:
             convention=record["convention"],
             names=record["names"],
             difference=arrays["difference"],
+            with_bias=record.get("with_bias"),  # not in runs of earlier versions
             uncentred=record["uncentred"],
         )
 

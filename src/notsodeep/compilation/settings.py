@@ -130,7 +130,8 @@ class CompileSettings:
         checks.integer_at_least(self.seed, 0, "seed", owner)
         for name in ("ridge", "tolerance", "gap_limit", "accuracy_limit"):
             checks.positive_number(getattr(self, name), name, owner)
-        require_varying(self.deq.activation, 1.0, owner)  # the scale of preprocessed data
+        for layer in dense.cell:
+            require_varying(layer.activation, 1.0, owner)  # the scale of preprocessed data
 
     @property
     def options(self) -> dict[str, Any]:

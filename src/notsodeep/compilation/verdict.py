@@ -94,6 +94,11 @@ def reasons(summary: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str
             f"asked the network's kernel is {uncentred['gap']:.2%} away, and "
             f"{uncentred['with_bias']:.2%} if both read-outs have a bias."
         )
+    elif summary.get("gap_with_bias") is not None:
+        about.append(
+            f"Without the constant part of both kernels, as read-outs with a bias see them, the "
+            f"gap is {summary['gap_with_bias']:.2%}."
+        )
     if summary["unmatched_scaled_gap"] <= summary["scaled_gap"]:
         about.append("A plain network, rescaled by one number, is as close as the matched one.")
     speed = (
@@ -130,7 +135,7 @@ def certified_rows(summary: Mapping[str, Any]) -> str:
 def rule(settings: Mapping[str, Any]) -> str:
     """State the rule behind the verdict."""
     return (
-        f"Rule: replaceable if the relative kernel gap on held-out rows is at most "
-        f"{settings['gap_limit']:.1%} and the 95 % interval of the accuracy difference lies within "
-        f"± {settings['accuracy_limit']:g} points."
+        f"Rule: replaceable if the relative kernel gap on held-out rows, with and without the "
+        f"constant part of the kernels, is at most {settings['gap_limit']:.1%} and the 95 % "
+        f"interval of the accuracy difference lies within ± {settings['accuracy_limit']:g} points."
     )

@@ -36,9 +36,9 @@ def match_on_data(
 ) -> Match:
     """Find the shallow network for a DEQ on training rows (n, p), by at most 1000 of them.
 
-    With fewer than eight rows only their scale is used.
+    With fewer than eight rows only their scale is used.  The DEQ is centred for it.
     """
-    options: dict[str, Any] = {"family": family, "kernel": kernel}
+    options: dict[str, Any] = {"family": family, "kernel": kernel, "centre": True}
     if len(X) < _FEWEST:
         return match(deq, tau0=root_mean_square_norm(X), **options)
     rows = X[np.sort(rng.permutation(len(X))[:MATCHED_ROWS])]
@@ -65,8 +65,8 @@ class RandomEquilibriumFeatures(
     products of features tend to the conjugate kernel as the width m grows, with an error of
     O(1/√m): a linear model on them approximates kernel ridge regression, at a cost linear in n.
 
-    φ is centred for the scale of the training rows, as it is in `notsodeep.match`, so that the two
-    networks are about the same kernel.
+    φ is centred for the scale of the training rows in both, so that the two networks are about the
+    same kernel.
 
     Parameters
     ----------

@@ -14,7 +14,12 @@ from scipy import linalg
 from notsodeep import checks
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.models import Conditions
-from notsodeep.numerics.distances import KernelDistance, kernel_distance, operator_norm
+from notsodeep.numerics.distances import (
+    KernelDistance,
+    doubly_centred,
+    kernel_distance,
+    operator_norm,
+)
 from notsodeep.prediction import RiskComparison
 from notsodeep.records import Plotted
 
@@ -39,10 +44,13 @@ class Certificate(Plotted):
     kernel, convention : str
     names : dict
         What "deq", "matched" and "baseline" are.
+    with_bias : float or None
+        Relative gap of the matched network with both kernels doubly centred, HKH with
+        H = I − 11ᵀ/n: all that read-outs with a bias see.  A DEQ that is not centred has a large
+        constant part, next to which any gap is small; this one is not.
     uncentred : dict or None
         Relative gap of the matched network from the DEQ *without* centring: "gap" of the kernels as
-        they are, and "with_bias" of both kernels doubly centred, HKH with H = I − 11ᵀ/n, which is
-        all that read-outs with a bias see.  None if centring takes nothing off this DEQ.
+        they are, and "with_bias" of both kernels doubly centred.  None if nothing was taken off.
     predicted : RiskComparison or None
         Predicted accuracies of "deq", "matched" and "baseline" over the ridge, their shape ratios
         and what they say; None without a mixture.
@@ -61,6 +69,7 @@ class Certificate(Plotted):
     convention: str
     names: dict[str, str]
     difference: FloatArray = field(repr=False)
+    with_bias: float | None = None
     uncentred: dict[str, float] | None = None
     predicted: RiskComparison | None = None
 
@@ -112,7 +121,9 @@ class Certificate(Plotted):
     @property
     def _about_centring(self) -> str:
         if self.uncentred is None:
-            return ""
+            if self.with_bias is None:
+                return ""
+            return f"with a bias in both read-outs: {self.with_bias:.3%} away\n"
         gap, with_bias = self.uncentred["gap"], self.uncentred["with_bias"]
         return (
             "compared: the centred DEQ; from the DEQ without centring the matched network is\n"
@@ -156,24 +167,18 @@ def certificate_of_kernels(
         convention=convention,
         names=names,
         difference=(deq - matched)[np.ix_(by_class, by_class)],
+        with_bias=_gap_with_bias(deq, matched),
         uncentred=None if uncentred is None else _gaps_before_centring(uncentred, matched),
     )
 
 
 def _gaps_before_centring(deq: FloatArray, matched: FloatArray) -> dict[str, float]:
-    gaps = {}
-    for name, pair in (
-        ("gap", (deq, matched)),
-        ("with_bias", (_doubly_centred(deq), _doubly_centred(matched))),
-    ):
-        gaps[name] = operator_norm(pair[0] - pair[1]) / operator_norm(pair[0])
-    return gaps
+    gap = operator_norm(deq - matched) / operator_norm(deq)
+    return {"gap": gap, "with_bias": _gap_with_bias(deq, matched)}
 
 
-def _doubly_centred(K: FloatArray) -> FloatArray:
-    """HKH, H = I − 11ᵀ/n: inner products of features about their mean."""
-    rows = K.mean(axis=0)
-    return np.asarray(K - rows - rows[:, None] + rows.mean())
+def _gap_with_bias(deq: FloatArray, matched: FloatArray) -> float:
+    return operator_norm(doubly_centred(deq - matched)) / operator_norm(doubly_centred(deq))
 
 
 def ridge_accuracy(K: FloatArray, labels: IntArray, order: IntArray | None = None) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,11 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from notsodeep import checks
+from notsodeep.activations import with_mean
 from notsodeep.arrays import FloatArray
-from notsodeep.equivalents import Coefficients, Expansion
+from notsodeep.equivalents import Coefficients, Expansion, expansion
 from notsodeep.errors import NotSoDeepError
 from notsodeep.matching.match_record import Match
-from notsodeep.matching.problem import SAMPLE, Problem, numbers_of
+from notsodeep.matching.problem import NAMES, SAMPLE, Problem, numbers_of
 from notsodeep.matching.refinement import refined
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 
@@ -42,11 +44,15 @@ class Family(ABC):
         Whether every activation of the family is Lipschitz; polynomials are not.
     as_given : bool
         Whether it can match a DEQ that is not centred, on data of any norm.
+    has_means : bool
+        Whether its own parameters set the means of its layers: what it meets is then the same for
+        DEQs that are centred and for others.
     """
 
     name: ClassVar[str]
     lipschitz: ClassVar[bool] = True
     as_given: ClassVar[bool] = False
+    has_means: ClassVar[bool] = False
 
     @abstractmethod
     def answer(self, problem: Problem) -> Match:
@@ -67,8 +73,10 @@ class MixtureFamily(Family):
     Attributes
     ----------
     promised : tuple of int
-        Which of (linear, norm_fluctuation, covariance_overlap, scale2) it undertakes to meet; of
-        all eight of `Expansion`, if that is its target.
+        Which of (linear, norm_fluctuation, covariance_overlap, scale2) it undertakes to meet.
+    as_given : bool
+        Whether it has one layer, so that a DEQ that is not centred is matched by the same layer
+        with a mean: its parameters are followed by ``"mean"``, and `constant` is met too.
     bounds : pair
         Smallest and largest parameters that refining on data may reach.
 
@@ -116,16 +124,54 @@ class MixtureFamily(Family):
         """
 
     def for_auto(self, problem: Problem) -> Family | None:
-        """Apply wherever the scale of the data is known, and the DEQ is to be centred."""
-        return self if problem.tau0 is not None and problem.centre else None
+        """Apply wherever the scale of the data is known, and the DEQ can be taken as it is meant.
+
+        The expansion of a cell with normalised layers is not known.
+        """
+        fits = problem.centre or (self.as_given and problem.expandable)
+        return self if problem.tau0 is not None and fits else None
+
+    def undertaken(self, problem: Problem) -> tuple[str, ...]:
+        """Return the names of the coefficients that it undertakes to meet."""
+        names = tuple(NAMES[k] for k in self.promised)
+        return names if problem.centre else ("constant", *names)
 
     def subject(self, problem: Problem) -> tuple[DeepEquilibrium, Coefficients | Expansion]:
-        """Return what is matched, the centred DEQ, and its coefficients."""
-        return problem.centred, problem.target
+        """Return what is matched, centred or not, and its coefficients."""
+        return problem.subject, problem.target if problem.centre else problem.expansion
 
     def achieved(self, network: ExplicitNetwork, problem: Problem) -> Coefficients | Expansion:
         """Return the coefficients of a network."""
-        return problem.achieved(network)
+        if problem.centre:
+            return problem.achieved(network)
+        return expansion(network, problem.scale, kernel=problem.kernel)
+
+    # A single layer for a DEQ that is not centred: the same, with a mean as one more parameter ----
+
+    def _adds_mean(self, problem: Problem) -> bool:
+        return not (problem.centre or self.has_means)
+
+    def _built(self, parameters: FloatArray, problem: Problem) -> ExplicitNetwork:
+        if not self._adds_mean(problem):
+            return self.network(parameters, problem)
+        (layer,) = self.network(parameters[:-1], problem).activations
+        return ExplicitNetwork([with_mean(layer, problem.scale, float(parameters[-1]))])
+
+    def _solved(self, problem: Problem) -> FloatArray:
+        parameters = self.solve(problem)
+        if not self._adds_mean(problem):
+            return parameters
+        (layer,) = self.network(parameters, problem).activations
+        # The mean is ±√constant; norm_shift has the sign of the mean times E σ″.
+        side = problem.expansion.norm_shift * layer.moments(problem.scale).curvature
+        mean = math.copysign(math.sqrt(max(problem.expansion.constant, 0.0)), side)
+        return np.append(parameters, mean)
+
+    def _limits(self, problem: Problem) -> tuple[ArrayLike, ArrayLike]:
+        if not self._adds_mean(problem):
+            return self.bounds
+        low, high = (np.broadcast_to(edge, len(self.parameter_names)) for edge in self.bounds)
+        return np.append(low, -np.inf), np.append(high, np.inf)
 
     def answer(self, problem: Problem) -> Match:
         """Solve, and compare the coefficients that are reached with those that were promised."""
@@ -134,10 +180,10 @@ class MixtureFamily(Family):
             raise checks.refusal("tau0", "match", f"be given for {self.name}", None, remedy)
         if not (problem.centre or self.as_given):
             requirement = "be one for models that are not centred, with centre=False"
-            remedy = "Use family='two_kinks' or 'auto', or leave out centre=False."
+            remedy = "Use family='auto', or leave out centre=False."
             raise checks.refusal("family", "match", requirement, self.name, remedy)
         try:
-            parameters = self.solve(problem)
+            parameters = self._solved(problem)
         except Infeasible as failure:
             deq, target = self.subject(problem)
             return problem.answer(self.name, deq, problem.tau0, target, str(failure))
@@ -150,12 +196,12 @@ class MixtureFamily(Family):
         middle = min(SAMPLE, len(problem.rows) // 2)
         parameters, record = refined(
             lambda X: problem.wanted(found.deq, X),
-            lambda x: self.network(x, problem),
+            lambda x: self._built(x, problem),
             np.array(list(found.parameters.values())),
             problem.rows[:middle],
             problem.rows[middle : 3 * middle],
             problem.kernel,
-            self.bounds,
+            self._limits(problem),
         )
         if not record.kept:
             return replace(found, refinement=record)
@@ -170,13 +216,15 @@ class MixtureFamily(Family):
 
     def _at(self, problem: Problem, parameters: FloatArray) -> Match:
         """Put a parameter vector on record, and say which coefficients it meets or misses."""
-        network = self.network(parameters, problem)
+        network = self._built(parameters, problem)
+        parameter_names = (*self.parameter_names, *("mean",) * self._adds_mean(problem))
         deq, target = self.subject(problem)
         achieved = self.achieved(network, problem)
-        mismatch = problem.mismatch(achieved)
         places = numbers_of(target)
-        missed = [places[k] for k in self.promised if not abs(mismatch[k]) <= MET]
-        names = ", ".join(places[k] for k in self.promised)
+        mismatch = dict(zip(places, problem.mismatch(achieved), strict=True))
+        undertaken = self.undertaken(problem)
+        missed = [name for name in undertaken if not abs(mismatch[name]) <= MET]
+        names = ", ".join(undertaken)
         reason = f"meets {names}"
         if missed:
             shortfalls = ", ".join(
@@ -191,7 +239,7 @@ class MixtureFamily(Family):
             target,
             reason,
             network=network,
-            parameters=_named(self.parameter_names, parameters),
+            parameters=_named(parameter_names, parameters),
             achieved=achieved,
             residuals={name: getattr(achieved, name) - getattr(target, name) for name in places},
             feasible=not missed,

@@ -58,11 +58,15 @@ def match(
 ) -> Match:
     """Find a shallow network whose kernel is that of a DEQ.
 
-    For data of scale tau0 a vanilla DEQ is centred, and the network is asked to have the DEQ's four
-    coefficients (linear, norm_fluctuation, covariance_overlap, scale2), on which the kernel of a
-    Gaussian mixture depends in high dimension (mixture paper, arXiv 2402.02697).  A DEQ that is not
-    centred has seven (see `Expansion`), and the family "two_kinks" matches it as it is: the default
-    for cells with biases, and for all other cells but the vanilla one.  For data of norm one the
+    For data of scale tau0 the network is asked to have the coefficients of the DEQ on which the
+    kernel of a Gaussian mixture depends in high dimension: four of a centred one, such as tanh
+    (linear, norm_fluctuation, covariance_overlap, scale2; mixture paper, arXiv 2402.02697), seven
+    of any other, such as ReLU or a cell with biases (see `Expansion`).  "auto" matches the model as
+    it is given: by "two_kinks", two layers that meet all seven, or, on data, by one layer with a
+    mean if its kernel is within 1 % of the DEQ's there; a second layer costs a product with an
+    m × m matrix.  One layer alone meets constant, linear, scale2 and at most covariance_overlap.
+    The other families by name are about the four, and so match the centred DEQ, φ − E φ(τ*ξ), in
+    place of the given one: ``deq`` of the answer is what was matched.  For data of norm one the
     families "quadratic" (sphere paper, arXiv 2308.16425) and "dual" (the same kernel exactly) match
     the DEQ as it is.
 
@@ -91,7 +95,8 @@ def match(
         parameters, and keep the result if it is better on up to 600 others.
     centre : bool, optional
         True to match the centred DEQ in place of the given one, False to match it as it is.  If
-        left out, vanilla models are centred, and others if they cannot be met as they are.
+        left out, "auto" and "two_kinks" match it as it is, unless they cannot, and others centre
+        it, unless that is not defined.
     measured : callable, optional
         A function from rows (n, p) to a kernel (n, n) that stands for the DEQ's where families are
         compared, refined and certified on data: for a DEQ with weights of its own,
@@ -118,6 +123,8 @@ def match(
     >>> m = nsd.match(deq, tau0=1.0, family="leaky_relu")
     >>> {name: round(value, 4) for name, value in m.parameters.items()}
     {'positive_slope': 0.9341, 'negative_slope': -0.0165}
+    >>> m.deq == deq.centred(1.0), nsd.match(deq, tau0=1.0).deq == deq
+    (True, True)
     """
     owner = "match"
     kernel = kernel_name(kernel, f"kernel of {owner}")
@@ -166,16 +173,11 @@ def match(
             requirement = "have coefficients of the mixture theory"
             raise checks.refusal("deq", owner, requirement, str(deq), remedy)
         found = [_scored(problem, each.answer(problem)) for each in families]
-        if any(m.feasible for m in found):
+        if any(_is_met(problem, *pair) for pair in zip(families, found, strict=True)):
             break
     if refine:
-        # Refining gains a factor of ten or so; what is further behind cannot win.
-        reach = _WORTH_REFINING * min((m.score for m in found if m.fitted), default=0.0)
-        found = [
-            _scored(problem, each.refined(problem, m)) if m.score <= reach else m
-            for each, m in zip(families, found, strict=True)
-        ]
-    best, why = _choose(families, found, problem.judged_rows)
+        found = _refined(problem, families, found)
+    best, why = _choose(families, found, problem)
     return replace(found[best], reason=found[best].reason + why, candidates=tuple(found))
 
 
@@ -186,22 +188,49 @@ def _whether_to_centre(
     if centre is not None:
         return (centre,)
     deq = problem.deq
-    simple = problem.tau0 is None or deq.is_vanilla or is_centred(deq, problem.tau0)
-    if simple or not (choice is None or choice.as_given):
+    if problem.tau0 is None or is_centred(deq, problem.tau0):
         return (True,)
     fixed = any(layer.bias > 0.0 or layer.normalise != "none" for layer in deq.cell)
-    return (False,) if fixed else (False, True)
+    if fixed and (choice is None or choice.as_given):
+        return (False,)
+    return (False, True) if choice is None or choice.has_means else (True,)
+
+
+def _is_met(problem: Problem, family: Family, found: Match) -> bool:
+    """Whether a network has all that the kernel depends on, or is close to it on data."""
+    complete = problem.centre or family.has_means or not family.as_given
+    return (found.feasible and complete) or problem.is_close(found)
 
 
 def _scored(problem: Problem, found: Match) -> Match:
     return replace(found, score=problem.score(found))
 
 
-def _choose(families: list[Family], found: list[Match], judged_rows: int) -> tuple[int, str]:
+def _refined(problem: Problem, families: list[Family], found: list[Match]) -> list[Match]:
+    """Refine what may win, networks of few layers first, until those of one depth are close."""
+    found = list(found)
+    # Refining gains a factor of ten or so; what is further behind cannot win.
+    reach = _WORTH_REFINING * min((m.score for m in found if m.fitted), default=0.0)
+    worth = [k for k, m in enumerate(found) if m.score <= reach]
+    for depth in sorted({found[k].network.depth for k in worth}):
+        those = [k for k in worth if found[k].network.depth == depth]
+        for k in those:
+            found[k] = _scored(problem, families[k].refined(problem, found[k]))
+        if any(problem.is_close(found[k]) for k in those):
+            break
+    return found
+
+
+def _choose(families: list[Family], found: list[Match], problem: Problem) -> tuple[int, str]:
     """Return the index of the best answer, and why it is, for the reader."""
     usable = [k for k, m in enumerate(found) if m.fitted is not None]
     if len(found) == 1 or not usable:
         return 0, ""
+    close = [k for k in usable if problem.is_close(found[k])]
+    if close:
+        depth = min(found[k].network.depth for k in close)
+        usable = [k for k in close if found[k].network.depth == depth]
+    judged_rows = problem.judged_rows
     if not judged_rows:
         # Residuals say nothing about how a polynomial behaves at finite p: Lipschitz ones first.
         tame = [k for k in usable if families[k].lipschitz and found[k].feasible]
@@ -217,7 +246,11 @@ def _choose(families: list[Family], found: list[Match], judged_rows: int) -> tup
         for k, m in enumerate(found)
         if k != best and not math.isnan(m.score)
     )
-    return best, f"; chosen for the smallest {what}, {found[best].score:.3g} (others: {others})"
+    depth = found[best].network.depth
+    among = f" with {depth} layer{'s' * (depth > 1)}, which is close enough," if close else ""
+    return best, (
+        f"; chosen{among} for the smallest {what}, {found[best].score:.3g} (others: {others})"
+    )
 
 
 def _former_family(

@@ -53,6 +53,11 @@ class LeakyReLU(MixtureFamily):
         checked_layers(self.name, self.layers, (1, 2))
 
     @property
+    def as_given(self) -> bool:  # type: ignore[override]
+        """With one layer."""
+        return self.layers == 1
+
+    @property
     def promised(self) -> tuple[int, ...]:  # type: ignore[override]
         """Two coefficients with one layer, all four with two."""
         return (LINEAR, SCALE) if self.layers == 1 else (0, 1, 2, 3)
@@ -117,6 +122,7 @@ class HardTanh(MixtureFamily):
     """
 
     name = "hard_tanh"
+    as_given = True
     promised = (LINEAR, SCALE)
     bounds = ((-np.inf, 1e-3), (np.inf, 100.0))
     parameter_names = ("scale", "clip")
@@ -180,6 +186,7 @@ class PiecewiseLinear(MixtureFamily):
     """
 
     name = "piecewise_linear"
+    as_given = True
     promised = (LINEAR, OVERLAP, SCALE)
     # A knot close to 0 with steep slopes would imitate a jump, one far out would do nothing.
     bounds = ((-4.0, -4.0, -4.0, -4.0, -1.2), (4.0, 4.0, 4.0, 4.0, 1.0))
@@ -270,8 +277,11 @@ def _fitted_shape(problem: Problem) -> FloatArray:
         ],
         axis=1,
     )
-    tau = problem.centred.tau_star
-    values = problem.centred.cell[-1].activation(tau * xi)
+    if problem.centre:
+        tau = problem.centred.tau_star
+    else:
+        tau = math.sqrt(problem.deq.preactivation_variance(problem.scale**2))
+    values = problem.subject.cell[-1].activation(tau * xi)
     slopes = np.linalg.lstsq(columns * weight[:, None], values * weight, rcond=None)[0][:4]
     layers = three_knots_moments(np.append(slopes / problem.scale, math.log(clip)), problem.scale)
     scale = math.sqrt(problem.target.scale2 / problem.achieved_by(layers).scale2)

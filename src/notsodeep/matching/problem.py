@@ -18,7 +18,7 @@ from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.matching.match_record import Match, Target
 from notsodeep.matching.refinement import MeasuredKernel, wanted_kernel
 from notsodeep.models import Conditions, Convention, DeepEquilibrium, ExplicitNetwork, KernelName
-from notsodeep.numerics.distances import operator_norm
+from notsodeep.numerics.distances import doubly_centred, operator_norm
 
 NAMES = ("linear", "norm_fluctuation", "covariance_overlap", "scale2")
 """The four coefficients, in the order of `Coefficients.four`."""
@@ -36,6 +36,9 @@ EIGHT = (
 """Those of `Expansion`: seven that an equivalent needs, and `rescaling`, which sharpens it."""
 
 _POWERS = {"constant": 0, "linear": 2, "norm_shift": 2, "scale2": 0}  # of τ0; 4 for the others
+
+CLOSE = 0.01
+"""Relative gap below which the network with fewer layers is taken."""
 
 SAMPLE = 300
 """Rows on which networks are compared and refined, at most."""
@@ -104,6 +107,11 @@ class Problem:
         return self.centred if self.centre else self.deq
 
     @property
+    def expandable(self) -> bool:
+        """Whether the kernel of the DEQ as given has an expansion: none with normalised layers."""
+        return all(layer.normalise == "none" for layer in self.deq.cell)
+
+    @property
     def which(self) -> dict[str, Any]:
         """The kernel and its convention, as keywords."""
         return {"kernel": self.kernel, "convention": self.convention}
@@ -112,8 +120,17 @@ class Problem:
 
     @cached_property
     def target(self) -> Coefficients:
-        """The four coefficients of the DEQ's kernel."""
-        return coefficients(self.centred, self.scale, **self.which)
+        """The four coefficients of the DEQ's kernel.
+
+        Of a DEQ that is not centred they are those that are left for a network of mean zero: one
+        layer of mean √constant adds `constant` to the kernel of the same layer without its mean.
+        """
+        if self.centre:
+            return coefficients(self.centred, self.scale, **self.which)
+        e = self.expansion
+        rest = e.scale2 - e.constant
+        four = (e.linear, e.norm_fluctuation, e.covariance_overlap, rest)
+        return Coefficients(*four, tau0=self.scale)
 
     @cached_property
     def expansion(self) -> Expansion:
@@ -158,10 +175,24 @@ class Problem:
             largest = max((abs(value) for value in found.residuals.values()), default=0.0)
             return largest / found.target.size
         sample = self.rows[:SAMPLE]
-        if found.deq not in self._on_sample:  # most families have it in common
-            self._on_sample[found.deq] = self.wanted(found.deq, sample)
         reached = exact_kernel(found.fitted, sample, kind=self.kernel, convention="feature")
-        return operator_norm(self._on_sample[found.deq] - reached)
+        return operator_norm(self._sampled(found.deq) - reached)
+
+    def is_close(self, found: Match) -> bool:
+        """Whether the gap on rows is so small that a deeper network is not worth its cost.
+
+        A hundredth of the DEQ's kernel without its constant part, which would make any gap small.
+        """
+        if self.rows is None or found.fitted is None:
+            return False
+        return found.score <= CLOSE * operator_norm(doubly_centred(self._sampled(found.deq)))
+
+    def _sampled(self, deq: DeepEquilibrium) -> FloatArray:
+        """Return the DEQ's kernel on the rows by which networks are compared."""
+        if deq not in self._on_sample:  # most families have it in common
+            assert self.rows is not None
+            self._on_sample[deq] = self.wanted(deq, self.rows[:SAMPLE])
+        return self._on_sample[deq]
 
     # The record of an answer ---------------------------------------------------------------------
 

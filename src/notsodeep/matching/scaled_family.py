@@ -39,6 +39,7 @@ class Scaled(MixtureFamily):
     """
 
     name = "scaled"
+    as_given = True
     promised = (LINEAR, SCALE)
     parameter_names = ("gain", "steepness")
     bounds = ((-np.inf, 1e-2), (np.inf, 100.0))

@@ -20,6 +20,7 @@ _TERMS = 66
 _ROOTS = [math.sqrt(k) for k in range(_TERMS)]
 _DIVISORS = np.sqrt(np.arange(2, _TERMS) * np.arange(1, _TERMS - 1))
 _CHAIN = as_cell([named("relu")] * 2)  # two layers, of which the variances are read
+_PROMISED = tuple(name for name in EIGHT if name != "rescaling")
 _NUMBERS = ("slope_left", "slope_middle", "slope_right", "middle", "log_reach", "value_at_zero")
 
 # Knots close together with steep slopes would imitate a jump, and far out they do nothing.
@@ -61,16 +62,19 @@ class TwoKinks(MixtureFamily):
 
     name = "two_kinks"
     as_given = True
-    promised = tuple(k for k, name in enumerate(EIGHT) if name != "rescaling")
+    has_means = True
     bounds = (_LEAST, _MOST)
     parameter_names = tuple(f"{name}_{layer}" for layer in (1, 2) for name in _NUMBERS)
 
     def for_auto(self, problem: Problem) -> Family | None:
         """Apply to models that are not vanilla and centred: simpler families do for those."""
-        normalised = any(layer.normalise != "none" for layer in problem.deq.cell)
-        if problem.tau0 is None or normalised or (problem.centre and problem.deq.is_vanilla):
+        if not problem.expandable or (problem.centre and problem.deq.is_vanilla):
             return None
-        return self
+        return super().for_auto(problem)
+
+    def undertaken(self, problem: Problem) -> tuple[str, ...]:
+        """All that an equivalent needs, whether the DEQ is centred or not."""
+        return _PROMISED
 
     def subject(self, problem: Problem) -> tuple[DeepEquilibrium, Expansion]:
         """Return the model as given, unless it is to be centred, and all its coefficients."""
@@ -114,8 +118,8 @@ class TwoKinks(MixtureFamily):
                 ratio = target.scale2 / _reached(free.full(start), problem).scale2
                 start = np.where(free.is_scale, ratio**0.25, 1.0) * start
             starts.append(start)
-        everything = tuple(range(len(EIGHT)))
-        for promised in (everything, self.promised):
+        for names in (EIGHT, _PROMISED):
+            promised = tuple(map(EIGHT.index, names))
             found = fit_coefficients(problem, reached, starts, promised=promised, nearest=True)
             mismatch = problem.mismatch(reached(found))[list(promised)]
             if np.abs(mismatch).max() <= MET:

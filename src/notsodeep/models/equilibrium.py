@@ -284,6 +284,17 @@ class DeepEquilibrium:
         tau = float(self.solve_tau_star(tau0).value)
         return math.isclose(self.activation.scale, tau, rel_tol=rtol)
 
+    def weight_shapes(self, width: int, in_features: int) -> dict[str, tuple[int, int]]:
+        """Names and shapes of the weights of a finite network of this cell, layer by layer."""
+        shapes = {}
+        for number, layer in enumerate(self.cell, start=1):
+            shapes[f"weight_{number}"] = (width, width)
+            if layer.inject > 0.0:
+                shapes[f"injection_{number}"] = (width, in_features)
+            if layer.bias > 0.0:
+                shapes[f"shift_{number}"] = (width, 1)
+        return shapes
+
     @classmethod
     def from_weights(
         cls, recurrent: ArrayLike, injection: ArrayLike, activation: str | Activation

@@ -63,19 +63,12 @@ class CellNetwork(FeatureNetwork):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str | None = None,
     ) -> None:
-        shapes = {}
-        for number, layer in enumerate(description.cell, start=1):
-            shapes[f"weight_{number}"] = (width, width)
-            if layer.inject > 0.0:
-                shapes[f"injection_{number}"] = (width, in_features)
-            if layer.bias > 0.0:
-                shapes[f"shift_{number}"] = (width, 1)
         super().__init__(
             description,
             in_features,
             width,
             out_features,
-            shapes,
+            description.weight_shapes(width, in_features),
             trainable=trainable,
             bias=bias,
             dtype=dtype,

@@ -52,6 +52,18 @@ def operator_norm(matrix: FloatArray | LinearOperator, *, tolerance: float = 1e-
     return float(abs(values[0]))
 
 
+def doubly_centred(K: FloatArray) -> FloatArray:
+    """HKH, H = I − 11ᵀ/n: inner products of features about their mean.
+
+    Examples
+    --------
+    >>> float(abs(doubly_centred(np.ones((3, 3)))).max())
+    0.0
+    """
+    rows = K.mean(axis=0)
+    return np.asarray(K - rows - rows[:, None] + rows.mean())
+
+
 def difference_norms(
     left: FloatArray | LinearOperator, right: FloatArray | LinearOperator
 ) -> tuple[float, float | None]:

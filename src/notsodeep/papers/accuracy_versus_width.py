@@ -211,6 +211,7 @@ def _matched(
         family=FAMILIES[activation],
         kernel=kernel,
         refine=True,
+        centre=True,  # the paper's
     )
     certificate = found.certify(_some(data.X_test, _CERTIFIED).astype(np.float64))
     return found, {

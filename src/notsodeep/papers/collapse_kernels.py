@@ -52,7 +52,7 @@ def _compute(cell: Cell, seed: int) -> Record:
     data = _data(cell)
     deq = DeepEquilibrium(cell["activation"], cell["sigma_a2"])
     kernel: Any = cell["kernel"]
-    found = match(deq, data.X, kernel=kernel)
+    found = match(deq, data.X, kernel=kernel, centre=True)
     X, y = data.X_test, data.y_test
     models: dict[str, Model] = {
         "deq": found.deq,
