@@ -25,6 +25,7 @@ from notsodeep.cli.model_options import (
     require_patience,
 )
 from notsodeep.cli.options import (
+    CellOption,
     ConfigOption,
     ConventionOption,
     DataOption,
@@ -33,6 +34,7 @@ from notsodeep.cli.options import (
     JsonOption,
     KernelOption,
     KinkOption,
+    LayerOption,
     SeedOption,
     SigmaOption,
     counted,
@@ -50,6 +52,8 @@ OF_GIVEN_NETWORKS = ("input_shift", "input_scale", "fetch", "layers")
 OF_RANDOM_DEQS = (
     "sigma_a2",
     "kink",
+    "layer",
+    "cell",
     "convolution",
     *OF_IMAGES,
     "family",
@@ -73,6 +77,8 @@ def compile_command(
     ] = None,
     sigma_a2: SigmaOption = 0.2,
     kink: KinkOption = None,
+    layer: LayerOption = None,
+    cell: CellOption = None,
     convolution: ConvolutionOption = None,
     image_shape: ImageShapeOption = None,
     pooling: PoolingOption = "flatten",
@@ -127,6 +133,8 @@ def compile_command(
 
     Example: notsodeep compile --activation relu --sigma-a2 0.2 --data digits --out runs/relu
 
+    Of a cell: notsodeep compile --layer "tanh weight=.5 inject=.6 bias=.1" --layer "relu weight=.8"
+
     For images: notsodeep compile --convolution "relu weight=.2 inject=.8 size=3" --data digits
     """
     given = model is not None or zoo is not None
@@ -157,14 +165,17 @@ def compile_command(
     reject_options(context, OF_GIVEN_NETWORKS, "go with --model or --zoo")
     deq: DeepEquilibrium | ConvolutionalEquilibrium
     if convolution:
-        dense = ("activation", "sigma_a2", "kink")
+        dense = ("activation", "sigma_a2", "kink", "layer", "cell")
         reject_options(context, dense, "describe a dense DEQ, and not --convolution")
         described = convolution, image_shape, pooling
         deq, rows = load_images(*described, data, samples, test_samples, seed)
         require_patience(deq, rows, CERTIFIED, yes)
     else:
         reject_options(context, OF_IMAGES, "go with --convolution")
-        deq = equilibrium(activation or "relu", sigma_a2, kink)
+        if layer or cell is not None:
+            vanilla = ("activation", "sigma_a2", "kink")
+            reject_options(context, vanilla, "are left out beside --layer or --cell")
+        deq = equilibrium(activation or "relu", sigma_a2, kink, layer, cell)
         say(f"loading {data}")
         rows = load(data, samples=samples, test_samples=test_samples, rng=seed)
     # Training of all weights has bars of its own.
@@ -199,7 +210,7 @@ def compile_command(
     _print_summary(summary)
     typer.echo(f"The kernel gap is that on {certified_rows(summary)}.")
     for reason in verdict.reasons:
-        if "centred" in reason or "as asked" in reason:
+        if "as asked" in reason or "constant part" in reason:
             typer.echo(reason)
     typer.echo(verdict.rule)
     typer.echo(f"network: {out / 'network.safetensors'}")

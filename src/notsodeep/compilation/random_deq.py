@@ -337,14 +337,15 @@ def _summary(
     step = times["training_step"]
     gap = certificate["matched"]["relative_gap"]
     interval = accuracy.difference
-    close = max(gap, certificate["with_bias"]) <= settings.gap_limit
+    with_bias = certificate.get("with_bias") or gap  # pieces of earlier versions have none
+    close = max(gap, with_bias) <= settings.gap_limit
     as_accurate = max(abs(interval[0]), abs(interval[1])) <= settings.accuracy_limit
     return {
         "replaceable": close and as_accurate,
         "kernel_close": close,
         "accuracy_close": as_accurate,
         "relative_gap": gap,
-        "gap_with_bias": certificate["with_bias"],
+        "gap_with_bias": with_bias,
         "unmatched_relative_gap": certificate["baseline"]["relative_gap"],
         "scaled_gap": certificate["matched"]["scaled_gap"],
         "unmatched_scaled_gap": certificate["baseline"]["scaled_gap"],
