@@ -4,8 +4,9 @@
 a profile, in the profile's order, until so many seconds have passed; it may be stopped and resumed.
 FROM and TO take a slice of the cells.  ``python trained_heads.py left EXPERIMENT PROFILE`` counts
 what is missing.  ``python trained_heads.py tables`` prints the tables of
-docs/collapse-experiments.md; ``docs`` puts them there and draws the pictures.  The file is
-trained_heads.json beside this script, or that of the environment variable HEADS.
+docs/collapse-experiments.md; ``docs`` puts them there and draws the pictures, ``picture``
+the one of three classes, for which it trains.  The file is trained_heads.json
+beside this script, or that of the environment variable HEADS.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ import numpy as np
 
 from notsodeep import checks
 from notsodeep.files import atomic_write
-from notsodeep.head_names import HEAD_ACTIVATIONS, HEAD_LABELS
+from notsodeep.head_names import HEAD_ACTIVATIONS, HEAD_LABELS, HeadKind
+from notsodeep.papers.collapse_settings import CollapseSettings
+from notsodeep.papers.collapse_training import train_head
 from notsodeep.papers.head_comparison import (
     PairedDifference,
     by_settings,
@@ -33,7 +36,11 @@ from notsodeep.papers.head_comparison import (
 )
 from notsodeep.papers.reproduction import Profile, cell_name, cell_seed, experiment
 from notsodeep.plotting.canvas import save_figure
-from notsodeep.report.trained_head_figures import curves_figure, rates_figure
+from notsodeep.report.trained_head_figures import (
+    curves_figure,
+    rates_figure,
+    three_classes_figure,
+)
 
 Record = dict[str, Any]
 STORE = Path(os.environ.get("HEADS", Path(__file__).with_suffix(".json")))
@@ -213,6 +220,18 @@ def docs() -> None:
     save_figure(curves_figure(first), place / "images" / "collapse-terminal.png")
 
 
+def picture() -> None:
+    """Train three heads on digits, 3 large and 7 small classes, and draw three classes."""
+    heads: tuple[HeadKind, ...] = ("explicit", "deq", "explicit_matched")
+    options: Any = {"samples": 1000, "test_samples": 330, "batch_size": 100, "epochs": 100}
+    options |= {"learning_rate": 0.2, "num_majority": 3, "ratio": 10.0, "measure_every": 100}
+    records = [train_head(CollapseSettings(head, **options)) for head in heads]
+    place = Path(__file__).parents[1] / "images" / "collapse-three-classes.png"
+    save_figure(three_classes_figure(records), place)
+    for record in records:
+        say(f"{record['settings']['head']}: minority cosine {curve(record)['minority_cosine']:.3f}")
+
+
 def left(name: str, profile: Any) -> None:
     """Say how many cells are missing, by data and head, with the seconds that one has taken."""
     known = stored()
@@ -239,5 +258,7 @@ if __name__ == "__main__":
             tables()
         case ["docs"]:
             docs()
+        case ["picture"]:
+            picture()
         case _:
             sys.exit(__doc__)

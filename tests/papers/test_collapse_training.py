@@ -89,6 +89,12 @@ def test_the_final_part_is_what_the_figures_need(record: dict[str, Any]) -> None
         rtol=1e-3, atol=1e-3 * np.abs(means).max(),
     )  # fmt: skip
     assert 0.0 < projection["share"][1] <= projection["share"][0] < 1.0
+    three = final["three_classes"]
+    assert three["classes"] == [0, 8, 9]
+    assert sorted(set(three["labels"])) == [0, 8, 9]
+    assert sum(three["share"]) == pytest.approx(1.0)  # three means lie in a plane
+    sides = np.linalg.norm(np.array(three["means"])[[0, 1]] - np.array(three["means"])[2], axis=1)
+    assert (sides > 0.0).all()
     assert set(final["entering"]) == {"nc1", "nc2_features", "nc3_alignment", "nc3_duality"}
 
 

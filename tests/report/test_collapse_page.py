@@ -30,7 +30,7 @@ def test_page_is_one_safe_file(imbalanced: list[Record], tmp_path: Path) -> None
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
     assert not re.findall(r'(?:src|href)="(?!#|data:)', page.replace("xlink:href", "href"))
-    assert page.count("<svg") == page.count('role="img"') == 2 * 3 + 1
+    assert page.count("<svg") == page.count('role="img"') == 2 * 4 + 1
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
     assert "prefers-color-scheme: dark" in page

@@ -110,7 +110,8 @@ class HeadMeasurements:
         return {
             "report": self._report(seen.features, seen.features).to_dict(),
             "entering": _finite({name: getattr(before, name) for name in names}),
-            "projection": self._projection(seen.features),
+            "projection": self._projection(seen.features, list(range(len(self.data.classes)))),
+            "three_classes": self._projection(seen.features, self._three_classes()),
         }
 
     def _report(self, features: FloatArray, decided: FloatArray | None) -> CollapseReport:
@@ -151,17 +152,23 @@ class HeadMeasurements:
         members = np.flatnonzero(self.data.y == k)
         return np.sort(members[draw_rows(self.data.X[members], _SHOWN, self.settings.seed)])
 
-    def _projection(self, features: FloatArray) -> dict[str, Any]:
+    def _three_classes(self) -> list[int]:
+        """Choose the first class and the last two: the small ones, if there are two."""
+        K = len(self.data.classes)
+        return sorted({0, max(K - 2, 0), K - 1})
+
+    def _projection(self, features: FloatArray, classes: list[int]) -> dict[str, Any]:
         """Coordinates along the two leading principal directions of the centred class means."""
-        y, K = self.data.y, len(self.data.classes)
-        means = np.stack([features[y == k].mean(axis=0) for k in range(K)])
+        y = self.data.y
+        means = np.stack([features[y == k].mean(axis=0) for k in classes])
         centre = means.mean(axis=0)
         _, singular, right = np.linalg.svd(means - centre, full_matrices=False)
         axes = right[:2] * np.sign(right[:2, np.abs(right[:2]).argmax(axis=1)].diagonal())[:, None]
-        shown = np.concatenate([self._drawn_of(k) for k in range(K)])
-        W = self.network.classifier.weight.detach().double().cpu().numpy()
+        shown = np.concatenate([self._drawn_of(k) for k in classes])
+        W = self.network.classifier.weight.detach().double().cpu().numpy()[classes]
         W = W / np.linalg.norm(W, axis=1).mean()
         return {
+            "classes": classes,
             "points": _rounded((features[shown] - centre) @ axes.T),
             "labels": y[shown].tolist(),
             "means": _rounded((means - centre) @ axes.T),

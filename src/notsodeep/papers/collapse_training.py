@@ -55,7 +55,9 @@ not finite, is null.  K classes, d features z between head and classifier.
         ``points`` (m × 2), ``labels`` (m), ``means`` (K × 2): some training samples, at most 40 of
         a class, and the class means, along the two leading principal directions of the centred
         means; ``classifier`` (K × 2): rows of W of mean length one, along the same two;
-        ``share`` (2): share of the means' scatter along each.
+        ``share`` (2): share of the means' scatter along each; ``classes`` (K).
+    ``three_classes``
+        The same for the first class and the last two alone, whose means span a plane.
 """
 
 from __future__ import annotations

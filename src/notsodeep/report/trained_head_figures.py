@@ -253,17 +253,32 @@ def projection_figure(records: list[Record]) -> Figure:
     records : list of dict
         Of one setting; the first seed of each head is shown.
     """
+    return _projections(records, "projection")
+
+
+def three_classes_figure(records: list[Record]) -> Figure:
+    """Draw the features of three classes in the plane of their means.
+
+    Parameters
+    ----------
+    records : list of dict
+        Of one setting; the first seed of each head is shown.
+    """
+    return _projections(records, "three_classes")
+
+
+def _projections(records: list[Record], part: str) -> Figure:
     shown = _first_of_each_head(records)
     figure, axes = new_figure(len(shown), width=2.7, height=2.9)
     with house_style():
         for panel, (head, record) in zip(axes, shown.items(), strict=True):
-            _projection(panel, record)
+            _projection(panel, record, part)
             panel.set_title(_wrapped(HEAD_LABELS[head]), fontsize=10)
     return figure
 
 
-def _projection(axes: Axes, record: Record) -> None:
-    content = record["final"]["projection"]
+def _projection(axes: Axes, record: Record, part: str) -> None:
+    content = record["final"][part]
     points, labels = _numbers(content["points"]), np.array(content["labels"])
     minority = record["groups"].get("minority", [])
     small = np.isin(labels, minority)
@@ -271,7 +286,7 @@ def _projection(axes: Axes, record: Record) -> None:
     for chosen, colour in ((~small, DEEP), (small, SHALLOW)):
         axes.scatter(points[chosen, 0], points[chosen, 1], s=6, color=colour, alpha=0.35, lw=0)
     means = _numbers(content["means"])
-    for k, mean in enumerate(means):
+    for k, mean in zip(content["classes"], means, strict=True):
         axes.plot([0.0, mean[0]], [0.0, mean[1]], color="#5b6270", lw=0.6, zorder=1)
         axes.annotate(
             str(k), mean, ha="center", va="center", fontsize=8, fontweight="bold",
@@ -303,6 +318,12 @@ SETTING_FIGURES: list[tuple[Callable[[list[Record]], Figure], str, str]] = [
         "Features of some training samples in two dimensions for every head.",
         "Training features along the two leading directions of the class means, first seed; the "
         "numbers are the class means. Minority classes are orange.",
+    ),
+    (
+        three_classes_figure,
+        "Features of some training samples of three classes in the plane of their means.",
+        "Training features of three classes in the plane of their means, first seed; minority "
+        "classes are orange. At collapse every class is a corner of one equilateral triangle.",
     ),
 ]
 """The figures of one setting: how they are drawn, what they show in words, and their caption."""
