@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import html
+import importlib
 import math
 import sys
 import time
@@ -94,22 +95,21 @@ def _notebook_bar(description: str) -> Iterator[Advance]:
     One output is replaced again and again, by HTML that needs no widgets and so no further package;
     at most five times a second, since every change is a message to the browser.
     """
-    from IPython.display import HTML, display
-
+    ipython: Any = importlib.import_module("IPython.display")  # untyped
     start = last = time.monotonic()
-    handle: Any = display(HTML(_bar(description, 0, None, 0.0)), display_id=True)
+    handle: Any = ipython.display(ipython.HTML(_bar(description, 0, None, 0.0)), display_id=True)
 
     def advance(done: int, total: int | None) -> None:
         nonlocal last
         now = time.monotonic()
         if now - last >= 0.2 or done == total:
             last = now
-            handle.update(HTML(_bar(description, done, total, now - start)))
+            handle.update(ipython.HTML(_bar(description, done, total, now - start)))
 
     try:
         yield advance
     finally:
-        handle.update(HTML(""))
+        handle.update(ipython.HTML(""))
 
 
 def _bar(description: str, done: int, total: int | None, seconds: float) -> str:
