@@ -235,7 +235,7 @@ def _features(module: Any, X: NDArray[Any]) -> tuple[NDArray[np.float32], int]:
     """Return the features (n, m), and the most steps that a batch of 1024 rows needed."""
     import torch
 
-    from notsodeep.networks.feature_rows import features_of
+    from notsodeep.networks.readout import features_of
 
     F, summary = features_of(module.eval(), torch.as_tensor(X))
     return F.numpy(), 0 if summary is None else summary.most_steps

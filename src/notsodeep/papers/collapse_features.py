@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from notsodeep.data.directories import data_directory
+from notsodeep.data.image_store import data_directory
 from notsodeep.head_names import HeadKind
 from notsodeep.papers.collapse_balanced import train_cell
 from notsodeep.papers.collapse_findings import head_findings
