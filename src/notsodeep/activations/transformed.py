@@ -75,7 +75,9 @@ class Centred(Activation):
         return coefficients
 
     def __str__(self) -> str:
-        return str(self.base) if self.constant == 0.0 else f"{self.base} − {self.constant:.6g}"
+        if self.constant == 0.0:
+            return str(self.base)
+        return f"{self.base} {'−' if self.constant > 0.0 else '+'} {abs(self.constant):.6g}"
 
 
 def centre(activation: Activation, scale: float) -> Centred:

@@ -108,8 +108,8 @@ def _coefficients(match: Match) -> list[dict[str, str]]:
     return [
         {
             "name": name.replace("_", " "),
-            "target": f"{getattr(target, name):.6f}",
-            "achieved": f"{getattr(achieved, name):.6f}",
+            "target": f"{getattr(target, name):z.6f}",
+            "achieved": f"{getattr(achieved, name):z.6f}",
             "residual": f"{residual:+.1e}",
         }
         for name, residual in match.residuals.items()
