@@ -243,11 +243,11 @@ def _features(module: Any, X: NDArray[Any]) -> tuple[NDArray[np.float32], int]:
 
 def _model(network: str, activation: str, sigma_a2: float) -> DeepEquilibrium | ExplicitNetwork:
     """Return a network for data of scale one."""
-    deq = DeepEquilibrium(activation, sigma_a2)
+    deq = DeepEquilibrium(activation, sigma_a2).centred(1.0)
     kind, *details = network.split(", ")
     match kind:
         case "DEQ":
-            return deq.centred(1.0)
+            return deq
         case "leaky":
             family = LeakyReLU(layers=int(details[0][0]))
             return match(deq, tau0=1.0, family=family).network

@@ -77,6 +77,7 @@ _MODULES = {
     "mixture-matched": "mixture_matched",
     "gap-versus-dimension": "gap_versus_dimension",
     "accuracy-versus-width": "accuracy_versus_width",
+    "image-scalings": "image_scalings",
     "authors-protocol": "authors_protocol",
     "gaussian-process-limit": "gaussian_process_limit",
     "kernel-variability": "kernel_variability",

@@ -12,6 +12,7 @@ from matplotlib.ticker import LogLocator
 
 from notsodeep import checks
 from notsodeep.papers.authors_protocol import table
+from notsodeep.papers.image_scalings import PAPER
 from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, house_style, new_figure
 from notsodeep.report.accuracy_figure import accuracy_figure
 from notsodeep.report.collapse_figures import kernel_figure, phase_figure
@@ -172,6 +173,26 @@ def _image_risks(records: list[Record]) -> Figure:
     return figure
 
 
+def _scalings(records: list[Record]) -> Figure:
+    """Draw the gap to the equivalent over the root mean squared norm of the images."""
+    figure, axes = new_figure(1)
+    for removed, colour in ((True, DEEP), (False, MUTED)):
+        points = sorted(
+            (np.sqrt(record["mean_squared_norm"]), record["equivalent"]["gap"])
+            for record in records
+            if ("mean removed" in record["cell"]["scaling"]) == removed
+        )
+        label = "mean removed" if removed else "mean kept"
+        axes[0].plot(*zip(*points, strict=True), "o", color=colour, label=label)
+    axes[0].axhline(PAPER["equivalent"], color=SHALLOW, lw=0.8, label="the paper's gap")
+    axes[0].set_xscale("log")
+    axes[0].set_yscale("log")
+    axes[0].set_xlabel("root mean squared norm of the images")
+    axes[0].set_ylabel("distance to the equivalent, tanh")
+    axes[0].legend()
+    return figure
+
+
 def _protocols(records: list[Record]) -> Figure:
     """Draw the gap to the DEQ under every change of the protocol, at the commonest width."""
     rows = table(records)
@@ -238,6 +259,7 @@ _FIGURES: dict[str, Callable[[list[Record]], Figure]] = {
     "mixture-matched": _matched,
     "gap-versus-dimension": _dimension,
     "accuracy-versus-width": accuracy_figure,
+    "image-scalings": _scalings,
     "authors-protocol": _protocols,
     "gaussian-process-limit": _process_limit,
     "kernel-variability": _variability,

@@ -1,0 +1,218 @@
+"""Runs of the papers' experiments, kept in one small JSON file, and the tables made of them.
+
+``python papers.py run EXPERIMENT SECONDS [KEY=VALUE …]`` computes cells of the paper profile that
+the file lacks, in the profile's order, until so many seconds have passed; only those with the
+given values, such as ``data="mnist" width=512``.  It may be stopped and resumed.
+``python papers.py keep DIRECTORY`` adds what is in the directory of a ``notsodeep reproduce``.
+``python papers.py left`` counts what is missing.  ``python papers.py tables [FIGURES]`` prints the
+tables of docs/reproduction.md, and draws the figures into a directory.  The file is papers.json
+beside this script.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from notsodeep.files import atomic_write
+from notsodeep.files.manifests import versions
+from notsodeep.papers.authors_protocol import table
+from notsodeep.papers.image_scalings import PAPER, SCALINGS, factor_for
+from notsodeep.papers.reproduction import cell_name, cell_seed, experiment
+from notsodeep.plotting import save_figure
+from notsodeep.report.reproduction_figures import reproduction_figure
+
+Record = dict[str, Any]
+STORE = Path(__file__).with_suffix(".json")
+NAMES = ("authors-protocol", "image-scalings", "gaussian-process-limit", "kernel-variability")
+
+
+def say(text: str = "") -> None:
+    """Print a line."""
+    sys.stdout.write(text + "\n")
+
+
+def stored() -> dict[str, dict[str, Record]]:
+    """Read the records of every experiment, by the names of their cells."""
+    return json.loads(STORE.read_bytes()) if STORE.exists() else {name: {} for name in NAMES}
+
+
+def add(name: str, record: Record) -> None:
+    """Store one record; loss curves are thinned out and numbers rounded to seven digits."""
+    if "losses" in record:
+        marks = [0, 9, 29, 99]
+        record = {**record, "losses": [record["losses"][k] for k in marks]}
+    content = stored()
+    kept = {"versions": versions(), **_rounded(record)}
+    content.setdefault(name, {}).setdefault(cell_name(record["cell"]), kept)
+    lines = [
+        f' "{key}": {{\n'
+        + ",\n".join(f'  "{k}": {json.dumps(v, ensure_ascii=False)}' for k, v in part.items())
+        + "\n }"
+        for key, part in content.items()
+    ]
+    with atomic_write(STORE) as file:
+        file.write(("{\n" + ",\n".join(lines) + "\n}\n").encode())
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.7g}") if math.isfinite(value) else value
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    if isinstance(value, dict):
+        return {key: item if key == "cell" else _rounded(item) for key, item in value.items()}
+    return value
+
+
+def run(name: str, seconds: float, wanted: dict[str, Any]) -> None:
+    """Compute missing cells, and store each as it ends."""
+    begin, work = time.monotonic(), experiment(name)
+    for cell in work.cells("paper"):
+        if time.monotonic() - begin > seconds:
+            return
+        if any(cell.get(key) != value for key, value in wanted.items()):
+            continue
+        if cell_name(cell) not in stored().get(name, {}):
+            add(name, {"cell": cell, **work.compute(cell, cell_seed(cell))})
+            say(f"{time.monotonic() - begin:.0f} s: {json.dumps(cell, ensure_ascii=False)}")
+
+
+def records_of(name: str) -> list[Record]:
+    """Return stored records in the order of the profile."""
+    found = stored().get(name, {})
+    names = [cell_name(cell) for cell in experiment(name).cells("paper")]
+    known = [found[each] for each in names if each in found]
+    # Sets whose files are not on this machine are no cells of it, but keep their numbers.
+    return known + [record for each, record in found.items() if each not in names]
+
+
+def protocol_tables() -> None:
+    """One table for each data set, activation and width; a row for each change."""
+    last = None
+    for row in table(records_of("authors-protocol")):
+        place = (row["data"], row["activation"], row["width"])
+        if place != last:
+            say(f"\n**{place[0].replace('_', ' ')}, {place[1]} DEQ, width {place[2]}**\n")
+            say("| change | draws | DEQ | matched | plain | matched − DEQ | plain − DEQ |")
+            say("|" + "---|" * 7)
+            last = place
+        values = row["accuracies"]
+        means = {role: float(np.mean(values[role])) for role in values}
+        gaps = (f"{means[r] - means['deq']:+.2f}" for r in ("matched", "plain"))
+        shown = (f"{means[role]:.2f}" for role in ("deq", "matched", "plain"))
+        cells = [row["change"], str(len(values["deq"])), *shown, *gaps]
+        say("| " + " | ".join(cells).replace("-", "−") + " |")
+
+
+def loss_table() -> None:
+    """Training loss after some epochs, for the networks of the authors' protocol."""
+    say("\n| network | ‖z‖², mean | loss after 1 epoch | 10 | 30 | 100 | training accuracy, % |")
+    say("|" + "---|" * 7)
+    for record in records_of("authors-protocol"):
+        cell = record["cell"]
+        if cell["readout"] != "sgd" or cell["rate"] != 1.0 or cell["scaling"] != "own":
+            continue
+        if (
+            cell["samples"]
+            and cell["data"] == "mnist"
+            and cell["draw"] == 0
+            and cell["width"] == 512
+        ):
+            losses = " | ".join(f"{loss:.3f}" for loss in record["losses"])
+            solved = f", solved to {cell['solver']['tolerance']:g}" if "solver" in cell else ""
+            say(
+                f"| {cell['network']}{solved} | {record['mean_squared_norm']:.3f} | {losses} | "
+                f"{100.0 * record['train_accuracy']:.2f} |"
+            )
+
+
+def scaling_table() -> None:
+    """Both gaps on MNIST for every scaling of the images."""
+    records = records_of("image-scalings")
+    kinds = [f"{c}, {k} layers" for c in ("preactivation", "feature") for k in (1, 2)]
+    say("\n| images | root mean squared norm | tanh, equivalent | " + " | ".join(kinds) + " |")
+    say("|" + "---|" * (3 + len(kinds)))
+    for record in records:
+        cell, gap = record["cell"], record["equivalent"]
+        name = cell["scaling"] + f", times {cell['factor']:g}" * (cell["factor"] != 1.0)
+        matched = record.get("matched", {})
+        parts = [
+            f"{matched[k]['gap']:.3g} of {matched[k]['norm']:.4g}" if matched else "" for k in kinds
+        ]
+        parts = [f"{gap['gap']:.3g} of {gap['norm']:.4g}", *parts]
+        say(f"| {name} | {math.sqrt(record['mean_squared_norm']):.3g} | {' | '.join(parts)} |")
+    found = ", ".join(f"{factor:.3g}" for factor in factor_for(records, PAPER["equivalent"]))
+    say(f"\ntanh, equivalent: {PAPER['equivalent']} at factors {found or 'not tried'}")
+    base = [r for r in records if r["cell"]["scaling"] == SCALINGS[0] and "matched" in r]
+    for record in base:
+        for kind, gap in record["matched"].items():
+            factor = math.sqrt(PAPER["matched"] / gap["gap"])
+            say(f"leaky ReLU, {kind}: {PAPER['matched']} at factor {factor:.3g}")
+
+
+def process_table() -> None:
+    """Compare the distances with the paper's."""
+    say("\n| | paper | here | as many true Gaussians |\n|---|---|---|---|")
+    work = experiment("gaussian-process-limit")
+    for finding in work.findings(records_of("gaussian-process-limit")):
+        say(f"| {finding.quantity} | {finding.paper} | {finding.ours} | {finding.why} |")
+
+
+def variability_table() -> None:
+    """NC1 of both kernels by model and dimension, at the largest size that is complete."""
+    say("\n| model | samples | d | ReLU, CK | ReLU, NTK | erf, CK | erf, NTK | inputs |")
+    say("|" + "---|" * 8)
+    for record in records_of("kernel-variability"):
+        cell, values = record["cell"], record["nc1"]
+        name = f"DEQ, σₐ² = {cell['model']:g}" if cell["model"] else "one hidden layer"
+        means = (
+            f"{np.mean(values[phi][kind]):.4f}"
+            for phi in ("relu", "erf")
+            for kind in ("conjugate", "tangent")
+        )
+        parts = [name, str(cell["samples"]), str(cell["dimension"]), *means]
+        say("| " + " | ".join([*parts, f"{np.mean(record['inputs']):.4f}"]) + " |")
+
+
+def tables(figures: Path | None) -> None:
+    """Print all tables, and draw what there is."""
+    protocol_tables()
+    loss_table()
+    scaling_table()
+    process_table()
+    variability_table()
+    for name in NAMES if figures is not None else ():
+        if records := records_of(name):
+            save_figure(reproduction_figure(name, records), figures / f"{name}.png")
+
+
+def left() -> None:
+    """Count the cells that are missing."""
+    for name in NAMES:
+        cells, found = experiment(name).cells("paper"), stored().get(name, {})
+        missing = sum(cell_name(cell) not in found for cell in cells)
+        say(f"{name}: {missing} of {len(cells)} cells missing")
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["run", name, seconds, *pairs]:
+            parts = (pair.split("=", 1) for pair in pairs)
+            run(name, float(seconds), {key: json.loads(value) for key, value in parts})
+        case ["keep", directory]:
+            settings = json.loads((Path(directory) / "settings.json").read_text())["settings"]
+            for piece in sorted((Path(directory) / "pieces").glob("*.json")):
+                add(settings["name"], json.loads(piece.read_text()))
+        case ["left"]:
+            left()
+        case ["tables", *places]:
+            tables(Path(places[0]) if places else None)
+        case _:
+            say(__doc__ or "")
