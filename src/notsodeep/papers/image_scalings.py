@@ -90,7 +90,7 @@ def _matched_gaps(X: FloatArray, tau0: float) -> dict[str, dict[str, Any]]:
         target = None
         for layers in (1, 2):
             found = match(
-                DeepEquilibrium("relu", 0.2), tau0=tau0, family=LeakyReLU(layers),
+                DeepEquilibrium("relu", 0.2).centred(tau0), tau0=tau0, family=LeakyReLU(layers),
                 convention=convention,
             )  # fmt: skip
             if target is None:
