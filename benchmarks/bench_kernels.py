@@ -61,7 +61,9 @@ def cases(n: int) -> list[tuple[str, Any, np.ndarray]]:
     }
     rows = [(f"{name}, spread norms", model, spread) for name, model in models.items()]
     rows += [(f"{n}, unit norm", models[n], unit) for n in ("tanh", "relu", "elu", "hard tanh")]
-    image_models = ("tanh", "swish, centred", "relu", "relu, centred", "hard tanh")
+    image_models = (
+        "tanh", "swish, centred", "relu", "relu, centred", "hard tanh", "piecewise linear",
+    )  # fmt: skip
     rows += [(f"{name}, images", models[name], images) for name in image_models]
     return rows
 

@@ -190,6 +190,16 @@ TABLES: dict[str, Callable[[Record], str]] = {
         [CASE, TIME, RATIO, ("CK error", "error_conjugate", error),
          ("NTK error", "error_tangent", error), ("route", "route", str), MEMORY],
     ),
+    "versions": lambda r: plain(
+        r,
+        [CASE, ("n", "rows", number), ("threads", "threads", number),
+         ("before", "before_seconds", seconds), ("after", "after_seconds", seconds),
+         ("gain", "gain", number), ("ratio before", "before_ratio", number),
+         ("ratio after", "after_ratio", number),
+         ("new model", "after_new_model_seconds", seconds),
+         ("difference", "difference", error), ("route", "route", str)],
+        "gain",
+    ),
     "bounds": lambda r: plain(
         r,
         [CASE, ("flops per pair", "flops_per_pair", number),

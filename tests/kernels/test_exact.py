@@ -9,6 +9,8 @@ import notsodeep as nsd
 from cases import REFERENCE, identifier
 from notsodeep.activations import Activation
 from notsodeep.errors import NotConverged, UnknownName
+from notsodeep.kernels import plan
+from notsodeep.kernels.table import TABLE_BOUND
 from reference import equilibrium_kernels, explicit_kernels
 
 CONVENTIONS = ("preactivation", "feature")
@@ -274,14 +276,68 @@ def test_a_zero_row_is_finite_wherever_it_stands(activation: str) -> None:
             assert np.abs(kernel[place]).max() < 1e-12
 
 
-@pytest.mark.parametrize("model", [nsd.DeepEquilibrium("tanh", 0.3), nsd.ExplicitNetwork(["gelu"])])
-def test_long_series_at_once_or_after_short_ones(model: nsd.DeepEquilibrium) -> None:
+TABLED = [
+    nsd.DeepEquilibrium("tanh", 0.3),
+    nsd.DeepEquilibrium("hard_tanh", 0.2),
+    nsd.DeepEquilibrium("relu", 0.2).centred(1.0),
+    nsd.DeepEquilibrium("gelu", 0.9),
+    nsd.ExplicitNetwork(["gelu", "relu"]),
+]
+
+
+def correlated_rows(n: int) -> np.ndarray:
+    """Rows with cosines up to nearly one, some of them equal, opposite, tiny, large or zero."""
     rng = np.random.default_rng(3)
-    X = rng.normal(size=(300, 4)) @ rng.normal(size=(4, 20)) + rng.normal(size=(300, 20))
+    X = rng.normal(size=(n, 4)) @ rng.normal(size=(4, 20)) + 2.0 * rng.normal(size=(n, 20))
     X /= np.sqrt(np.mean(np.sum(X**2, axis=1)))
+    X[5], X[6], X[7] = X[4], -X[4], X[4] + 1e-9
+    return np.asarray(X)
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS)
+@pytest.mark.parametrize("model", TABLED, ids=str)
+def test_a_table_agrees_with_pairs_one_by_one(
+    model: nsd.DeepEquilibrium, convention: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = correlated_rows(160)
+    fast = nsd.kernel_pair(model, X, convention=convention)
+    assert fast.explanation.route == "table"
+    assert fast.explanation.bound == TABLE_BOUND == 1e-14
+    monkeypatch.setattr(plan, "_WORTH_A_TABLE", 10**9)
+    slow = nsd.kernel_pair(model, X, convention=convention)
+    assert slow.explanation.route in ("series", "hinge")
+    for name in ("conjugate", "tangent"):
+        one, two = getattr(fast, name), getattr(slow, name)
+        size = np.sqrt(np.outer(np.diag(two), np.diag(two)))
+        assert (np.abs(one - two) / size).max() <= 2e-14
+
+
+def test_a_table_leaves_samples_of_unusual_norm_to_the_loops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    X = correlated_rows(450)
+    X[11], X[12] = 0.0, 1e4 * X[12]  # 0.4 % of the samples
+    deq = nsd.DeepEquilibrium("tanh", 0.2)
+    fast = nsd.kernel_pair(deq, X)
+    assert fast.explanation.route == "table"
+    monkeypatch.setattr(plan, "_WORTH_A_TABLE", 10**9)
+    slow = nsd.kernel_pair(deq, X)
+    for name in ("conjugate", "tangent"):
+        one, two = getattr(fast, name), getattr(slow, name)
+        size = np.sqrt(np.outer(np.diag(two), np.diag(two)))
+        assert (np.abs(one - two) / size).max() <= 2e-14
+        # What concerns an unusual sample is done by the loops either way.
+        assert np.array_equal(one[[11, 12]], two[[11, 12]])
+
+
+@pytest.mark.parametrize("model", [nsd.DeepEquilibrium("tanh", 0.3), nsd.ExplicitNetwork(["gelu"])])
+def test_long_series_for_the_pairs_that_want_them(
+    model: nsd.DeepEquilibrium,
+) -> None:
+    X = correlated_rows(100)
     whole = nsd.kernel_pair(model, X)
-    few = nsd.kernel_pair(model, X[:20], X)  # too few rows to look ahead
-    assert whole.explanation.terms == few.explanation.terms == (48, 384)
+    assert whole.explanation.terms == (48, 384)
+    few = nsd.kernel_pair(model, X[:20], X)
     np.testing.assert_allclose(few.conjugate, whole.conjugate[:20], rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(few.tangent, whole.tangent[:20], rtol=1e-12, atol=1e-14)
 

@@ -14,14 +14,15 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from notsodeep.activations.gaussian_pairs import LEAST_SCALE
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.errors import NotConverged
 from notsodeep.kernels import compiled
 from notsodeep.kernels.cell_pairs import PairLayer, Passage, ring_kernels, solve_pairs
-from notsodeep.kernels.routes import Block, PairMap, series_of
-from notsodeep.kernels.samples import Layer, padded
+from notsodeep.kernels.routes import PairMap, series_of
+from notsodeep.kernels.samples import Layer
 from notsodeep.kernels.single_pairs import InputPairs
 from notsodeep.models import Convention, DeepEquilibrium, MonotoneEquilibrium
 from notsodeep.models.cell import Dense, another_variance, normalised, solve_variances
@@ -119,9 +120,10 @@ class CellPairs(PairMap):
         self._preparing = threading.Lock()
         self._prepared: dict[int, Coefficients] = {}
         facts = np.stack([member.facts() for member in self._cell])
-        self._row_facts = facts[:, :, : self._split]
-        beyond = 0 if self._symmetric else self._split
-        self._column_facts = padded(facts[:, :, beyond:], 1.0)
+        self._row_facts = np.ascontiguousarray(facts[:, :, : self._split])
+        self._column_facts = self._row_facts
+        if not self._symmetric:
+            self._column_facts = np.ascontiguousarray(facts[:, :, self._split :])
         self._kinds = np.array([layer.kind for layer in self.layers], dtype=np.int64)
         self._numbers = np.array(
             [
@@ -214,38 +216,40 @@ class CellPairs(PairMap):
         lefts, rights, tables = [], [], []
         for member in self._cell:
             series = series_of(member.layer, attempt)
-            left, right, table = series.left, series.right, series.table
+            left, right = series.left, series.right
             if member.featured and member.layer.kind == compiled.SERIES:
                 # Normalised features: no mean, and variance one.
-                left = left * member.gain[: self._split, None]
                 beyond = 0 if self._symmetric else self._split
-                right = right * padded(member.gain[beyond:], 1.0)
-                left[:, 0], right[0] = 0.0, 0.0
-            if member.layer.kind == compiled.HINGE:
-                right = np.zeros((1, self._column_facts.shape[2]))
-                table = np.zeros(compiled.BINS + 1, dtype=np.int64)
+                left = left * member.gain[: self._split, None]
+                right = right * member.gain[beyond:, None]
+                left[:, 0], right[:, 0] = 0.0, 0.0
             lefts.append(left)
             rights.append(right)
-            tables.append(table)
+            tables.append(series.table)
         starts = np.cumsum([0, *(left.shape[1] for left in lefts)])
-        return Coefficients(
-            starts,
-            np.ascontiguousarray(np.concatenate(lefts, axis=1)),
-            np.ascontiguousarray(np.concatenate(rights, axis=0)),
-            np.stack(tables),
-        )
+        left = np.concatenate(lefts, axis=1)
+        right = left if self._symmetric else np.concatenate(rights, axis=1)
+        return Coefficients(starts, left, right, np.stack(tables))
 
-    def _loop(self, block: Block, index: int, marked: IntArray) -> None:
-        starts, left, right, tables = self._coefficients(index)
-        compiled.cell_block(
-            block.gram, block.tangent, block.first, block.shift, self._kinds, starts,
-            np.ascontiguousarray(self._row_facts[:, :, block.rows]), self._column_facts,
-            np.ascontiguousarray(left[block.rows]), right, tables, self._numbers,
-            self._train, self.convention == "feature", marked,
+    def _loop(
+        self,
+        attempt: int,
+        rows: IntArray,
+        columns: IntArray,
+        inner: FloatArray,
+        state: NDArray[np.int8],
+    ) -> tuple[FloatArray, FloatArray]:
+        conjugate, tangent = np.empty((2, len(inner)))
+        starts, left, right, tables = self._coefficients(attempt)
+        compiled.solve_cells(
+            rows, columns, inner, conjugate, tangent, state, self._kinds, starts,
+            self._row_facts, self._column_facts, left, right, tables, self._numbers, self._train,
+            self.convention == "feature",
         )  # fmt: skip
+        return conjugate, tangent
 
     def careful(
-        self, rows: IntArray, columns: IntArray, inputs: InputPairs
+        self, rows: IntArray, columns: IntArray, inputs: InputPairs, near: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
         """Both kernels of single pairs (rows[k], columns[k]), without compiled loops."""
         others = columns if self._symmetric else columns + self._split

@@ -1,11 +1,15 @@
-"""Compiled loops over blocks of pairs: the cost of a kernel beyond its Gram matrix.
+"""Compiled loops over pairs of samples: the cost of a kernel beyond its Gram matrix.
 
-Every loop works on one block, on one thread and without the interpreter's lock: blocks are shared
-among threads by the caller.  Columns go in strips of 64, so that the innermost loops are vector
-instructions.  A pair that a loop cannot do to full accuracy is marked
-with NaN and counted, never guessed: `single_pairs` does it again.  Everything is in one file,
-because the cache of compiled code is renewed when the file of a loop changes, and not when only a
-file changes from which it has a part.
+Two kinds of loops.  `table_block` turns a block of x·y into both kernels by polynomials that
+`notsodeep.kernels.table` has fitted: no division, no iteration, and near the processor's peak.  The
+others solve for every pair of a list, by series or closed forms inside Newton's method; they serve
+the nodes of a fit, pairs beyond its reach, and jobs too small for one.
+
+Every loop works on one thread and without the interpreter's lock: blocks are shared among threads
+by the caller.  Pairs go in strips of 64, so that the innermost loops are vector instructions.  A
+pair that a loop cannot do to full accuracy is marked, never guessed: `single_pairs` does it again.
+Everything is in one file, because the cache of compiled code is renewed when the file of a loop
+changes, and not when only a file changes from which it has a part.
 
 Notation: ρ is the correlation of two pre-activations with standard deviations τ_i, τ_j;
 s = τ_i τ_j; P(ρ) = E[φ(u)φ(v)] as a function of ρ, so that E[φ′(u)φ′(v)] = P′(ρ)/s.
@@ -21,6 +25,9 @@ import numpy as np
 
 SERIES, HINGE = 0, 1
 """How P is evaluated: Mehler's series, or the arc-cosine form of a hinge at zero."""
+
+DONE, CAREFUL, LONGER = 0, 1, 2
+"""What became of a pair: done; left to `single_pairs`; a longer series would do it."""
 
 BINS = 256
 """Resolution in |ρ| of the table that says how many terms the series needs."""
@@ -40,9 +47,11 @@ _STRIP = PADDING
 _CLOSE = 1e-8
 _MAX_STEPS = 60
 _SHORT = 8  # terms of the first approximation
+_SQUARE = 16  # entries of a row that are transposed together: two lines of the cache
+_GATHERED = 32  # coefficients of a pair gathered at a time: 32 strips are half of the first cache
 
-# The work array of a row is one piece of memory, cut into strips of 64 doubles (half a kilobyte).
-# Entry t of every strip belongs to the pair (row, column + t):
+# The work array of the loops over lists is one piece of memory, cut into strips of 64 doubles (half
+# a kilobyte).  Entry t of every strip belongs to pair t of the 64 in work:
 #
 #     offset   0      64     128    192    256     320       384        448      512       576
 #              ├──────┼──────┼──────┼──────┼───────┼─────────┼──────────┼────────┼─────────┤
@@ -79,19 +88,17 @@ _compile_part = numba.njit(**_options, forceinline=True)
 
 
 @_compile_part
-def _series(work, left, right, column, terms):
-    """P, P′ and P″/2 by Horner's rule on the coefficients left[k]·right[k, column + t].
+def _series(work, products, terms):
+    """P, P′ and P″/2 by Horner's rule on the coefficients products[64 k + t] of pair t.
 
-    `work` holds ρ, P, P′ and P″/2 in a row of strips: with one array, constant offsets and a
-    constant count the compiler can prove that nothing overlaps, and vectorises.  Four terms at a
-    time save loads and stores; `terms` is a multiple of four.
+    Four terms at a time save loads and stores; `terms` is a multiple of four.
     """
     for t in range(_STRIP):
         work[_P + t] = 0.0
         work[_D + t] = 0.0
         work[_E + t] = 0.0
     for k in range(terms - 1, 0, -4):
-        a, b, c, d = left[k], left[k - 1], left[k - 2], left[k - 3]
+        a = k * _STRIP
         for t in range(_STRIP):
             r = work[t]
             p0 = work[_P + t]
@@ -99,16 +106,35 @@ def _series(work, left, right, column, terms):
             e0 = work[_E + t]
             e1 = e0 * r + d0
             d1 = d0 * r + p0
-            p1 = p0 * r + a * right[k, column + t]
+            p1 = p0 * r + products[a + t]
             e2 = e1 * r + d1
             d2 = d1 * r + p1
-            p2 = p1 * r + b * right[k - 1, column + t]
+            p2 = p1 * r + products[a - _STRIP + t]
             e3 = e2 * r + d2
             d3 = d2 * r + p2
-            p3 = p2 * r + c * right[k - 2, column + t]
+            p3 = p2 * r + products[a - 2 * _STRIP + t]
             work[_E + t] = e3 * r + d3
             work[_D + t] = d3 * r + p3
-            work[_P + t] = p3 * r + d * right[k - 3, column + t]
+            work[_P + t] = p3 * r + products[a - 3 * _STRIP + t]
+
+
+@_compile_part
+def _gather(products, left, right, rows, columns, begin, end):
+    """Put left[i, k]·right[j, k] of the 64 pairs into the strips k = begin, …, end − 1."""
+    for block in range(begin, end, _GATHERED):
+        last = min(block + _GATHERED, end)
+        for t in range(_STRIP):
+            i, j = rows[t], columns[t]
+            for k in range(block, last):
+                products[k * _STRIP + t] = left[i, k] * right[j, k]
+
+
+@_compile_part
+def _indices(rows, columns, row_of, column_of, start, count):
+    """Copy the indices of a strip of pairs; behind the last, it is repeated."""
+    for t in range(_STRIP):
+        place = min(start + t, count - 1)
+        rows[t], columns[t] = row_of[place], column_of[place]
 
 
 @_compile_part
@@ -146,12 +172,10 @@ def _terms_for(largest, table):
 
 
 @_compile_part
-def _load(work, values, column, width, factor):
-    """Put factor × values into the strip _C; what lies beyond the last column is harmless."""
-    for t in range(width):
-        work[_C + t] = factor * values[column + t]
-    for t in range(width, _STRIP):
-        work[_C + t] = 0.0
+def _load(work, values, start, count, factor):
+    """Put factor × values into the strip _C; behind the last, it is repeated."""
+    for t in range(_STRIP):
+        work[_C + t] = factor * values[min(start + t, count - 1)]
 
 
 @_compile_part
@@ -176,21 +200,20 @@ def _clipped(rho):
 
 
 @_compile_part
-def _prepare(work, scale1, scale2, mean1, mean2, constant, column):
+def _prepare(work, scale1, scale2, mean1, mean2, constant, rows, columns):
     """Put s and what centring takes off into their strips."""
     for t in range(_STRIP):
-        work[_SIZE + t] = scale1 * scale2[column + t]
-    for t in range(_STRIP):
-        work[_OFFSET + t] = -constant * (mean1 + mean2[column + t] - constant)
+        i, j = rows[t], columns[t]
+        work[_SIZE + t] = scale1[i] * scale2[j]
+        work[_OFFSET + t] = -constant * (mean1[i] + mean2[j] - constant)
 
 
 @_compile_part
-def _start_series(work, left, right, column, sigma_a2):
+def _start_series(work, products, sigma_a2):
     """First approximation: P replaced by its tangent at ρ = 0."""
-    zeroth, slope = sigma_a2 * left[0], sigma_a2 * left[1]
     for t in range(_STRIP):
-        top = work[_C + t] + zeroth * right[0, column + t]
-        work[t] = _clipped(top / (work[_SIZE + t] - slope * right[1, column + t]))
+        top = work[_C + t] + sigma_a2 * products[t]
+        work[t] = _clipped(top / (work[_SIZE + t] - sigma_a2 * products[_STRIP + t]))
 
 
 @_compile_part
@@ -237,135 +260,110 @@ def _kernels(work, sigma_a2, feature):
 
 
 @_compile
-def solve_block(
-    gram, tangent, first, shift, kind, scale1, scale2, left, right, table,
-    mean1, mean2, constant, both, cross, sigma_a2, feature, marked,
+def solve_pairs(
+    row_of, column_of, inner, conjugate, tangent, state, kind, scale1, scale2, left, right, table,
+    mean1, mean2, constant, both, cross, sigma_a2, feature,
 ):  # fmt: skip
-    """Solve G = σa² P(G/s) + σb² x·y for every pair of a block, by Newton's method.
+    """Solve G = σa² P(G/s) + σb² x·y for every pair of a list, by Newton's method.
 
-    `gram` (rows × columns) holds x·y and receives the conjugate kernel; `tangent` receives the
-    tangent kernel.  Row r is done from column first[r] on.  marked[r, 0] counts what was left as
-    NaN, and marked[r, 1] how many of these a longer series would do.  The arrays about columns
-    (scale2, right, mean2) begin `shift` columns before the block and end a strip after it.
+    Pair k is that of row sample row_of[k] and column sample column_of[k], whose product x·y is
+    inner[k].  `conjugate` and `tangent` receive the kernels, `state` what became of each pair.
+    `left` and `right` hold the Hermite coefficients of a sample in a row.
     """
-    rows, columns = gram.shape
-    sigma_b2 = 1.0 - sigma_a2
+    count = len(inner)
     work = np.empty(_STRIPS * _STRIP)
-    for r in range(rows):
-        coefficients = left[r]
-        bad = short = 0
-        for column in range(first[r], columns, _STRIP):
-            width = min(_STRIP, columns - column)
-            _load(work, gram[r], column, width, sigma_b2)
-            _prepare(work, scale1[r], scale2, mean1[r], mean2, constant, shift + column)
-            if kind == SERIES:
-                _start_series(work, coefficients, right, shift + column, sigma_a2)
+    products = np.empty(left.shape[1] * _STRIP)
+    rows, columns = np.empty(_STRIP, np.int64), np.empty(_STRIP, np.int64)
+    for start in range(0, count, _STRIP):
+        _indices(rows, columns, row_of, column_of, start, count)
+        _load(work, inner, start, count, 1.0 - sigma_a2)
+        _prepare(work, scale1, scale2, mean1, mean2, constant, rows, columns)
+        gathered = 0
+        if kind == SERIES:
+            gathered = _SHORT
+            _gather(products, left, right, rows, columns, 0, gathered)
+            _start_series(work, products, sigma_a2)
+        else:
+            _start_hinge(work, both, cross, sigma_a2)
+        for turn_of_newton in range(_MAX_STEPS):
+            if kind == HINGE:
+                _hinge(work, both, cross)
             else:
-                _start_hinge(work, both, cross, sigma_a2)
-            for turn_of_newton in range(_MAX_STEPS):
-                if kind == HINGE:
-                    _hinge(work, both, cross)
-                elif turn_of_newton == 0:
-                    _series(work, coefficients, right, shift + column, _SHORT)
-                else:
+                terms = _SHORT
+                if turn_of_newton > 0:
                     terms = _terms_for(_largest(work, 0), table)
-                    terms = terms if terms > 0 else coefficients.size
-                    _series(work, coefficients, right, shift + column, terms)
-                _newton(work, sigma_a2)
-                done = kind == HINGE or turn_of_newton > 0
-                if done and _largest(work, _STEP) == 0.0:
-                    break
-            _kernels(work, sigma_a2, feature)
-            # Most strips are good as a whole, and copied as a whole.
-            largest = _largest(work, 0)
-            fine = largest < 1.0 - NEAR_ONE
-            fine = fine and _largest(work, _STEP) == 0.0 and _largest(work, _D) < 1.0
-            if kind == SERIES:
-                fine = fine and _terms_for(largest, table) > 0
-            if fine:
-                for t in range(width):
-                    gram[r, column + t] = work[_C + t]
-                    tangent[r, column + t] = work[_E + t]
-                continue
-            for t in range(width):
-                ratio = abs(work[t])
-                good = ratio < 1.0 - NEAR_ONE and work[_STEP + t] == 0.0 and work[_D + t] < 1.0
-                if kind == SERIES and ratio < 1.0 - NEAR_ONE and _terms_for(ratio, table) < 0:
-                    good = False
-                    short += 1
-                if good:
-                    gram[r, column + t] = work[_C + t]
-                    tangent[r, column + t] = work[_E + t]
-                else:
-                    bad += 1
-                    gram[r, column + t] = np.nan
-                    tangent[r, column + t] = np.nan
-        marked[r, 0] = bad
-        marked[r, 1] = short
+                    terms = terms if terms > 0 else left.shape[1]
+                if terms > gathered:
+                    _gather(products, left, right, rows, columns, gathered, terms)
+                    gathered = terms
+                _series(work, products, terms)
+            _newton(work, sigma_a2)
+            done = kind == HINGE or turn_of_newton > 0
+            if done and _largest(work, _STEP) == 0.0:
+                break
+        _kernels(work, sigma_a2, feature)
+        for t in range(min(_STRIP, count - start)):
+            ratio = abs(work[t])
+            outcome = DONE
+            if not (ratio < 1.0 - NEAR_ONE and work[_STEP + t] == 0.0 and work[_D + t] < 1.0):
+                outcome = CAREFUL
+            if kind == SERIES and ratio < 1.0 - NEAR_ONE and _terms_for(ratio, table) < 0:
+                outcome = LONGER
+            conjugate[start + t], tangent[start + t] = work[_C + t], work[_E + t]
+            state[start + t] = outcome
 
 
 @_compile
-def map_block(
-    covariance, tangent, first, shift, kind, scale1, scale2, left, right, table,
-    mean1, mean2, constant, both, cross, marked,
+def map_pairs(
+    row_of, column_of, conjugate, tangent, state, kind, scale1, scale2, left, right, table,
+    mean1, mean2, constant, both, cross,
 ):  # fmt: skip
-    """Carry a block through one explicit layer: Σ ← P(Σ/s), Θ ← P + Θ·P′/s, in place."""
-    rows, columns = covariance.shape
+    """Carry a list of pairs through one explicit layer: Σ ← P(Σ/s), Θ ← P + Θ·P′/s, in place.
+
+    A pair that an earlier layer could not do keeps its state.
+    """
+    count = len(conjugate)
     work = np.empty(_STRIPS * _STRIP)
-    for r in range(rows):
-        coefficients = left[r]
-        bad = short = 0
-        for column in range(first[r], columns, _STRIP):
-            width = min(_STRIP, columns - column)
-            _load(work, covariance[r], column, width, 1.0)
-            _prepare(work, scale1[r], scale2, mean1[r], mean2, constant, shift + column)
-            for t in range(_STRIP):
-                work[_C + t] = work[_C + t] / work[_SIZE + t]
-                work[t] = _clipped(work[_C + t])
-            if kind == SERIES:
-                terms = _terms_for(_largest(work, 0), table)
-                terms = terms if terms > 0 else coefficients.size
-                _series(work, coefficients, right, shift + column, terms)
-            else:
-                _hinge(work, both, cross)
-            largest = _largest(work, _C)
-            fine = largest < 1.0 - NEAR_ONE
-            if kind == SERIES:
-                fine = fine and _terms_for(largest, table) > 0
-            if fine:
-                for t in range(width):
-                    slope = work[_D + t] / work[_SIZE + t]
-                    covariance[r, column + t] = work[_P + t]
-                    tangent[r, column + t] = work[_P + t] + tangent[r, column + t] * slope
-                continue
-            for t in range(width):
-                ratio = abs(work[_C + t])
-                good = ratio < 1.0 - NEAR_ONE
-                if kind == SERIES and good and _terms_for(ratio, table) < 0:
-                    good = False
-                    short += 1
-                if good:
-                    p, slope = work[_P + t], work[_D + t] / work[_SIZE + t]
-                    covariance[r, column + t] = p
-                    tangent[r, column + t] = p + tangent[r, column + t] * slope
-                else:
-                    bad += 1
-                    covariance[r, column + t] = np.nan
-                    tangent[r, column + t] = np.nan
-        marked[r, 0] += bad
-        marked[r, 1] += short
+    products = np.empty(left.shape[1] * _STRIP)
+    rows, columns = np.empty(_STRIP, np.int64), np.empty(_STRIP, np.int64)
+    for start in range(0, count, _STRIP):
+        _indices(rows, columns, row_of, column_of, start, count)
+        _load(work, conjugate, start, count, 1.0)
+        _prepare(work, scale1, scale2, mean1, mean2, constant, rows, columns)
+        for t in range(_STRIP):
+            work[_C + t] = work[_C + t] / work[_SIZE + t]
+            work[t] = _clipped(work[_C + t])
+        if kind == SERIES:
+            terms = _terms_for(_largest(work, 0), table)
+            terms = terms if terms > 0 else left.shape[1]
+            _gather(products, left, right, rows, columns, 0, terms)
+            _series(work, products, terms)
+        else:
+            _hinge(work, both, cross)
+        for t in range(min(_STRIP, count - start)):
+            ratio = abs(work[_C + t])
+            if not ratio < 1.0 - NEAR_ONE:
+                state[start + t] = max(state[start + t], CAREFUL)
+            elif kind == SERIES and _terms_for(ratio, table) < 0:
+                state[start + t] = LONGER
+            p, slope = work[_P + t], work[_D + t] / work[_SIZE + t]
+            conjugate[start + t] = p
+            tangent[start + t] = p + tangent[start + t] * slope
 
 
-# What `cell_block` is told about each sample in each layer, and about each layer.
+# What `solve_cells` is told about each sample in each layer, and about each layer.
 TAU, INNER, FACTOR, TAKEN, MEAN, COUPLING = range(6)
 SAMPLE_FACTS = 6
 BOTH, CROSS, WEIGHT, INJECT, BIAS = range(5)
 LAYER_FACTS = 5
 
-# Beside the strips above, `cell_block` keeps these for every layer of the cell; ρ is
-# slope·V + start for the covariance V that the layer reads.
-_SLOPE, _START, _RHO, _VALUE, _FIRST, _SECOND, _SPREAD, _SQUASH = (k * _STRIP for k in range(8))
-_KEPT = 8
+# Beside the strips above, `solve_cells` keeps these for every layer of the cell; ρ is
+# slope·V + start for the covariance V that the layer reads.  The last three are products over the
+# two samples of what the hinge wants, and of r.
+_SLOPE, _START, _RHO, _VALUE, _FIRST, _SECOND, _SPREAD, _SQUASH, _FACTOR, _TAKEN, _COUPLED = (
+    k * _STRIP for k in range(11)
+)
+_KEPT = 11
 
 
 @_compile_part
@@ -384,169 +382,161 @@ def _layer_start(work, base, kind, both, cross):
 
 
 @_compile
-def cell_block(
-    gram, tangent, first, shift, kinds, starts, rows, columns, left, right, tables, layers,
-    trained, feature, marked,
+def solve_cells(
+    row_of, column_of, inner, conjugate, tangent, state, kinds, starts, facts1, facts2, left, right,
+    tables, layers, trained, feature,
 ):  # fmt: skip
-    """Solve V = P_L(… P_1(V)) for every pair of a block, V the covariance of the state.
+    """Solve V = P_L(… P_1(V)) for every pair of a list, V the covariance of the state.
 
     Layer l maps the covariance V that it reads to ρ = a_i a_j (w V + u x·y + b)/(τ_i τ_j), where a
     normalises, and ρ to the covariance P(ρ) that it passes on.  Newton's method goes through the
     composition, whose slope is the product of those of the layers.
 
-    `gram` and `tangent`, `first`, `shift` and `marked` are as in `solve_block`.
+    The first six arguments are as in `solve_pairs`.
 
     kinds, starts : (L,), (L + 1,)
         SERIES or HINGE; where the coefficients of a layer begin in `left` and `right`.
-    rows, columns : (L, SAMPLE_FACTS, rows), (L, SAMPLE_FACTS, columns + a strip)
+    facts1, facts2 : (L, SAMPLE_FACTS, n), (L, SAMPLE_FACTS, m)
         τ; a; what stands for τ in the value of a hinge; what its centring takes off, as a sum and
         as a product; r, which adds r_i r_j to the weight and counts twice in the tangent kernel.
-    left, right : (rows, terms of all layers), (terms of all layers, columns + a strip)
+    left, right : (n, terms of all layers), (m, terms of all layers)
     tables : (L, BINS + 1)
     layers : (L, LAYER_FACTS)
     trained : (4,)
         Factors of weights, inputs, biases and read-out in the tangent kernel.
     """
-    height, width_of_block = gram.shape
-    depth = kinds.size
+    count, depth = len(inner), kinds.size
     work = np.empty((_STRIPS + 1 + depth * _KEPT) * _STRIP)
     inputs = _STRIPS * _STRIP  # the strip of x·y
     kept = (_STRIPS + 1) * _STRIP
+    products = np.empty(left.shape[1] * _STRIP)
+    gathered = np.empty(depth, np.int64)
+    rows, columns = np.empty(_STRIP, np.int64), np.empty(_STRIP, np.int64)
     closed = True
     for index in range(depth):
         closed = closed and kinds[index] == HINGE
-    for r in range(height):
-        bad = short = 0
-        for column in range(first[r], width_of_block, _STRIP):
-            width = min(_STRIP, width_of_block - column)
-            place = shift + column
-            _load(work, gram[r], column, width, 1.0)
+    for start in range(0, count, _STRIP):
+        _indices(rows, columns, row_of, column_of, start, count)
+        _load(work, inner, start, count, 1.0)
+        for t in range(_STRIP):
+            work[inputs + t] = work[_C + t]
+            work[_E + t] = 0.0
+            work[_STEP + t] = 1.0
+        for index in range(depth):
+            base = kept + index * _KEPT * _STRIP
+            _cell_facts(
+                work, base, inputs, facts1[index], facts2[index], layers[index], rows, columns
+            )
+            _facts_of_hinge(work, base)
+            a, b = starts[index], starts[index + 1]
+            if kinds[index] == SERIES:
+                gathered[index] = min(a + _SHORT, b)
+                _gather(products, left, right, rows, columns, a, gathered[index])
+                for t in range(_STRIP):
+                    work[_P + t] = products[a * _STRIP + t]
+                    work[_D + t] = products[(a + 1) * _STRIP + t]
+            _layer_start(work, base, kinds[index], layers[index, BOTH], layers[index, CROSS])
+        for t in range(_STRIP):
+            work[_C + t] = work[_E + t] / (1.0 - work[_STEP + t])
+        for turn_of_newton in range(_MAX_STEPS):
+            # One turn through the cell, from V in _C; _SCRATCH is free between the layers.
             for t in range(_STRIP):
-                work[inputs + t] = work[_C + t]
-                work[_E + t] = 0.0
-                work[_STEP + t] = 1.0
+                work[_STEP + t] = work[_C + t]
             for index in range(depth):
                 base = kept + index * _KEPT * _STRIP
-                weight, coupling = layers[index, WEIGHT], rows[index, COUPLING, r]
-                inject, bias = layers[index, INJECT], layers[index, BIAS]
-                tau, inner = rows[index, TAU, r], rows[index, INNER, r]
                 for t in range(_STRIP):
-                    size = tau * columns[index, TAU, place + t]
-                    squash = inner * columns[index, INNER, place + t]
-                    strength = weight + coupling * columns[index, COUPLING, place + t]
-                    work[base + _SPREAD + t] = size
-                    work[base + _SQUASH + t] = squash
-                    work[base + _SLOPE + t] = squash * strength / size
-                    work[base + _START + t] = squash * (inject * work[inputs + t] + bias) / size
-                _facts_of_hinge(work, rows, columns, index, r, place)
-                a = starts[index]
-                if kinds[index] == SERIES:
-                    zeroth, slope = left[r, a], left[r, a + 1]
-                    for t in range(_STRIP):
-                        work[_P + t] = zeroth * right[a, place + t]
-                        work[_D + t] = slope * right[a + 1, place + t]
-                _layer_start(work, base, kinds[index], layers[index, BOTH], layers[index, CROSS])
-            for t in range(_STRIP):
-                work[_C + t] = work[_E + t] / (1.0 - work[_STEP + t])
-            for turn_of_newton in range(_MAX_STEPS):
-                # One turn through the cell, from V in _C; _SCRATCH is free between the layers.
-                for t in range(_STRIP):
-                    work[_STEP + t] = work[_C + t]
-                for index in range(depth):
-                    base = kept + index * _KEPT * _STRIP
-                    for t in range(_STRIP):
-                        rho = work[base + _SLOPE + t] * work[_STEP + t] + work[base + _START + t]
-                        work[t] = _clipped(rho)
-                        work[base + _RHO + t] = work[t]
-                    if kinds[index] == HINGE:
-                        _facts_of_hinge(work, rows, columns, index, r, place)
-                        _hinge(work, layers[index, BOTH], layers[index, CROSS])
-                    else:
-                        a, b = starts[index], starts[index + 1]
-                        terms = min(_SHORT, b - a)
-                        if turn_of_newton > 0:
-                            terms = _terms_for(_largest(work, 0), tables[index])
-                            terms = terms if terms > 0 else b - a
-                        _series(work, left[r, a:b], right[a:b], place, terms)
-                    for t in range(_STRIP):
-                        work[base + _VALUE + t] = work[_P + t]
-                        work[base + _FIRST + t] = work[_D + t]
-                        work[base + _SECOND + t] = work[_E + t]
-                        work[_STEP + t] = work[_P + t]
-                # The Newton step on V; every layer follows it to second order.
-                for t in range(_STRIP):
-                    work[_D + t] = 1.0
-                for index in range(depth):
-                    base = kept + index * _KEPT * _STRIP
-                    for t in range(_STRIP):
-                        work[_D + t] *= work[base + _SLOPE + t] * work[base + _FIRST + t]
-                for t in range(_STRIP):
-                    step = (work[_STEP + t] - work[_C + t]) / (1.0 - work[_D + t])
-                    work[_C + t] += step
-                    work[_E + t] = step
-                    work[_STEP + t] = 0.0
-                for index in range(depth):
-                    base = kept + index * _KEPT * _STRIP
-                    for t in range(_STRIP):
-                        rho = work[base + _RHO + t]
-                        moved = _clipped(rho + work[base + _SLOPE + t] * work[_E + t])
-                        step = moved - rho
-                        rise = step * (work[base + _FIRST + t] + step * work[base + _SECOND + t])
-                        work[base + _RHO + t] = moved
-                        work[base + _VALUE + t] += rise
-                        work[base + _FIRST + t] += 2.0 * step * work[base + _SECOND + t]
-                        work[_E + t] = rise
-                        close = abs(step) <= _CLOSE * (1.0 - abs(moved))
-                        work[_STEP + t] = work[_STEP + t] if close else 1.0
-                done = closed or turn_of_newton > 0
-                if done and _largest(work, _STEP) == 0.0:
-                    break
-            _cell_kernels(work, inputs, kept, rows, columns, r, place, layers, trained, feature)
-            # Most strips are good as a whole, and copied as a whole.
-            fine = _largest(work, _STEP) == 0.0 and _largest(work, _D) < 1.0
-            for index in range(depth):
-                largest = _largest(work, kept + index * _KEPT * _STRIP + _RHO)
-                fine = fine and largest < 1.0 - NEAR_ONE
-                if kinds[index] == SERIES:
-                    fine = fine and _terms_for(largest, tables[index]) > 0
-            if fine:
-                for t in range(width):
-                    gram[r, column + t] = work[_C + t]
-                    tangent[r, column + t] = work[_E + t]
-                continue
-            for t in range(width):
-                good = work[_STEP + t] == 0.0 and abs(work[_D + t]) < 1.0
-                resolved = True
-                for index in range(depth):
-                    ratio = abs(work[kept + index * _KEPT * _STRIP + _RHO + t])
-                    if not ratio < 1.0 - NEAR_ONE:
-                        good = False
-                    elif kinds[index] == SERIES and _terms_for(ratio, tables[index]) < 0:
-                        resolved = False
-                if good and resolved:
-                    gram[r, column + t] = work[_C + t]
-                    tangent[r, column + t] = work[_E + t]
+                    rho = work[base + _SLOPE + t] * work[_STEP + t] + work[base + _START + t]
+                    work[t] = _clipped(rho)
+                    work[base + _RHO + t] = work[t]
+                if kinds[index] == HINGE:
+                    _facts_of_hinge(work, base)
+                    _hinge(work, layers[index, BOTH], layers[index, CROSS])
                 else:
-                    bad += 1
-                    short += not resolved
-                    gram[r, column + t] = np.nan
-                    tangent[r, column + t] = np.nan
-        marked[r, 0] = bad
-        marked[r, 1] = short
+                    a, b = starts[index], starts[index + 1]
+                    terms = min(_SHORT, b - a)
+                    if turn_of_newton > 0:
+                        terms = _terms_for(_largest(work, 0), tables[index])
+                        terms = terms if terms > 0 else b - a
+                    if a + terms > gathered[index]:
+                        _gather(products, left, right, rows, columns, gathered[index], a + terms)
+                        gathered[index] = a + terms
+                    _series(work, products[a * _STRIP :], terms)
+                for t in range(_STRIP):
+                    work[base + _VALUE + t] = work[_P + t]
+                    work[base + _FIRST + t] = work[_D + t]
+                    work[base + _SECOND + t] = work[_E + t]
+                    work[_STEP + t] = work[_P + t]
+            # The Newton step on V; every layer follows it to second order.
+            for t in range(_STRIP):
+                work[_D + t] = 1.0
+            for index in range(depth):
+                base = kept + index * _KEPT * _STRIP
+                for t in range(_STRIP):
+                    work[_D + t] *= work[base + _SLOPE + t] * work[base + _FIRST + t]
+            for t in range(_STRIP):
+                step = (work[_STEP + t] - work[_C + t]) / (1.0 - work[_D + t])
+                work[_C + t] += step
+                work[_E + t] = step
+                work[_STEP + t] = 0.0
+            for index in range(depth):
+                base = kept + index * _KEPT * _STRIP
+                for t in range(_STRIP):
+                    rho = work[base + _RHO + t]
+                    moved = _clipped(rho + work[base + _SLOPE + t] * work[_E + t])
+                    step = moved - rho
+                    rise = step * (work[base + _FIRST + t] + step * work[base + _SECOND + t])
+                    work[base + _RHO + t] = moved
+                    work[base + _VALUE + t] += rise
+                    work[base + _FIRST + t] += 2.0 * step * work[base + _SECOND + t]
+                    work[_E + t] = rise
+                    close = abs(step) <= _CLOSE * (1.0 - abs(moved))
+                    work[_STEP + t] = work[_STEP + t] if close else 1.0
+            done = closed or turn_of_newton > 0
+            if done and _largest(work, _STEP) == 0.0:
+                break
+        _cell_kernels(work, inputs, kept, layers, trained, feature)
+        for t in range(min(_STRIP, count - start)):
+            good = work[_STEP + t] == 0.0 and abs(work[_D + t]) < 1.0
+            resolved = True
+            for index in range(depth):
+                ratio = abs(work[kept + index * _KEPT * _STRIP + _RHO + t])
+                if not ratio < 1.0 - NEAR_ONE:
+                    good = False
+                elif kinds[index] == SERIES and _terms_for(ratio, tables[index]) < 0:
+                    resolved = False
+            conjugate[start + t], tangent[start + t] = work[_C + t], work[_E + t]
+            state[start + t] = (DONE if good else CAREFUL) if resolved else LONGER
 
 
 @_compile_part
-def _facts_of_hinge(work, rows, columns, index, r, place):
-    """Put what `_hinge` wants of a layer into the strips _SIZE and _OFFSET."""
-    factor, taken, mean = rows[index, FACTOR, r], rows[index, TAKEN, r], rows[index, MEAN, r]
+def _cell_facts(work, base, inputs, facts1, facts2, layer, rows, columns):
+    """Put what a layer knows of the two samples of each pair into its strips."""
+    weight, inject, bias = layer[WEIGHT], layer[INJECT], layer[BIAS]
     for t in range(_STRIP):
-        work[_SIZE + t] = factor * columns[index, FACTOR, place + t]
-        product = mean * columns[index, MEAN, place + t]
-        work[_OFFSET + t] = -(taken + columns[index, TAKEN, place + t] + product)
+        i, j = rows[t], columns[t]
+        size = facts1[TAU, i] * facts2[TAU, j]
+        squash = facts1[INNER, i] * facts2[INNER, j]
+        coupled = facts1[COUPLING, i] * facts2[COUPLING, j]
+        work[base + _SPREAD + t] = size
+        work[base + _SQUASH + t] = squash
+        work[base + _COUPLED + t] = coupled
+        work[base + _SLOPE + t] = squash * (weight + coupled) / size
+        work[base + _START + t] = squash * (inject * work[inputs + t] + bias) / size
+        work[base + _FACTOR + t] = facts1[FACTOR, i] * facts2[FACTOR, j]
+        product = facts1[MEAN, i] * facts2[MEAN, j]
+        work[base + _TAKEN + t] = -(facts1[TAKEN, i] + facts2[TAKEN, j] + product)
 
 
 @_compile_part
-def _cell_kernels(work, inputs, kept, rows, columns, r, place, layers, trained, feature):
+def _facts_of_hinge(work, base):
+    """Put what `_hinge` wants of a layer into the strips _SIZE and _OFFSET."""
+    for t in range(_STRIP):
+        work[_SIZE + t] = work[base + _FACTOR + t]
+        work[_OFFSET + t] = work[base + _TAKEN + t]
+
+
+@_compile_part
+def _cell_kernels(work, inputs, kept, layers, trained, feature):
     """Turn V and the slopes into the two kernels, in _C and _E; the slope of a turn goes to _D.
 
     X_l = Θ_l/(τ_i τ_j) obeys X_l = T_l/(τ_i τ_j) + slope_l P′_{l−1} X_{l−1} around the ring.
@@ -561,9 +551,8 @@ def _cell_kernels(work, inputs, kept, rows, columns, r, place, layers, trained, 
     for index in range(depth):
         base = kept + index * _KEPT * _STRIP
         weight, inject, bias = layers[index, WEIGHT], layers[index, INJECT], layers[index, BIAS]
-        coupling = rows[index, COUPLING, r]
         for t in range(_STRIP):
-            both = coupling * columns[index, COUPLING, place + t]
+            both = work[base + _COUPLED + t]
             carried = work[base + _SLOPE + t] * work[_P + t]
             source = (
                 trained[0] * (weight + 2.0 * both) * work[_C + t]
@@ -604,76 +593,216 @@ def _polynomials(work, one, two):
 
 
 @_compile
-def univariate_block(
-    gram, tangent, first, shift, norm1, norm2, homogeneous, reach,
-    middle, middle_tangent, upper, upper_tangent, lower, lower_tangent, marked,
-):  # fmt: skip
-    """Apply t ↦ g(t), k(t), t = x·y/(‖x‖‖y‖), given as polynomials on three pieces.
+def cosine_pairs(
+    conjugate, tangent, cosine, factor, reach, upper, upper_tangent, lower, lower_tangent
+):
+    """Apply t ↦ g(t), k(t) to cosines t beyond ±reach, as polynomials in √(1 ∓ t).
 
-    The middle piece is a polynomial in t/reach; the outer ones are polynomials in √(1 ∓ t), in
-    which a kink leaves no singularity, mapped to [−1, 1].  The number of coefficients is a multiple
-    of `TERMS_STEP`.  Empty outer ones mark their pairs; marked[r, 1] counts those they would do.
+    In √(1 ∓ t), mapped to [−1, 1], a kink leaves no singularity.  `factor` multiplies both kernels
+    of a pair.  The number of coefficients is a multiple of `TERMS_STEP`.
     """
-    rows, columns = gram.shape
+    count = len(cosine)
     span = math.sqrt(1.0 - reach)
-    limit = reach if upper.size == 0 or lower.size == 0 else 1.0 - NEAR_ONE
     work = np.empty(_STRIPS * _STRIP)
-    for r in range(rows):
-        bad = far = 0
-        for column in range(first[r], columns, _STRIP):
-            width = min(_STRIP, columns - column)
-            _load(work, gram[r], column, width, 1.0)
-            for t in range(_STRIP):
-                size = norm1[r] * norm2[shift + column + t]
-                # A zero row has no angle: a cosine out of range has its pairs marked.  (NaN would
-                # not do, the largest entry of a strip may miss it.)
-                work[_C + t] = work[_C + t] / size if size > 0.0 else 2.0
-                work[_SIZE + t] = size
-                work[t] = work[_C + t]
-            largest = _largest(work, 0)
-            for t in range(_STRIP):
-                work[t] = min(max(work[t] / reach, -1.0), 1.0)
-            _polynomials(work, middle, middle_tangent)
-            for t in range(_STRIP):
-                work[_STEP + t] = work[_P + t]
-                work[_E + t] = work[_D + t]
-            if not largest <= reach:
-                for t in range(_STRIP):
-                    rest = max(1.0 - abs(work[_C + t]), 0.0)
-                    work[t] = min(2.0 * math.sqrt(rest) / span - 1.0, 1.0)
-                for side in range(2):
-                    sign = 1.0 if side == 0 else -1.0
-                    series = upper if side == 0 else lower
-                    series_tangent = upper_tangent if side == 0 else lower_tangent
-                    if series.size > 0:
-                        _polynomials(work, series, series_tangent)
-                        for t in range(_STRIP):
-                            outer = sign * work[_C + t] > reach
-                            work[_STEP + t] = work[_P + t] if outer else work[_STEP + t]
-                            work[_E + t] = work[_D + t] if outer else work[_E + t]
-            if largest <= limit:
-                for t in range(width):
-                    factor = work[_SIZE + t] if homogeneous else 1.0
-                    gram[r, column + t] = factor * work[_STEP + t]
-                    tangent[r, column + t] = factor * work[_E + t]
-                continue
-            for t in range(width):
-                if abs(work[_C + t]) <= limit:
-                    factor = work[_SIZE + t] if homogeneous else 1.0
-                    gram[r, column + t] = factor * work[_STEP + t]
-                    tangent[r, column + t] = factor * work[_E + t]
-                else:
-                    gram[r, column + t] = np.nan
-                    tangent[r, column + t] = np.nan
-                    bad += 1
-                    far += abs(work[_C + t]) < 1.0 - NEAR_ONE
-        marked[r, 0] = bad
-        marked[r, 1] = far
+    for start in range(0, count, _STRIP):
+        _load(work, cosine, start, count, 1.0)
+        for t in range(_STRIP):
+            rest = max(1.0 - abs(work[_C + t]), 0.0)
+            work[t] = min(2.0 * math.sqrt(rest) / span - 1.0, 1.0)
+        _polynomials(work, lower, lower_tangent)
+        for t in range(_STRIP):
+            work[_STEP + t] = work[_P + t]
+            work[_E + t] = work[_D + t]
+        _polynomials(work, upper, upper_tangent)
+        for t in range(min(_STRIP, count - start)):
+            above = work[_C + t] > 0.0
+            place = start + t
+            conjugate[place] = factor[place] * (work[_P + t] if above else work[_STEP + t])
+            tangent[place] = factor[place] * (work[_D + t] if above else work[_E + t])
+
+
+# The work array of `table_block`, again strips of 64 doubles, of one row of the block:
+#
+#     offset   0      64     128    192    256     320    …
+#              ├──────┼──────┼──────┼──────┼───────┼───────┼─
+#     strip    │  z   │ z, z²│  CK  │  NTK │  ψ_0  │  ψ_1  │  …  ψ_31
+#     name       –     _POWER  _ONE   _TWO  _BASIS
+#
+# The ψ belong to the columns and stay while the rows change.
+_POWER, _ONE, _TWO, _BASIS = (k * _STRIP for k in range(1, 5))
+
+MOST_RANKS = 32
+"""Functions of a column's norm that `table_block` can combine."""
+
+_PANEL = 4  # rows that share the ψ of a strip; more would be too many streams of memory
+
+
+@_compile_part
+def _add_four(work, numbers, place, first, begin):
+    """Add four of the ψ, from ψ_first on, to both kernels; with `begin`, multiply by z before."""
+    a0, b0, a1, b1 = numbers[place], numbers[place + 1], numbers[place + 2], numbers[place + 3]
+    a2, b2, a3, b3 = numbers[place + 4], numbers[place + 5], numbers[place + 6], numbers[place + 7]
+    base = _BASIS + first * _STRIP
+    for t in range(_STRIP):
+        p0, p1 = work[base + t], work[base + _STRIP + t]
+        p2, p3 = work[base + 2 * _STRIP + t], work[base + 3 * _STRIP + t]
+        one, two = work[_ONE + t], work[_TWO + t]
+        if begin:
+            power = work[_POWER + t]
+            one *= power
+            two *= power
+        work[_ONE + t] = a3 * p3 + (a2 * p2 + (a1 * p1 + (a0 * p0 + one)))
+        work[_TWO + t] = b3 * p3 + (b2 * p2 + (b1 * p1 + (b0 * p0 + two)))
+
+
+@_compile_part
+def _add_two(work, numbers, place, first, begin):
+    """Add two of the ψ, as `_add_four` does four."""
+    a0, b0, a1, b1 = numbers[place], numbers[place + 1], numbers[place + 2], numbers[place + 3]
+    base = _BASIS + first * _STRIP
+    for t in range(_STRIP):
+        p0, p1 = work[base + t], work[base + _STRIP + t]
+        one, two = work[_ONE + t], work[_TWO + t]
+        if begin:
+            power = work[_POWER + t]
+            one *= power
+            two *= power
+        work[_ONE + t] = a1 * p1 + (a0 * p0 + one)
+        work[_TWO + t] = b1 * p1 + (b0 * p0 + two)
+
+
+@_compile_part
+def _add_powers(work, numbers, place):
+    """Four powers at once, without the ψ."""
+    a0, b0, a1, b1 = numbers[place], numbers[place + 1], numbers[place + 2], numbers[place + 3]
+    a2, b2, a3, b3 = numbers[place + 4], numbers[place + 5], numbers[place + 6], numbers[place + 7]
+    for t in range(_STRIP):
+        z, one, two = work[_POWER + t], work[_ONE + t], work[_TWO + t]
+        work[_ONE + t] = (((one * z + a0) * z + a1) * z + a2) * z + a3
+        work[_TWO + t] = (((two * z + b0) * z + b1) * z + b2) * z + b3
+
+
+@_compile_part
+def _add_more(work, numbers, place, rank, first):
+    """Add the ψ from ψ_first on, four or two of them; `first` is a constant at every call."""
+    if rank >= first + 4:
+        _add_four(work, numbers, place + 2 * first, first, False)
+    elif rank > first:
+        _add_two(work, numbers, place + 2 * first, first, False)
+
+
+@_compile_part
+def _table_sums(work, numbers, ranks):
+    """Horner's rule over the powers, highest first; every coefficient is a sum over the ψ."""
+    place = 0
+    if ranks[0] == 1:
+        # The norms do not matter: ψ_0 is all there is, and a factor of everything.
+        for k in range(0, ranks.size, TERMS_STEP):
+            _add_powers(work, numbers, 2 * k)
+        for t in range(_STRIP):
+            work[_ONE + t] *= work[_BASIS + t]
+            work[_TWO + t] *= work[_BASIS + t]
+        return
+    for k in range(ranks.size):
+        rank = ranks[k]
+        if rank >= 4:
+            _add_four(work, numbers, place, 0, True)
+        else:
+            _add_two(work, numbers, place, 0, True)
+        if rank > 4:
+            _add_more(work, numbers, place, rank, 4)
+            if rank > 8:
+                _add_more(work, numbers, place, rank, 8)
+                if rank > 12:
+                    _add_more(work, numbers, place, rank, 12)
+                    _add_more(work, numbers, place, rank, 16)
+                    _add_more(work, numbers, place, rank, 20)
+                    _add_more(work, numbers, place, rank, 24)
+                    _add_more(work, numbers, place, rank, 28)
+        place += 2 * rank
 
 
 @_compile
-def mirror(matrix):
-    """Copy the upper triangle of a small square matrix onto the lower one."""
-    for j in range(len(matrix)):
-        for i in range(j):
-            matrix[j, i] = matrix[i, j]
+def table_block(
+    inner, conjugate, tangent, top, side, first, scale1, scale2, shift, basis, numbers, ranks, odd
+):
+    """Turn a block of x·y into both kernels by the polynomials of a table; return what is left.
+
+    With z = x·y·scale1·scale2, both kernels of row r and column j are Horner sums over the powers
+    of z (of z², and once more times z, if `odd`), highest first.  The coefficient of power k is
+    Σ_m numbers[r, …]·basis[m, j] over ranks[k] of the functions ψ; `numbers` has those of the two
+    kernels in turn, in the order of use.  Row r is done from column first[r] on.  A pair with
+    |z| > 1 is beyond the table, and left as NaN; the number of such pairs is returned.
+
+    `conjugate` and `tangent` receive the block at row `top` and column `side`; all arrays are
+    contiguous, without which there are no vector instructions.  `scale2` and `basis` begin `shift`
+    columns before the block and go a strip beyond it.  Ranks are even and at most
+    `MOST_RANKS`, or all of them are 1, and their number is a multiple of `TERMS_STEP`.
+    """
+    rows, columns = inner.shape
+    work = np.empty((4 + MOST_RANKS) * _STRIP, inner.dtype)
+    beyond = 0
+    for panel in range(0, rows, _PANEL):
+        last = min(panel + _PANEL, rows)
+        # Row by row the columns begin further to the right, or all at the same.
+        for column in range(first[panel] // _STRIP * _STRIP, columns, _STRIP):
+            width = min(_STRIP, columns - column)
+            # Slices begin at zero: an index that might be negative costs the vector instructions.
+            factors = scale2[shift + column : shift + column + _STRIP]
+            for m in range(basis.shape[0]):
+                functions = basis[m, shift + column : shift + column + _STRIP]
+                for t in range(_STRIP):
+                    work[_BASIS + m * _STRIP + t] = functions[t]
+            for r in range(panel, last):
+                source = inner[r, column : column + width]
+                for t in range(width):
+                    work[t] = source[t]
+                for t in range(width, _STRIP):
+                    work[t] = 0.0
+                scale = scale1[r]
+                far = 0
+                for t in range(_STRIP):
+                    z = work[t] * (scale * factors[t])
+                    work[t] = z
+                    work[_POWER + t] = z * z if odd else z
+                    work[_ONE + t] = 0.0
+                    work[_TWO + t] = 0.0
+                    far += 0 if abs(z) <= 1.0 else 1
+                _table_sums(work, numbers[r], ranks)
+                if odd:
+                    for t in range(_STRIP):
+                        work[_ONE + t] *= work[t]
+                        work[_TWO + t] *= work[t]
+                begin = max(first[r] - column, 0)
+                place = side + column + begin
+                one = conjugate[top + r, place : place + width - begin]
+                two = tangent[top + r, place : place + width - begin]
+                for t in range(width - begin):
+                    one[t] = work[_ONE + begin + t]
+                for t in range(width - begin):
+                    two[t] = work[_TWO + begin + t]
+                if far > 0:
+                    for t in range(width - begin):
+                        if not abs(work[begin + t]) <= 1.0:
+                            one[t] = np.nan
+                            beyond += 1
+    return beyond
+
+
+@_compile
+def mirror(matrix, rows, columns, height, width):
+    """Copy the block at (rows, columns) of a matrix to its mirror image below the diagonal.
+
+    In squares whose lines are written as wholes; of a block on the diagonal, only what is above.
+    """
+    for i in range(0, height, _SQUARE):
+        for j in range(i if rows == columns else 0, width, _SQUARE):
+            down, right = rows + i, columns + j
+            if i + _SQUARE <= height and j + _SQUARE <= width and down + _SQUARE <= right:
+                for b in range(_SQUARE):
+                    for a in range(_SQUARE):
+                        matrix[right + b, down + a] = matrix[down + a, right + b]
+            else:
+                for b in range(right, min(right + _SQUARE, columns + width)):
+                    for a in range(down, min(down + _SQUARE, rows + height, b)):
+                        matrix[b, a] = matrix[a, b]

@@ -328,8 +328,13 @@ def _fill(plan: Plan | ConvolutionPlan, results: list[tuple[int, KernelMatrix]])
     """Compute the results, given with their places in a pair, tile by tile on all threads."""
     symmetric = plan.Y is None
     tiles = plan.tiles()
+    # Tiles are made where they belong, if both results are wanted as the loops make them.
+    plain = [r for _, r in results if r.dtype == np.float64 and r.flags.c_contiguous]
 
     def work(tile: Tile) -> None:
+        if isinstance(plan, Plan) and len(plain) == 2:
+            plan.fill(tile, plain[0], plain[1])
+            return
         both = plan.tile(tile)
         for which, result in results:
             result[tile.rows, tile.columns] = both[which]

@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from notsodeep.arrays import FloatArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.kernels import compiled
-from notsodeep.kernels.routes import Block, RouteName
-from notsodeep.kernels.samples import SERIES_BOUND, padded
+from notsodeep.kernels.routes import PairMap, RouteName
+from notsodeep.kernels.samples import SERIES_BOUND
 from notsodeep.kernels.single_pairs import InputPairs
-from notsodeep.kernels.univariate import ALL_TRAINED, CosineMap, pair_map
+from notsodeep.kernels.table import (
+    ALL_TRAINED,
+    REACHES,
+    TABLE_BOUND,
+    OuterPieces,
+    Results,
+    Table,
+    fitted_table,
+    outer_pieces,
+    pair_map,
+)
 from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork, Model
 from notsodeep.numerics.pair_quadrature import TOLERANCE
 from notsodeep.records import Record
@@ -25,9 +37,15 @@ logger = logging.getLogger("notsodeep.kernels")
 SIDE = 384
 """Side of a square tile: about a megabyte of doubles for each kernel, which stays in cache."""
 
-_PROBE = 256  # samples on each side of the block that tells how long the series must be
+_PROBE = 128  # samples on each side of the block that tells how large the cosines are
+_BEYOND = 0.003  # share of pairs that may be beyond the reach of a table: they cost 100 times more
+_FEW_BEYOND = 1e-4  # the same for a short reach: one such pair has all samples prepared
+_WORTH_A_TABLE = 20_000  # pairs that take as long, one by one, as fitting a table
+_WORTH_PIECES = 100  # pairs of a tile beyond the reach for which outer pieces are fitted
+_SPREAD = 16.0  # norms further from the median, by this factor, are left out of a table
+_STRAY = 0.005  # share of such samples above which there is no table
+_GRID = 8  # ranges of norms end at powers of 2^(1/8), so that similar data share a table
 _CAREFUL = 4_000  # single pairs worked on at a time
-_MANY = 1e-3  # share of marked pairs above which a block is done again by the general route
 
 
 @dataclass(repr=False)
@@ -36,12 +54,15 @@ class Explanation(Record):
 
     Attributes
     ----------
-    route : {"univariate", "hinge", "series"}
+    route : {"table", "univariate", "hinge", "series"}
+        Polynomials in the cosine and the norms, in the cosine alone, or every pair by itself: in
+        closed form or by series.
     reason : str
     terms : tuple of int
         Lengths of the series that were prepared (series route).
     bound : float
-        Bound on what the series leave out, relative to the size of the kernel; 0 for closed forms.
+        Bound on what series leave out and on the error of a table, relative to the size of the
+        kernel; 0 for closed forms.
     careful_pairs : int
         Pairs done one by one: nearly equal or opposite inputs, slow series, hard equations.  Their
         expectations are closed forms, or have an estimated error of at most
@@ -120,11 +141,33 @@ class Plan:
         self._squares1 = np.einsum("ij,ij->i", self.X, self.X)
         self._squares2 = self._squares1 if self.Y is None else np.einsum("ij,ij->i", self.Y, self.Y)
         self._one_norm = self._merge_equal_norms()
-        self._counting = threading.Lock()
-        second = None if self.Y is None else self._squares2
-        self._pairs = pair_map(self.model, self._squares1, second, self.convention, self.train)
-        self._norms1, self._norms2 = np.sqrt(self._squares1), padded(np.sqrt(self._squares2), 1.0)
-        self._cosine, self.explanation = self._choose()
+        self._norms1, self._norms2 = np.sqrt(self._squares1), np.sqrt(self._squares2)
+        self._counting, self._making = threading.Lock(), threading.Lock()
+        self._room = threading.local()
+        self._made: PairMap | None = None
+        self._outer: OuterPieces | None = None
+        self._table, self.explanation = self._choose()
+        if self._table is not None:
+            self._samples1 = self._samples2 = self._table.samples(self._norms1)
+            if self.Y is not None:
+                self._samples2 = self._table.samples(self._norms2)
+        # Without a table, and for samples beyond it, this finds out now whether there is a kernel.
+        covered = self._table is not None and bool(
+            self._table.covers(self._norms1).all() and self._table.covers(self._norms2).all()
+        )
+        self._diagonal_from_table = covered
+        if not covered:
+            self._pairs()
+
+    def _pairs(self) -> PairMap:
+        """Return what the slower loops know about every sample, made when first asked for."""
+        with self._making:
+            if self._made is None:
+                second = None if self.Y is None else self._squares2
+                self._made = pair_map(
+                    self.model, self._squares1, second, self.convention, self.train
+                )
+            return self._made
 
     def _merge_equal_norms(self) -> bool:
         """If the norms differ by rounding only, make them equal, and say so."""
@@ -136,20 +179,60 @@ class Plan:
         self._squares2 = np.full_like(self._squares2, middle)
         return True
 
-    def _choose(self) -> tuple[CosineMap | None, Explanation]:
+    def _choose(self) -> tuple[Table | None, Explanation]:
         """Decide on the route; the only place where that is done."""
-        reason = None
-        if self._one_norm:
-            reason, size = "inputs of one norm", float(self._squares1[0])
-        elif self._homogeneous:
-            reason, size = "positively homogeneous activation", 1.0
-        if reason is not None:
-            cosine = CosineMap(self.model, size, self.convention, self.train)
-            if cosine.resolved:
-                return cosine, Explanation("univariate", reason)
-        if self._pairs.kind == "hinge":
+        about = self.model, self.convention, self.train
+        low, high = self._norm_range()
+        if high > 0.0 and (self._one_norm or self._homogeneous):
+            reason = "inputs of one norm" if self._one_norm else "positively homogeneous activation"
+            norm = low if self._one_norm else 1.0
+            for reach in self._reaches(1.0):
+                table = fitted_table(*about, norm, norm, not self._one_norm, reach)
+                if table is not None:
+                    self._outer = outer_pieces(*about, norm, reach)
+                    return table, Explanation("univariate", reason)
+        elif high > 0.0 and self.shape[0] * self.shape[1] >= _WORTH_A_TABLE:
+            for reach in self._reaches(0.1):
+                table = fitted_table(*about, low, high, False, reach)
+                if table is not None:
+                    reason = "polynomials in the cosine and the norms"
+                    return table, Explanation("table", reason, bound=TABLE_BOUND)
+        if self._pairs().kind == "hinge":
             return None, Explanation("hinge", "ReLU family in closed form")
         return None, Explanation("series", "Hermite coefficients of the activation")
+
+    def _norm_range(self) -> tuple[float, float]:
+        """Return the range of norms for a table; zeros if it would leave out too many samples."""
+        norms = np.concatenate([self._norms1, self._norms2])
+        middle = float(np.median(norms))
+        inside = (norms >= middle / _SPREAD) & (norms <= middle * _SPREAD)
+        if middle == 0.0 or not np.isfinite(middle) or inside.mean() < 1.0 - _STRAY:
+            return (1.0, 1.0) if self._homogeneous and norms.any() else (0.0, 0.0)
+        low, high = float(norms[inside].min()), float(norms[inside].max())
+        if self._one_norm:
+            return low, high
+        ends = math.floor(_GRID * math.log2(low)), math.ceil(_GRID * math.log2(high))
+        return 2.0 ** (ends[0] / _GRID), 2.0 ** (ends[1] / _GRID)
+
+    def _reaches(self, most: float) -> list[float]:
+        """Return reaches of a table to try; none if the longest leaves more than a share `most`.
+
+        The first is the shortest that leaves few pairs.  Decided by some rows from everywhere, and
+        not by what a tile before wanted: results must not depend on the order of the work.
+        """
+        n, m = self.shape
+        # Of a symmetric kernel no sample is on both sides.
+        step1, step2 = max(n // _PROBE, 2), max(m // _PROBE, 2)
+        rows, columns = slice(0, n, step1), slice(min(1, m - 1), m, step2)
+        size = self._norms1[rows, None] * self._norms2[columns]
+        cosine = np.abs(self.X[rows] @ self._columns[columns].T) / np.where(size > 0.0, size, 1.0)
+        beyond = {reach: float((cosine > reach).mean()) for reach in REACHES}
+        enough = [r for r in REACHES if beyond[r] <= (_FEW_BEYOND if r < 0.5 else _BEYOND)]
+        longest = REACHES[-1]
+        if not enough and beyond[longest] > most:
+            return []
+        # Where functions change too fast for that, a shorter reach is of use to some pairs.
+        return [(enough or [longest])[0], 0.5, 0.25]
 
     @property
     def _homogeneous(self) -> bool:
@@ -169,7 +252,9 @@ class Plan:
 
     @cached_property
     def _diagonal(self) -> tuple[FloatArray, FloatArray]:
-        return self._pairs.diagonal()
+        if self._diagonal_from_table and self._table is not None:
+            return self._table.diagonal(self._norms1)
+        return self._pairs().diagonal()
 
     def diagonal(self) -> tuple[FloatArray, FloatArray]:
         """CK and NTK of every row of X with itself."""
@@ -189,69 +274,117 @@ class Plan:
     def tile(self, tile: Tile) -> FloatArray:
         """CK and NTK of a tile, shape (2, rows, columns); symmetric if on the diagonal."""
         both = np.empty((2, *tile.shape))
-        upper = self.Y is None and tile.rows == tile.columns
-        self._evaluate(tile, both[0], both[1], upper=upper)
-        if upper:
-            compiled.mirror(both[0])
-            compiled.mirror(both[1])
+        self._fill(tile, Results(both[0], both[1], 0, 0))
+        if self._on_diagonal(tile):
+            for kernel in both:
+                compiled.mirror(kernel, 0, 0, *tile.shape)
         return both
 
-    def _evaluate(self, tile: Tile, gram: FloatArray, tangent: FloatArray, *, upper: bool) -> None:
-        """Fill a tile; with `upper`, only what lies on and above its diagonal."""
-        rows = tile.rows
-        X, Y = self.X[rows], self._columns[tile.columns]
-        own = np.arange(len(X))
-        first = own + 1 if upper else np.zeros_like(own)
-        block = Block(gram, tangent, rows, tile.columns.start, first, X, Y)
-        if self._cosine is not None:
-            marked = self._cosine.run(block, self._norms1[rows], self._norms2, self._homogeneous)
-        if self._cosine is None or marked.sum() > _MANY * gram.size:
-            marked = self._pairs.run(block, self._first_attempt)
-        if marked.any():
-            self._finish(block, marked)
-        if upper:
-            for kernel, values in zip((gram, tangent), self.diagonal(), strict=True):
-                kernel[own, own] = values[rows]
+    def fill(self, tile: Tile, conjugate: NDArray[Any], tangent: NDArray[Any]) -> None:
+        """Put a tile, and its mirror image if symmetric, into two whole kernels.
 
-    @cached_property
-    def _first_attempt(self) -> int:
-        """Which length of the series to begin with: correlated data want the longest at once.
-
-        Decided by some rows from everywhere, and not by what a tile before wanted: results must not
-        depend on the order of the work.
+        These are contiguous, of float64.
         """
-        n, m = self.shape
-        if self._pairs.attempts == 1 or min(n, m) < _PROBE:
-            return 0
-        rows = slice(0, n, n // _PROBE)
-        X, Y = self.X[rows], self._columns[:_PROBE]
-        gram, tangent = np.empty((2, len(X), len(Y)))
-        block = Block(gram, tangent, rows, 0, np.zeros(len(X), dtype=np.int64), X, Y)
-        return self._pairs.attempts - 1 if self._pairs.attempt(block, 0)[:, 1].any() else 0
+        rows, columns = tile.rows.start, tile.columns.start
+        self._fill(tile, Results(conjugate, tangent, rows, columns))
+        if self.Y is None:
+            for kernel in (conjugate, tangent):
+                compiled.mirror(kernel, rows, columns, *tile.shape)
 
-    def _finish(self, block: Block, marked: NDArray[np.int64]) -> None:
-        """Do the marked pairs of a block one by one; equal inputs take the diagonal's value."""
-        worked_on = np.arange(block.gram.shape[1]) >= block.first[:, None]
-        rows, columns = np.nonzero(np.isnan(block.gram) & worked_on & (marked > 0)[:, None])
-        for start in range(0, len(rows), _CAREFUL):
-            here = rows[start : start + _CAREFUL], columns[start : start + _CAREFUL]
-            row, column = here[0] + block.rows.start, here[1] + block.shift
+    def _on_diagonal(self, tile: Tile) -> bool:
+        return self.Y is None and tile.rows == tile.columns
+
+    def _fill(self, tile: Tile, results: Results) -> None:
+        """Put both kernels of a tile into their places; on the diagonal, only the upper half."""
+        inner = self._products(tile)
+        height, width = tile.shape
+        place = (
+            slice(results.top, results.top + height),
+            slice(results.side, results.side + width),
+        )
+        own = np.arange(height)
+        first = own + 1 if self._on_diagonal(tile) else np.zeros_like(own)
+        conjugate, tangent = results.conjugate[place], results.tangent[place]
+        if self._table is None:
+            where = np.nonzero(np.arange(width) >= first[:, None])
+            self._fill_list(tile, inner, where, conjugate, tangent)
+        else:
+            left = self._table.run(
+                inner, results, first, self._samples1, tile.rows, self._samples2, tile.columns
+            )
+            if left:
+                worked_on = np.arange(width) >= first[:, None]
+                where = np.nonzero(np.isnan(conjugate) & worked_on)
+                self._fill_list(tile, inner, where, conjugate, tangent)
+        if self._on_diagonal(tile):
+            for kernel, values in zip((conjugate, tangent), self.diagonal(), strict=True):
+                kernel[own, own] = values[tile.rows]
+
+    def _products(self, tile: Tile) -> FloatArray:
+        """X·Y of a tile, in memory that every thread uses again and that stays in its cache."""
+        size = tile.shape[0] * tile.shape[1]
+        room = getattr(self._room, "room", None)
+        if room is None or room.size < size:
+            room = self._room.room = np.empty(size)
+        inner = room[:size].reshape(tile.shape)
+        np.matmul(self.X[tile.rows], self._columns[tile.columns].T, out=inner)
+        return np.asarray(inner)
+
+    def _fill_list(
+        self,
+        tile: Tile,
+        inner: FloatArray,
+        where: tuple[NDArray[np.integer[Any]], ...],
+        conjugate: FloatArray,
+        tangent: FloatArray,
+    ) -> None:
+        """Fill some places of a tile, pair by pair."""
+        rows, columns = where[0] + tile.rows.start, where[1] + tile.columns.start
+        products = inner[where]
+        todo = np.arange(len(rows))
+        values = np.empty((2, len(rows)))
+        if self._outer is not None and len(rows) >= _WORTH_PIECES:
+            size = self._norms1[rows] * self._norms2[columns]
+            cosine = products / np.where(size > 0.0, size, 1.0)
+            far = (size > 0.0) & (np.abs(cosine) < 1.0 - compiled.NEAR_ONE)
+            factor = size if self._homogeneous and not self._one_norm else np.ones_like(size)
+            found = self._outer.run(cosine[far], factor[far])
+            if found is not None:
+                values[:, far] = found
+                todo = np.flatnonzero(~far)
+        if todo.size:
+            part = rows[todo], columns[todo]
+            # What is beyond a table has large correlations, or a sample that is an exception.
+            values[0, todo], values[1, todo], left = self._pairs().loop(
+                *part, products[todo], longest=self._table is not None
+            )
+            self._one_by_one(rows, columns, todo[left], values)
+        conjugate[where], tangent[where] = values
+
+    def _one_by_one(
+        self, rows: IntArray, columns: IntArray, left: IntArray, values: FloatArray
+    ) -> None:
+        """Do the pairs of a list that no loop does; equal inputs take the diagonal's value."""
+        for start in range(0, len(left), _CAREFUL):
+            here = left[start : start + _CAREFUL]
+            row, column = rows[here], columns[here]
             X, Y = self.X[row], self._columns[column]
             same = (X == Y).all(axis=1)
-            values = [diagonal[row] for diagonal in self.diagonal()]
+            for value, diagonal in zip(values, self.diagonal(), strict=True):
+                value[here[same]] = diagonal[row[same]]
             if not same.all():
                 inputs = InputPairs.of(X[~same], Y[~same])
-                careful = self._pairs.careful(row[~same], column[~same], inputs)
+                near = values[0, here[~same]]
+                careful = self._pairs().careful(row[~same], column[~same], inputs, near)
                 for value, result in zip(values, careful, strict=True):
-                    value[~same] = result
-            block.gram[here], block.tangent[here] = values
+                    value[here[~same]] = result
         with self._counting:
-            self.explanation.careful_pairs += len(rows)
+            self.explanation.careful_pairs += len(left)
 
     def report(self) -> None:
         """Log how the kernel was computed."""
         if self.explanation.route == "series":
-            lengths = {length for layer in self._pairs.layers for length in layer.prepared}
+            lengths = {length for layer in self._pairs().layers for length in layer.prepared}
             self.explanation.terms = tuple(sorted(lengths))
             self.explanation.bound = SERIES_BOUND
         logger.info("%s kernel, %d × %d: %s", self.model, *self.shape, self.explanation)

@@ -1,27 +1,25 @@
-"""How the pairs of a block are evaluated; `plan` decides which route is taken.
+"""Kernels of lists of pairs: the compiled loops of each kind of model, and what they leave.
 
-Routes, fastest first:
+Both kernels of a pair are functions of x·y and of what is known about either sample at its scale.
+The loops evaluate the expectations in one of two ways:
 
-univariate
-    Inputs of equal norm, or a positively homogeneous activation: the kernel is a function of the
-    cosine alone (times the norms), fitted once by polynomials.
 hinge
     The ReLU family, centred or not: arc-cosine form inside Newton's method.
 series
-    Any other activation: Mehler's series inside Newton's method, with as many terms as the block
-    needs.
+    Any other activation: Mehler's series inside Newton's method, with as many terms as the pairs
+    need.
 
-Whatever a route marks as uncertain goes to `single_pairs`.
+Whatever a loop is not sure of goes to `single_pairs`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.errors import InvalidInput, NotConverged
@@ -30,46 +28,13 @@ from notsodeep.kernels.samples import Layer, Series, equilibrium_scales
 from notsodeep.kernels.single_pairs import InputPairs, equilibrium_pairs, explicit_pairs
 from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork, Model
 
-RouteName = Literal["univariate", "hinge", "series"]
+RouteName = Literal["table", "univariate", "hinge", "series"]
 
 _OVERFLOW = 1e290  # leaves room for the sums and products on the way to an entry
 
 
-@dataclass(frozen=True)
-class Block:
-    """A block of pairs being worked on.
-
-    Attributes
-    ----------
-    gram : ndarray of shape (rows, columns)
-        Room for x·y, and then for the conjugate kernel.
-    tangent : ndarray of shape (rows, columns)
-        Room for the tangent kernel.
-    rows : slice
-        Which samples the rows are.
-    shift : int
-        Which sample the first column is.
-    first : ndarray of shape (rows,)
-        The column at which the work on a row begins.
-    X, Y : ndarray of shape (rows, p), (columns, p)
-        The samples of rows and columns.
-    """
-
-    gram: FloatArray
-    tangent: FloatArray
-    rows: slice
-    shift: int
-    first: IntArray
-    X: FloatArray
-    Y: FloatArray
-
-    def fill(self) -> None:
-        """Put x·y into `gram`; again, if a first attempt has overwritten it."""
-        np.matmul(self.X, self.Y.T, out=self.gram)
-
-
 class PairMap(ABC):
-    """A model between two sets of samples: everything about it that a block needs.
+    """A model between two sets of samples: everything about it that a pair needs.
 
     Attributes
     ----------
@@ -117,33 +82,45 @@ class PairMap(ABC):
         """How many lengths of the series there are to try."""
         return max(len(layer.lengths) for layer in self.layers)
 
-    def run(self, block: Block, start: int = 0) -> IntArray:
-        """Turn a block of x·y into both kernels, in place; return marks per row.
+    def loop(
+        self, rows: IntArray, columns: IntArray, inner: FloatArray, *, longest: bool = False
+    ) -> tuple[FloatArray, FloatArray, IntArray]:
+        """Both kernels of pairs (rows[k], columns[k]) with products x·y = inner[k].
 
-        The series are lengthened, from the one with index `start` on, until they do.
+        The series are lengthened for the pairs that want it, or as long as can be at once.  Also
+        returned: which pairs are left for `careful`; their kernels are good approximations.
         """
-        for attempt in range(start, self.attempts):
-            marked = self.attempt(block, attempt)
-            if not marked[:, 1].any():
+        conjugate, tangent = np.empty((2, len(inner)))
+        todo, left = np.arange(len(inner)), []
+        for attempt in range(self.attempts - 1 if longest else 0, self.attempts):
+            state = np.zeros(len(todo), dtype=np.int8)
+            part = rows[todo], columns[todo], inner[todo]
+            conjugate[todo], tangent[todo] = self._loop(attempt, *part, state)
+            left.append(todo[state == compiled.CAREFUL])
+            todo = todo[state == compiled.LONGER]
+            if not todo.size:
                 break
-        return marked[:, 0]
-
-    def attempt(self, block: Block, index: int) -> IntArray:
-        """Do a block with series of one length; return what was marked, and what longer ones do."""
-        block.fill()
-        marked = np.zeros((len(block.gram), 2), dtype=np.int64)
-        self._loop(block, index, marked)
-        return marked
+        return conjugate, tangent, np.concatenate([*left, todo])
 
     @abstractmethod
-    def _loop(self, block: Block, index: int, marked: IntArray) -> None:
-        """Run the compiled loop over a block that holds x·y."""
+    def _loop(
+        self,
+        attempt: int,
+        rows: IntArray,
+        columns: IntArray,
+        inner: FloatArray,
+        state: NDArray[np.int8],
+    ) -> tuple[FloatArray, FloatArray]:
+        """Run the compiled loop with series of one length; `state` says what became of a pair."""
 
     @abstractmethod
     def careful(
-        self, rows: IntArray, columns: IntArray, inputs: InputPairs
+        self, rows: IntArray, columns: IntArray, inputs: InputPairs, near: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """Both kernels of single pairs (rows[k], columns[k]), without compiled loops."""
+        """Both kernels of single pairs (rows[k], columns[k]), without compiled loops.
+
+        `near` are approximations of the conjugate kernel.
+        """
 
 
 def series_of(layer: Layer, attempt: int) -> Series:
@@ -151,16 +128,16 @@ def series_of(layer: Layer, attempt: int) -> Series:
     return layer.series(layer.lengths[min(attempt, len(layer.lengths) - 1)])
 
 
-def _arguments(layer: Layer, attempt: int, rows: slice) -> tuple[object, ...]:
+def _arguments(layer: Layer, attempt: int) -> tuple[object, ...]:
     series = series_of(layer, attempt)
     return (
         layer.kind,
-        layer.rows.scales[rows],
-        layer.padded_scales,
-        series.left[rows],
+        layer.rows.scales,
+        layer.columns.scales,
+        series.left,
         series.right,
         series.table,
-        layer.mean1[rows],
+        layer.mean1,
         layer.mean2,
         layer.constant,
         layer.both,
@@ -214,19 +191,30 @@ class VanillaPairs(PairMap):
                 f"{samples.scales[worst] ** 2:.4g}, and must stay below 1. Use a smaller sigma_a2."
             )
 
-    def _loop(self, block: Block, index: int, marked: IntArray) -> None:
-        place = (block.gram, block.tangent, block.first, block.shift)
-        arguments = _arguments(self.layers[0], index, block.rows)
-        feature = self.convention == "feature"
-        compiled.solve_block(*place, *arguments, self.model.sigma_a2, feature, marked)
+    def _loop(
+        self,
+        attempt: int,
+        rows: IntArray,
+        columns: IntArray,
+        inner: FloatArray,
+        state: NDArray[np.int8],
+    ) -> tuple[FloatArray, FloatArray]:
+        conjugate, tangent = np.empty((2, len(inner)))
+        compiled.solve_pairs(
+            rows, columns, inner, conjugate, tangent, state, *_arguments(self.layers[0], attempt),
+            self.model.sigma_a2, self.convention == "feature",
+        )  # fmt: skip
+        return conjugate, tangent
 
     def careful(
-        self, rows: IntArray, columns: IntArray, inputs: InputPairs
+        self, rows: IntArray, columns: IntArray, inputs: InputPairs, near: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
         """Both kernels of single pairs (rows[k], columns[k]), without compiled loops."""
         (layer,) = self.layers
         one, two = layer.rows.take(rows), layer.columns.take(columns)
-        full, value, slope = equilibrium_pairs(self.model, inputs, one, two)
+        if self.convention == "feature":
+            near = self.model.sigma_a2 * near + self.model.sigma_b2 * inputs.inner
+        full, value, slope = equilibrium_pairs(self.model, inputs, one, two, near)
         dot = self.model.sigma_a2 * slope
         if self.convention == "feature":
             return value, value + full * slope / (1.0 - dot)
@@ -264,14 +252,22 @@ class ExplicitPairs(PairMap):
             tangent = covariance + tangent * layer.everything.slope_square
         return covariance, tangent
 
-    def _loop(self, block: Block, index: int, marked: IntArray) -> None:
-        place = (block.gram, block.tangent, block.first, block.shift)
-        block.tangent[:] = block.gram
+    def _loop(
+        self,
+        attempt: int,
+        rows: IntArray,
+        columns: IntArray,
+        inner: FloatArray,
+        state: NDArray[np.int8],
+    ) -> tuple[FloatArray, FloatArray]:
+        conjugate, tangent = inner.copy(), inner.copy()
         for layer in self.layers:
-            compiled.map_block(*place, *_arguments(layer, index, block.rows), marked)
+            place = rows, columns, conjugate, tangent, state
+            compiled.map_pairs(*place, *_arguments(layer, attempt))
+        return conjugate, tangent
 
     def careful(
-        self, rows: IntArray, columns: IntArray, inputs: InputPairs
+        self, rows: IntArray, columns: IntArray, inputs: InputPairs, near: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
         """Both kernels of single pairs (rows[k], columns[k]), without compiled loops."""
         chosen = [(layer.rows.take(rows), layer.columns.take(columns)) for layer in self.layers]

@@ -35,6 +35,7 @@ SERIES_BOUND = 1e-14
 _ORDINARY = 1e-8  # scales below this share of the largest are treated one by one
 _MARGIN = 1e-8  # rounding errors are multiplied by 1/(1 − gain): eight digits are left
 _FEW = 48  # different norms up to which nothing is tabulated
+_ASKED = 96  # samples whose series tell how many terms all of them need
 
 
 def equilibrium_scales(deq: DeepEquilibrium, squared_norms: FloatArray) -> FloatArray:
@@ -149,8 +150,7 @@ class Series:
 
     Attributes
     ----------
-    left : ndarray of shape (n, terms)
-    right : ndarray of shape (terms, m + compiled.PADDING)
+    left, right : ndarray of shape (n, terms), (m, terms)
     table : ndarray of shape (compiled.BINS + 1,)
         Terms that suffice for |ρ| ≤ bin/BINS, or −1.
     """
@@ -173,9 +173,8 @@ class Layer:
         `compiled.SERIES` or `compiled.HINGE`.
     both, cross, constant : float
         Parameters of the hinge: right² + left², 2·right·left, and what centring subtracts.
-    padded_scales, mean1, mean2 : ndarray
-        τ of the columns, and E φ of rows and columns before centring; those about columns go a
-        strip beyond the last.
+    mean1, mean2 : ndarray
+        E φ of rows and columns before centring.
     """
 
     def __init__(
@@ -196,8 +195,7 @@ class Layer:
         self.kind, self.both, self.cross = compiled.SERIES, 0.0, 0.0
         # The means that the hinge loop takes off are those of the uncentred activation.
         self.mean1 = self.rows.mean + self.constant
-        self.mean2 = padded(self.columns.mean + self.constant, 0.0)
-        self.padded_scales = padded(self.columns.scales, 1.0)
+        self.mean2 = self.columns.mean + self.constant
         self._preparing = threading.Lock()
         if isinstance(base, PiecewiseLinear) and base.homogeneous and base.kinks:
             right, left = base.slopes[-1], base.slopes[0]
@@ -227,49 +225,55 @@ class Layer:
         return tuple(self._series)
 
     def _make_series(self, terms: int) -> Series:
-        n = len(self.rows.scales)
         if self.kind == compiled.HINGE:
-            return Series(np.zeros((n, 1)), np.zeros((1, 1)), np.zeros(1, dtype=np.int64))
-        coefficients = self.activation.hermite_coefficients(self.everything.scales, terms)
+            none = np.zeros((len(self.everything.scales), 1))
+            table = np.zeros(compiled.BINS + 1, dtype=np.int64)
+            return Series(none[: self._split], none[-len(self.columns.scales) :], table)
+        coefficients = np.ascontiguousarray(
+            self.activation.hermite_coefficients(self.everything.scales, terms)
+        )
         if self.degree is None:
             table = terms_table(coefficients, self.everything)
         else:
             table = np.full(compiled.BINS + 1, terms, dtype=np.int64)
         left = coefficients[: self._split]
         right = left if self.symmetric else coefficients[self._split :]
-        return Series(np.ascontiguousarray(left), padded(right.T, 0.0), table)
-
-
-def padded(columns: FloatArray, padding: float) -> FloatArray:
-    """Extend an array about columns by a strip, as the compiled loops want it."""
-    wide = np.full((*columns.shape[:-1], columns.shape[-1] + compiled.PADDING), padding)
-    wide[..., : columns.shape[-1]] = columns
-    return wide
+        return Series(left, right, table)
 
 
 def terms_table(coefficients: FloatArray, columns: SampleColumns) -> IntArray:
     """Terms of Mehler's series that suffice for |ρ| ≤ bin/BINS, or −1 where all do not.
 
     By Parseval, what K terms leave of E[φφ] is at most |ρ|^K √(r_i r_j), r = E φ² − Σ_{k<K} a_k²;
-    and of E[φ′φ′] at most |ρ|^{K−1} √(r′_i r′_j), r′ = E φ′² − Σ_{k<K} k a_k²/τ².
+    and of E[φ′φ′] at most |ρ|^{K−1} √(r′_i r′_j), r′ = E φ′² − Σ_{k<K} k a_k²/τ².  These change
+    slowly with the scale: of many samples some are asked, from the smallest scale to the largest.
     """
     terms = coefficients.shape[1]
-    left_over = np.empty((2, terms + 1))
-    order = np.arange(terms)
+    count = len(columns.scales)
+    if count > _ASKED:
+        order = np.argsort(columns.scales)
+        chosen = order[np.linspace(0, count - 1, _ASKED).astype(np.int64)]
+        coefficients, columns = coefficients[chosen], columns.take(chosen)
     squares = coefficients**2
-    for row, (energy, total) in enumerate(
-        (
-            (squares, columns.square),
-            (squares * order / columns.scales[:, None] ** 2, columns.slope_square),
-        )
+    slopes = squares * np.arange(terms) / columns.scales[:, None] ** 2
+    left_over = np.ones((2, terms + 1))
+    for row, energy, total in (
+        (0, squares, columns.square),
+        (1, slopes, columns.slope_square),
     ):
         share = np.cumsum(energy, axis=1) / np.maximum(total, 1e-300)[:, None]
-        left_over[row, 0] = 1.0
         # What rounding leaves of a vanishing remainder is not a remainder.
         left_over[row, 1:] = np.maximum(1.0 - share, 1e-15).max(axis=0)
-    rho = (np.arange(compiled.BINS + 1) / compiled.BINS)[:, None]
-    powers = np.arange(terms + 1)
-    bound = np.maximum(rho**powers * left_over[0], rho ** np.maximum(powers - 1, 0) * left_over[1])
-    enough = (bound <= SERIES_BOUND) & (powers > 0) & (powers % compiled.TERMS_STEP == 0)
+    powers = _powers_of_bins(terms)
+    bound = np.maximum(powers[:, 1:] * left_over[0], powers[:, :-1] * left_over[1])
+    orders = np.arange(terms + 1)
+    enough = (bound <= SERIES_BOUND) & (orders > 0) & (orders % compiled.TERMS_STEP == 0)
     table = np.where(enough.any(axis=1), enough.argmax(axis=1), -1)
     return np.asarray(table, dtype=np.int64)
+
+
+@lru_cache(maxsize=8)
+def _powers_of_bins(terms: int) -> FloatArray:
+    """(bin/BINS)^k for k = −1, …, terms, where 0 stands for −1; shape (BINS + 1, terms + 2)."""
+    rho = (np.arange(compiled.BINS + 1) / compiled.BINS)[:, None]
+    return np.asarray(rho ** np.maximum(np.arange(-1, terms + 1), 0))

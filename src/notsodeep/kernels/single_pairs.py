@@ -28,7 +28,6 @@ _NEAR = 1e-6  # 1 − |ρ| below this is computed by itself; above, √(1 − |�
 _MAX_STEPS = 100
 _TOLERANCE = 4e-15  # a step in ρ that is not worth another evaluation
 _RESIDUAL = 1e-12
-_START_TERMS, _START_STEPS = 192, 8
 
 
 @dataclass(frozen=True)
@@ -71,9 +70,13 @@ class InputPairs:
 
 
 def equilibrium_pairs(
-    deq: DeepEquilibrium, inputs: InputPairs, one: SampleColumns, two: SampleColumns
+    deq: DeepEquilibrium,
+    inputs: InputPairs,
+    one: SampleColumns,
+    two: SampleColumns,
+    start: FloatArray,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Solve G = σa² E[φ(u)φ(v)] + σb² x·y; return G, E[φφ] and E[φ′φ′].
+    """Solve G = σa² E[φ(u)φ(v)] + σb² x·y from `start`; return G, E[φφ] and E[φ′φ′].
 
     Newton's method on ρ = G/(τ₁τ₂), kept inside a bracket: the residual is at most 0 at ρ = −1 and
     at least 0 at ρ = 1.
@@ -88,7 +91,7 @@ def equilibrium_pairs(
     size = one.scales * two.scales
     # With a zero input there is nothing to solve: u is constant, and ρ is 0 by convention.
     solvable = np.minimum(one.scales, two.scales) > LEAST_SCALE
-    rho = np.where(solvable, _approximate(deq, drive, one.scales, two.scales), 0.0)
+    rho = np.where(solvable & np.isfinite(start), np.clip(start / size, -1.0, 1.0), 0.0)
     low, high = np.full_like(rho, -1.0), np.ones_like(rho)
     value, slope = _pairs(deq.activation, one.scales, two.scales, rho)
     gap = np.where(solvable, sigma_a2 * value + drive - size * rho, 0.0)
@@ -154,26 +157,6 @@ def _near_pairs(
         f"1 − |ρ| of a pair of the {deq} with x·y = {inputs.inner[worst]:.6g} did not converge in "
         f"{_MAX_STEPS} steps. Use a smaller sigma_a2."
     )
-
-
-def _approximate(
-    deq: DeepEquilibrium, drive: FloatArray, scale1: FloatArray, scale2: FloatArray
-) -> FloatArray:
-    """Solve for ρ with a truncated series: a good start, so that dear evaluations are few."""
-    scales, place = np.unique(np.stack([scale1, scale2]), return_inverse=True)
-    first, second = place.reshape(2, -1)
-    coefficients = deq.activation.hermite_coefficients(scales, _START_TERMS)
-    products = (coefficients[first] * coefficients[second]).T
-    slopes = products[1:] * np.arange(1, _START_TERMS)[:, None]
-    size = scale1 * scale2
-    rho = np.clip(drive / size, -1.0, 1.0)
-    for _ in range(_START_STEPS):
-        value = np.polynomial.polynomial.polyval(rho, products, tensor=False)
-        slope = np.polynomial.polynomial.polyval(rho, slopes, tensor=False)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            step = (deq.sigma_a2 * value + drive - size * rho) / (size - deq.sigma_a2 * slope)
-        rho = np.clip(np.where(np.isfinite(step), rho + step, rho), -1.0, 1.0)
-    return np.asarray(rho)
 
 
 def _require_convergence(

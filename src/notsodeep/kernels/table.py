@@ -1,0 +1,494 @@
+"""Kernels as polynomials: fitted once for a model and a range of norms, evaluated for all pairs.
+
+Whatever the model, its kernels on two samples depend on three numbers alone: their norms, and the
+cosine c between them.  Divided by √(CK_ii CK_jj), both kernels are smooth functions of z = c/reach
+and of the two logarithms of norms, away from c = ±1.  So they are computed at Chebyshev points of
+the three by the slower loops, and become
+
+    CK, NTK = Σ_k z^k Σ_m α_km(‖x‖) ψ_m(‖y‖),
+
+where the functions ψ are the leading singular vectors of all coefficients together: about half as
+many as a polynomial in log ‖y‖ would need.  A pair then costs some 40 to 200 multiplications with
+additions, without iteration or division, and everything that is known about a sample fits a few
+dozen numbers.  For samples of one norm, or a positively homogeneous model, the sum over m has one
+term.  Pairs with |c| > reach are left to the slower loops.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.polynomial.chebyshev import cheb2poly
+from numpy.typing import NDArray
+
+from notsodeep.arrays import FloatArray, IntArray
+from notsodeep.errors import NotSoDeepError
+from notsodeep.kernels import compiled
+from notsodeep.kernels.cells import CellPairs
+from notsodeep.kernels.routes import ExplicitPairs, PairMap, VanillaPairs
+from notsodeep.kernels.single_pairs import InputPairs
+from notsodeep.models import Convention, ExplicitNetwork, Model, MonotoneEquilibrium
+from notsodeep.numerics.chebyshev import chebyshev_points, chebyshev_series
+
+TABLE_BOUND = 1e-14
+"""Largest difference between a table and the loops that made it, relative to √(CK_ii CK_jj)."""
+
+REACHES = (0.125, 0.25, 0.5, 0.625, 0.75)
+"""Values of |c| up to which a table may go: the shorter, the fewer powers."""
+
+ALL_TRAINED = (1.0, 1.0, 1.0, 1.0)
+"""Factors of weights, inputs, biases and read-out in a tangent kernel with everything trained."""
+
+_MOST_NODES = 64  # Chebyshev points in z, and in log ‖x‖
+_NOISE = 5e-16  # Chebyshev coefficients below this, relative to the values, are rounding
+_LEFT_OVER = 1e-15  # what the functions ψ may leave of a coefficient
+_CAREFUL = 64  # nodes that the loops may leave to the careful evaluation, which is slow
+_TESTED = 128  # pairs between the nodes at which a table is tested
+_OUTER_SIZES = (32, 64, 128)
+
+
+def pair_map(
+    model: Model,
+    squares1: FloatArray,
+    squares2: FloatArray | None,
+    convention: Convention,
+    train: tuple[float, ...] = ALL_TRAINED,
+) -> PairMap:
+    """Return the pair map of a model between samples of these squared norms."""
+    if isinstance(model, ExplicitNetwork):
+        return ExplicitPairs(model, squares1, squares2, convention)
+    if not isinstance(model, MonotoneEquilibrium) and model.is_vanilla and train == ALL_TRAINED:
+        return VanillaPairs(model, squares1, squares2, convention)
+    return CellPairs(model, squares1, squares2, convention, train)
+
+
+class Results(NamedTuple):
+    """Where the two kernels of a block go: two matrices, and its first row and column there."""
+
+    conjugate: FloatArray
+    tangent: FloatArray
+    top: int
+    side: int
+
+
+class Samples:
+    """What a table knows of samples.
+
+    Attributes
+    ----------
+    scale : ndarray of shape (n + compiled.PADDING,)
+        1/‖x‖; NaN outside of the range of the table, which marks all pairs of the sample.
+    basis : ndarray of shape (M, n + compiled.PADDING)
+        √CK_ii ψ_m.
+    """
+
+    def __init__(self, scale: FloatArray, basis: FloatArray) -> None:
+        self.scale, self.basis = scale, basis
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Both kernels of a model as polynomials.
+
+    Attributes
+    ----------
+    reach : float
+        Largest |c|.
+    low, high : float
+        Range of the norms; the same for samples of one norm.
+    homogeneous : bool
+        The model is positively homogeneous: norms are factors, and of any size.
+    functions : ndarray of shape (N, 3 + M)
+        Chebyshev series in log ‖x‖ of log CK_ii, log NTK_ii, log √CK_ii and the ψ_m.
+    core : ndarray of shape (M, numbers)
+        What the ψ of a row are multiplied with to give the numbers of `compiled.table_block`.
+    ranks : ndarray of int
+    odd : bool
+    """
+
+    reach: float
+    low: float
+    high: float
+    homogeneous: bool
+    functions: FloatArray
+    core: FloatArray
+    ranks: IntArray
+    odd: bool
+
+    def _functions(self, norms: FloatArray) -> FloatArray:
+        if len(self.functions) == 1:
+            values = np.repeat(self.functions, len(norms), axis=0)
+            if self.homogeneous:
+                logarithm = np.log(norms)[:, None]
+                values[:, :3] += logarithm * [2.0, 2.0, 1.0]
+            return values
+        middle, half = 0.5 * math.log(self.low * self.high), 0.5 * math.log(self.high / self.low)
+        places = np.clip((np.log(norms) - middle) / half, -1.0, 1.0)
+        angles = np.arccos(places)[:, None] * np.arange(len(self.functions))
+        return np.asarray(np.cos(angles) @ self.functions)
+
+    def covers(self, norms: FloatArray) -> NDArray[np.bool_]:
+        """Which norms are in range."""
+        if self.homogeneous:
+            return np.asarray(norms > 0.0)
+        slack = 1.0 + 1e-12
+        return np.asarray((norms >= self.low / slack) & (norms <= self.high * slack))
+
+    def diagonal(self, norms: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """CK and NTK of samples with themselves."""
+        values = np.exp(self._functions(norms)[:, :2])
+        return values[:, 0], values[:, 1]
+
+    def samples(self, norms: FloatArray) -> Samples:
+        """Prepare samples of these norms."""
+        covered = self.covers(norms)
+        safe = np.where(covered, norms, self.low)
+        values = self._functions(safe)
+        n = len(norms)
+        scale = np.zeros(n + compiled.PADDING)
+        basis = np.zeros((self.core.shape[0], n + compiled.PADDING))
+        scale[:n] = np.where(covered, 1.0 / safe, np.nan)
+        basis[:, :n] = (np.exp(values[:, 2:3]) * values[:, 3:]).T
+        return Samples(scale, basis)
+
+    def run(
+        self,
+        inner: FloatArray,
+        results: Results,
+        first: IntArray,
+        one: Samples,
+        rows: slice,
+        two: Samples,
+        columns: slice,
+    ) -> int:
+        """Turn a block of x·y into both kernels; return how many pairs are left, as NaN."""
+        numbers = one.basis[:, rows].T @ self.core
+        left: int = compiled.table_block(
+            inner, *results, first, one.scale[rows] / self.reach, two.scale, columns.start,
+            two.basis, numbers, self.ranks, self.odd,
+        )  # fmt: skip
+        return left
+
+
+@lru_cache(maxsize=64)
+def fitted_table(
+    model: Model,
+    convention: Convention,
+    train: tuple[float, ...],
+    low: float,
+    high: float,
+    homogeneous: bool,
+    reach: float,
+) -> Table | None:
+    """Fit a table, or return None if it does not reach `TABLE_BOUND`."""
+    try:
+        return _Fit(model, convention, train, low, high, homogeneous, reach).table()
+    except NotSoDeepError:
+        # At the ends of a range that is a little wider than the data there may be no equilibrium.
+        # The slower loops tell the user, if it concerns the data.
+        return None
+
+
+class _Fit:
+    """The work of fitting a table."""
+
+    def __init__(
+        self,
+        model: Model,
+        convention: Convention,
+        train: tuple[float, ...],
+        low: float,
+        high: float,
+        homogeneous: bool,
+        reach: float,
+    ) -> None:
+        self._model, self._convention, self._train = model, convention, train
+        self._low, self._high, self._homogeneous, self._reach = low, high, homogeneous, reach
+
+    def _norms(self, places: FloatArray) -> FloatArray:
+        """Norms at places in [−1, 1] on the logarithmic scale."""
+        return np.asarray(self._low ** (0.5 - 0.5 * places) * self._high ** (0.5 + 0.5 * places))
+
+    def _evaluate(
+        self, norms: FloatArray, rows: IntArray, columns: IntArray, z: FloatArray
+    ) -> tuple[PairMap, FloatArray] | None:
+        """Both kernels of pairs of these norms, over √(CK_ii CK_jj); shape (2, pairs)."""
+        pairs = pair_map(self._model, norms**2, None, self._convention, self._train)
+        cosine = self._reach * z
+        inner = norms[rows] * norms[columns] * cosine
+        conjugate, tangent, left = pairs.loop(rows, columns, inner)
+        if len(left) > _CAREFUL:
+            return None
+        if len(left):
+            inputs = InputPairs(
+                inner[left], norms[rows[left]], norms[columns[left]], 1.0 - np.abs(cosine[left])
+            )
+            careful = pairs.careful(rows[left], columns[left], inputs, conjugate[left])
+            conjugate[left], tangent[left] = careful
+        root = np.sqrt(pairs.diagonal()[0])
+        return pairs, np.stack([conjugate, tangent]) / (root[rows] * root[columns])
+
+    def _sizes(self) -> tuple[int, int] | None:
+        """How many Chebyshev points are needed in z and in log ‖x‖; None if there are not enough.
+
+        Found on lines through the box, which is cheap.
+        """
+        points = chebyshev_points(_MOST_NODES)
+        one_norm = self._low == self._high
+        ends = self._norms(np.array([0.0] if one_norm else [-1.0, 0.0, 1.0]))
+        norms = ends if one_norm else np.concatenate([ends, self._norms(points)])
+        count, nodes = len(ends), np.arange(_MOST_NODES)
+        # Along z between any two of the ends, then along log ‖x‖ at some z and each of the ends.
+        pairs = [(a, b) for a in range(count) for b in range(a, count)]
+        rows = np.repeat([a for a, _ in pairs], _MOST_NODES)
+        columns = np.repeat([b for _, b in pairs], _MOST_NODES)
+        z = np.tile(points, len(pairs))
+        lines = () if one_norm else [(c, v) for c in range(count) for v in (-1.0, -0.4, 0.4, 1.0)]
+        for c, v in lines:
+            rows = np.concatenate([rows, np.full(_MOST_NODES, c)])
+            columns = np.concatenate([columns, count + nodes])
+            z = np.concatenate([z, np.full(_MOST_NODES, v)])
+        found = self._evaluate(norms, rows, columns, z)
+        if found is None:
+            return None
+        values = found[1].reshape(-1, _MOST_NODES)
+        series = np.abs(chebyshev_series(values.T)).T.reshape(2, -1, _MOST_NODES)
+        series /= np.abs(found[1]).max(axis=1)[:, None, None]
+        sizes = []
+        for part in (series[:, : len(pairs)], series[:, len(pairs) :]):
+            large = (part > _NOISE).any(axis=(0, 1)) if part.size else np.zeros(1, dtype=bool)
+            sizes.append(int(np.flatnonzero(large).max(initial=0)) + 1)
+        if max(sizes) > _MOST_NODES - 4:
+            return None
+        return sizes[0], sizes[1]
+
+    def table(self) -> Table | None:
+        sizes = self._sizes()
+        if sizes is None:
+            return None
+        powers, nodes = sizes[0] + 1, sizes[1] if sizes[1] == 1 else sizes[1] + 2
+        norms = self._norms(chebyshev_points(nodes) if nodes > 1 else np.zeros(1))
+        a, b = np.triu_indices(nodes)
+        z = chebyshev_points(powers)
+        rows, columns = np.repeat(a, powers), np.repeat(b, powers)
+        found = self._evaluate(norms, rows, columns, np.tile(z, len(a)))
+        if found is None:
+            return None
+        pairs, values = found
+        # Coefficients [kernel, power, row, column] of the Chebyshev series in z.
+        series = np.empty((2, powers, nodes, nodes))
+        flat = chebyshev_series(values.reshape(2, len(a), powers).transpose(2, 0, 1))
+        series[:, :, a, b] = series[:, :, b, a] = flat.transpose(1, 0, 2)
+        scale = np.abs(values).max(axis=1)
+        basis, ranks = _basis(series, scale)
+        if basis is None:
+            return None
+        table = self._assemble(pairs, norms, series, basis, ranks)
+        return table if self._error(table) <= TABLE_BOUND else None
+
+    def _assemble(
+        self,
+        pairs: PairMap,
+        norms: FloatArray,
+        series: FloatArray,
+        basis: FloatArray,
+        ranks: IntArray,
+    ) -> Table:
+        nodes, count = basis.shape
+        # F(x_a, y_b) = Σ ψ_m(a) core[m, m′] ψ_m′(b): orthonormal functions on the nodes.
+        core = np.einsum("am,qkab,bl->qkml", basis, series, basis)
+        for k, rank in enumerate(ranks):
+            core[:, k, :, rank:] = 0.0
+        kept = int(np.flatnonzero(ranks).max(initial=0)) + 1
+        core, ranks = core[:, :kept], ranks[:kept]
+        odd = bool(kept > 1 and (ranks[::2] == 0).all())
+        # Highest power first; a power needs what the Chebyshev terms from its degree on need.
+        needed = np.maximum.accumulate(ranks[::-1])[::-1]
+        conversion = np.zeros((kept, kept))
+        for k in range(kept):
+            conversion[: k + 1, k] = cheb2poly(np.eye(kept)[k, : k + 1])
+        core = np.einsum("jk,qkml->qjml", conversion, core)
+        order = [k for k in range(kept - 1, -1, -1) if not odd or k % 2]
+        if count == 1:  # powers go four at a time: with zeros in front
+            missing = -len(order) % compiled.TERMS_STEP
+            core = np.concatenate([core, np.zeros((2, missing, 1, 1))], axis=1)
+            needed = np.concatenate([needed, np.ones(missing, dtype=np.int64)])
+            order = [*range(kept, kept + missing), *order]
+            kept += missing
+        used = np.array([_allowed(int(needed[k]), count) for k in order], dtype=np.int64)
+        padded = np.zeros((2, kept, count, max(int(used.max()), count)))
+        padded[..., :count] = core
+        numbers = np.concatenate(
+            [
+                padded[:, k, :, :rank].transpose(1, 2, 0).reshape(count, -1)
+                for k, rank in zip(order, used, strict=True)
+            ],
+            axis=1,
+        )
+        wide = np.zeros((int(used.max()), numbers.shape[1]))
+        wide[:count] = numbers
+        diagonal = pairs.diagonal()
+        logarithms = [np.log(diagonal[0]), np.log(diagonal[1]), 0.5 * np.log(diagonal[0])]
+        if self._homogeneous:
+            unit = np.log(norms)
+            logarithms = [v - f * unit for v, f in zip(logarithms, (2, 2, 1), strict=True)]
+        functions = np.zeros((nodes, 3 + len(wide)))
+        functions[:, :3] = np.stack(logarithms, axis=1)
+        functions[:, 3 : 3 + count] = basis
+        functions = chebyshev_series(functions) if nodes > 1 else functions
+        return Table(
+            self._reach, self._low, self._high, self._homogeneous, functions,
+            np.ascontiguousarray(wide), used, odd,
+        )  # fmt: skip
+
+    def _error(self, table: Table) -> float:
+        """Largest error at pairs between the nodes, relative to √(CK_ii CK_jj)."""
+        rng = np.random.default_rng(0)
+        norms = self._norms(rng.uniform(-1.0, 1.0, size=_TESTED))
+        if self._low == self._high:
+            norms[:] = self._low
+        rows, z = np.arange(_TESTED), rng.uniform(-1.0, 1.0, size=_TESTED)
+        columns = rng.permutation(_TESTED)
+        found = self._evaluate(norms, rows, columns, z)
+        if found is None:
+            return math.inf
+        pairs, expected = found
+        inner = np.zeros((_TESTED, _TESTED))
+        inner[rows, columns] = norms[rows] * norms[columns] * self._reach * z
+        conjugate, tangent = np.empty((2, _TESTED, _TESTED))
+        samples, whole = table.samples(norms), slice(0, _TESTED)
+        none = np.zeros(_TESTED, dtype=np.int64)
+        results = Results(conjugate, tangent, 0, 0)
+        table.run(inner, results, none, samples, whole, samples, whole)
+        root = np.sqrt(pairs.diagonal()[0])
+        size = root[rows] * root[columns]
+        got = np.stack([conjugate[rows, columns], tangent[rows, columns]]) / size
+        scale = np.maximum(np.abs(expected).max(axis=1), 1.0)
+        return float((np.abs(got - expected).max(axis=1) / scale).max())
+
+
+def _allowed(rank: int, count: int) -> int:
+    """Round a rank up to one that `compiled.table_block` takes."""
+    return 1 if count == 1 else max(2, rank + rank % 2)
+
+
+def _basis(series: FloatArray, scale: FloatArray) -> tuple[FloatArray | None, IntArray]:
+    """Orthonormal functions ψ on the nodes (nodes, M), and how many each coefficient needs.
+
+    None if more than `compiled.MOST_RANKS` are needed.
+    """
+    _, powers, nodes, _ = series.shape
+    relative = series / scale[:, None, None, None]
+    vectors = np.linalg.svd(relative.reshape(-1, nodes), full_matrices=False)[2].T
+    ranks = np.zeros(powers, dtype=np.int64)
+    most = min(nodes, compiled.MOST_RANKS)
+    for k in range(powers):
+        rest = relative[:, k].copy()
+        while np.abs(rest).max() > _LEFT_OVER and ranks[k] < most:
+            vector = vectors[:, ranks[k]]
+            rest -= (rest @ vector)[..., None] * vector
+            ranks[k] += 1
+        if np.abs(rest).max() > 10.0 * _LEFT_OVER:
+            return None, ranks
+    return np.ascontiguousarray(vectors[:, : max(int(ranks.max()), 1)]), ranks
+
+
+class OuterPieces:
+    """For samples of one norm, or a homogeneous model: the kernels beyond the table's reach.
+
+    Polynomials in √(1 ∓ c), in which a kink leaves no singularity, up to c = ±1.  They are made
+    when first asked for.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        convention: Convention,
+        train: tuple[float, ...],
+        norm: float,
+        reach: float,
+    ) -> None:
+        self._pairs = pair_map(model, np.array([norm**2]), None, convention, train)
+        self._norm, self._reach = norm, reach
+        self._extending = threading.Lock()
+        self._made = False
+        self._pieces: tuple[FloatArray, ...] | None = None
+
+    def pieces(self) -> tuple[FloatArray, ...] | None:
+        """Powers of both kernels for c > reach, and for c < −reach; None if they do not resolve."""
+        with self._extending:
+            if not self._made:
+                span = math.sqrt(1.0 - self._reach)
+
+                def rest(x: FloatArray) -> FloatArray:
+                    return np.asarray((0.5 * span * (1.0 + x)) ** 2)
+
+                upper = self._fit(lambda x: (1.0 - rest(x), rest(x)))
+                lower = self._fit(lambda x: (rest(x) - 1.0, rest(x)))
+                self._pieces = None if upper is None or lower is None else (*upper, *lower)
+                self._made = True
+        return self._pieces
+
+    def run(self, cosine: FloatArray, factor: FloatArray) -> tuple[FloatArray, FloatArray] | None:
+        """Both kernels at cosines beyond the reach, times a factor for each pair."""
+        pieces = self.pieces()
+        if pieces is None:
+            return None
+        conjugate, tangent = np.empty((2, len(cosine)))
+        compiled.cosine_pairs(conjugate, tangent, cosine, factor, self._reach, *pieces)
+        return conjugate, tangent
+
+    def _fit(
+        self, cosine_and_rest: Callable[[FloatArray], tuple[FloatArray, FloatArray]]
+    ) -> tuple[FloatArray, FloatArray] | None:
+        """Polynomials in x ∈ [−1, 1] for both kernels, or None if they do not reach rounding."""
+        for size in _OUTER_SIZES:
+            points = chebyshev_points(size)
+            values = np.stack(self._evaluate(*cosine_and_rest(points)), axis=1)
+            series = chebyshev_series(values)
+            scale = np.abs(values).max(axis=0)
+            small = (np.abs(series) <= 8.0 * _NOISE * scale).all(axis=1)
+            if small[-4:].all():
+                kept = int(np.flatnonzero(~small).max(initial=0)) + 1
+                powers = _powers(series[:kept])
+                # In powers the coefficients grow; rounding must not grow with them.
+                if (np.abs(powers).sum(axis=0) <= 100.0 * scale).all():
+                    return np.ascontiguousarray(powers[:, 0]), np.ascontiguousarray(powers[:, 1])
+                return None
+        return None
+
+    def _evaluate(self, cosine: FloatArray, rest: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Both kernels at given cosines, 1 − |cosine| = rest being known apart."""
+        inner = self._norm**2 * cosine
+        same = np.zeros(len(cosine), dtype=np.int64)
+        conjugate, tangent, left = self._pairs.loop(same, same, inner)
+        if left.size:
+            norms = np.full(left.size, self._norm)
+            inputs = InputPairs(inner[left], norms, norms, rest[left])
+            careful = self._pairs.careful(same[left], same[left], inputs, conjugate[left])
+            conjugate[left], tangent[left] = careful
+        return conjugate, tangent
+
+
+@lru_cache(maxsize=64)
+def outer_pieces(
+    model: Model, convention: Convention, train: tuple[float, ...], norm: float, reach: float
+) -> OuterPieces:
+    """Return the outer pieces of a model; the same object for the same arguments."""
+    return OuterPieces(model, convention, train, norm, reach)
+
+
+def _powers(series: FloatArray) -> FloatArray:
+    """Turn Chebyshev series (columns) into powers, padded as the compiled loop wants them."""
+    length = compiled.TERMS_STEP * -(-len(series) // compiled.TERMS_STEP)
+    powers = np.zeros((length, series.shape[1]))
+    for column in range(series.shape[1]):
+        converted = cheb2poly(series[:, column])
+        powers[: len(converted), column] = converted
+    return powers
