@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
-from notsodeep.activations import with_skip
-from notsodeep.errors import InvalidInput, NotConverged
+from notsodeep.activations import pair_expectations, with_skip
+from notsodeep.errors import InvalidInput, NotConverged, TheoryDoubtful
 from notsodeep.kernels import equilibrium_draw, monte_carlo
 from notsodeep.models import DeepEquilibrium, Dense, MonotoneEquilibrium, conditions
+from notsodeep.models.cell import solve_variances, stability
 
 X = np.array([[1.0, 0.0, 0.0], [0.6, 0.8, 0.0], [-0.3, 0.5, 0.9]])
 RING = DeepEquilibrium(cell=[Dense("tanh", 0.5, 0.6, 0.1), Dense("relu", 0.8, 0.3, 0.05)])
@@ -53,6 +54,58 @@ def test_the_threshold_is_that_of_finite_networks(weight: float, settles: bool) 
         draw(np.random.default_rng(0), rows)
     with pytest.raises(NotConverged, match="must stay below 1"):
         nsd.conjugate_kernel(model, rows)
+
+
+BEYOND = {
+    "vanilla": DeepEquilibrium(nsd.activations.from_formula("tanh(3*x)"), 0.9),
+    "ring": DeepEquilibrium(cell=[Dense("tanh", 3.5, 0.3, 0.1), Dense("erf", 2.0, 0.1)]),
+}
+
+
+@pytest.mark.parametrize("convention", ["preactivation", "feature"])
+@pytest.mark.parametrize("name", BEYOND)
+def test_beyond_the_threshold_kernels_are_marked_if_asked(name: str, convention: str) -> None:
+    model = BEYOND[name]
+    rows = np.random.default_rng(0).normal(size=(8, 6)) / 6**0.5
+    with pytest.raises(NotConverged, match="unstable='mark'"):
+        nsd.conjugate_kernel(model, rows, convention=convention)
+    with pytest.warns(TheoryDoubtful, match="for 8 of the samples"):
+        pair = nsd.kernel_pair(model, rows, convention=convention, unstable="mark")
+    assert pair.explanation.unstable == 8
+    assert f"({pair.explanation.radius:.4g})" in str(pair.explanation)
+    assert np.isnan(pair.tangent).all()
+    # The equations themselves, by plain iteration from zero, for all pairs of different rows.
+    i, j = np.triu_indices(8, 1)
+    inner, squares = (rows @ rows.T)[i, j], np.square(rows).sum(axis=1)
+    variances = solve_variances(model.cell, squares)[0]
+    radius = stability(model.cell, variances).max()
+    assert pair.explanation.radius == pytest.approx(radius, rel=1e-8)
+    scales = variances.scales
+    value = np.zeros_like(inner)
+    for _ in range(300):
+        for layer, tau in zip(model.cell, scales, strict=True):
+            full = layer.weight * value + layer.inject * inner + layer.bias
+            value = pair_expectations(layer.activation, tau[i] ** 2, tau[j] ** 2, full).value
+    wanted = full if convention == "preactivation" else value
+    assert np.abs(pair.conjugate[i, j] - wanted).max() < 1e-11
+
+
+def test_marking_changes_nothing_where_there_is_a_kernel() -> None:
+    rows = np.random.default_rng(1).normal(size=(6, 4))
+    plain = nsd.kernel_pair(RING, rows)
+    marked = nsd.kernel_pair(RING, rows, unstable="mark")
+    assert (plain.conjugate == marked.conjugate).all()
+    assert (plain.tangent == marked.tangent).all()
+    assert marked.explanation.unstable == 0
+    with pytest.raises(InvalidInput, match="unstable of a kernel"):
+        nsd.tangent_kernel(RING, rows, unstable="ignore")
+    # Rows that settle keep their tangent kernel beside others that do not.
+    mixed = DeepEquilibrium(cell=[Dense("tanh", 2.6, 1.0)])
+    rows = np.diag([0.3, 3.0])
+    with pytest.warns(TheoryDoubtful, match="for 1 of the samples"):
+        tangent = nsd.tangent_kernel(mixed, rows, unstable="mark")
+    assert np.isnan(tangent[0, 0])
+    assert tangent[1, 1] == pytest.approx(nsd.tangent_kernel(mixed, rows[1:])[0, 0], rel=1e-12)
 
 
 MODELS = {

@@ -107,6 +107,8 @@ class CellPairs(PairMap):
         squares2: FloatArray | None,
         convention: Convention,
         train: tuple[float, ...],
+        *,
+        unstable: bool = False,
     ) -> None:
         super().__init__(model, convention)
         self._split = len(squares1)
@@ -115,7 +117,8 @@ class CellPairs(PairMap):
         self._train = np.array(train)
         self._cell = self._at_samples()
         self.layers = [member.layer for member in self._cell]
-        self._require_stable()
+        if not unstable:
+            self._require_stable()
         self.require_representable()
         self._preparing = threading.Lock()
         self._prepared: dict[int, Coefficients] = {}
@@ -188,7 +191,8 @@ class CellPairs(PairMap):
             raise NotConverged(
                 f"The {self.model} has no stable equilibrium for some of the samples, and so no "
                 f"kernel: the product of w E φ′² over its layers reaches {radius[worst]:.4g}, at "
-                f"‖x‖² = {self._squares[worst]:.4g}, and must stay below 1. Use smaller weights."
+                f"‖x‖² = {self._squares[worst]:.4g}, and must stay below 1. Use smaller weights, "
+                "or unstable='mark' to see what the equations give there."
             )
 
     def _diagonal(self) -> tuple[FloatArray, FloatArray]:

@@ -28,6 +28,7 @@ from notsodeep.records import Plotted
 from notsodeep.threads import map_threads
 
 KernelMatrix = NDArray[np.floating[Any]]
+Unstable = Literal["raise", "mark"]
 Trained = Literal["weights", "inputs", "bias", "readout"]
 
 EVERYTHING: tuple[Trained, ...] = ("weights", "inputs", "bias", "readout")
@@ -69,6 +70,7 @@ def conjugate_kernel(
     convention: Convention = "preactivation",
     dtype: Any = np.float64,
     out: KernelMatrix | None = None,
+    unstable: Unstable = "raise",
 ) -> KernelMatrix:
     """Compute the exact conjugate kernel (CK) of an infinitely wide network.
 
@@ -93,6 +95,11 @@ def conjugate_kernel(
         Type of the result; every pair is computed in float64.
     out : ndarray, optional
         Where to put the result, for instance a `numpy.memmap`.
+    unstable : {"raise", "mark"}
+        What to do where Π_l w_l E φ_l′² ≥ 1, the threshold beyond which no wide network settles.
+        With "mark" the solution of the equations is returned with a warning, `TheoryDoubtful`,
+        that says for how many samples it is the kernel of no network; tangent kernels are NaN
+        there, and ``kernel_pair(…).explanation`` has the numbers.
 
     Returns
     -------
@@ -106,7 +113,8 @@ def conjugate_kernel(
     array([[3.14159265, 1.        ],
            [1.        , 3.14159265]])
     """
-    pair = _evaluate(model, X, Y, convention, dtype, (out, None), (True, False))
+    choice = (True, False)
+    pair = _evaluate(model, X, Y, convention, dtype, (out, None), choice, unstable=unstable)
     return pair.conjugate
 
 
@@ -119,6 +127,7 @@ def tangent_kernel(
     dtype: Any = np.float64,
     out: KernelMatrix | None = None,
     train: Sequence[Trained] = EVERYTHING,
+    unstable: Unstable = "raise",
 ) -> KernelMatrix:
     """Compute the exact neural tangent kernel (NTK) of an infinitely wide network.
 
@@ -145,7 +154,8 @@ def tangent_kernel(
     array([[1.25    , 0.720711],
            [0.720711, 1.25    ]])
     """
-    pair = _evaluate(model, X, Y, convention, dtype, (None, out), (False, True), train)
+    choice = (False, True)
+    pair = _evaluate(model, X, Y, convention, dtype, (None, out), choice, train, unstable)
     return pair.tangent
 
 
@@ -229,6 +239,7 @@ def kernel_pair(
     dtype: Any = np.float64,
     out: tuple[KernelMatrix, KernelMatrix] | None = None,
     train: Sequence[Trained] = EVERYTHING,
+    unstable: Unstable = "raise",
 ) -> KernelPair:
     """Compute `conjugate_kernel` and `tangent_kernel` in one pass, and say how.
 
@@ -245,7 +256,8 @@ def kernel_pair(
     >>> print(pair.explanation)
     univariate route (inputs of one norm), 3 pairs one by one
     """
-    return _evaluate(model, X, Y, convention, dtype, out or (None, None), (True, True), train)
+    places = out or (None, None)
+    return _evaluate(model, X, Y, convention, dtype, places, (True, True), train, unstable)
 
 
 def checked_plan(
@@ -256,10 +268,15 @@ def checked_plan(
     owner: str,
     kernel: KernelName = "tangent",
     train: Sequence[Trained] = EVERYTHING,
+    unstable: Unstable = "raise",
 ) -> Plan | ConvolutionPlan:
     """Check everything a user may have got wrong, then make the plan."""
     factors = _train_factors(model, train, owner)
+    checks.known_name(unstable, get_args(Unstable), f"unstable of {owner}")
     if isinstance(model, ConvolutionalModel):
+        if unstable != "raise":
+            requirement = "be 'raise' for a convolution"
+            raise checks.refusal("unstable", owner, requirement, repr(unstable))
         return ConvolutionPlan.checked(model, X, Y, convention, owner)
     checked_choice(model, kernel, convention, owner)
     left = checks.samples(X, "X", owner)
@@ -268,7 +285,7 @@ def checked_plan(
         requirement = f"have as many features as X ({left.shape[1]})"
         raise checks.refusal("Y", owner, requirement, right.shape[1])
     checks.kernel_resolved(left, right, owner)
-    return Plan(model, left, right, convention, factors)
+    return Plan(model, left, right, convention, factors, unstable == "mark")
 
 
 def _train_factors(model: KernelModel, train: Sequence[Trained], owner: str) -> tuple[float, ...]:
@@ -301,11 +318,12 @@ def _evaluate(
     out: tuple[KernelMatrix | None, KernelMatrix | None],
     wanted: tuple[bool, bool],
     train: Sequence[Trained] = EVERYTHING,
+    unstable: Unstable = "raise",
 ) -> KernelPair:
     owner = "a kernel"
     kind = checks.kernel_dtype(dtype, owner)
     kernel: KernelName = "tangent" if wanted[1] else "conjugate"
-    plan = checked_plan(model, X, Y, convention, owner, kernel, train)
+    plan = checked_plan(model, X, Y, convention, owner, kernel, train, unstable)
     shape = plan.shape
     missing = sum(w and o is None for w, o in zip(wanted, out, strict=True))
     checks.enough_memory(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import threading
+import warnings
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep.arrays import FloatArray, IntArray
+from notsodeep.errors import TheoryDoubtful
 from notsodeep.kernels import compiled
 from notsodeep.kernels.routes import PairMap, RouteName
 from notsodeep.kernels.samples import SERIES_BOUND
@@ -63,6 +65,9 @@ class Explanation(Record):
     bound : float
         Bound on what series leave out and on the error of a table, relative to the size of the
         kernel; 0 for closed forms.
+    unstable, radius : int and float
+        Samples without a stable equilibrium, and the largest Π_l w_l E φ_l′²: with
+        ``unstable="mark"`` alone, where no network has the kernel of those samples.
     careful_pairs : int
         Pairs done one by one: nearly equal or opposite inputs, slow series, hard equations.  Their
         expectations are closed forms, or have an estimated error of at most
@@ -82,6 +87,8 @@ class Explanation(Record):
     terms: tuple[int, ...] = ()
     bound: float = 0.0
     careful_pairs: int = 0
+    unstable: int = 0
+    radius: float = 0.0
 
     def __str__(self) -> str:
         text = f"{self.route} route ({self.reason})"
@@ -90,6 +97,8 @@ class Explanation(Record):
         text += f", {self.careful_pairs} pairs one by one"
         if self.terms and self.careful_pairs:
             text += f" (estimated error below {TOLERANCE:.0e})"
+        if self.unstable:
+            text += f"; {self.unstable} samples without a stable equilibrium ({self.radius:.4g})"
         return text
 
 
@@ -123,6 +132,8 @@ class Plan:
     convention : {"preactivation", "feature"}
     train : tuple of float
         Factors of weights, inputs, biases and read-out in the tangent kernel.
+    unstable : bool
+        Whether samples without a stable equilibrium are marked instead of rejected.
     """
 
     model: Model
@@ -130,6 +141,7 @@ class Plan:
     Y: FloatArray | None
     convention: Convention
     train: tuple[float, ...] = ALL_TRAINED
+    unstable: bool = False
     explanation: Explanation = field(init=False)
 
     def __post_init__(self) -> None:
@@ -164,8 +176,9 @@ class Plan:
         with self._making:
             if self._made is None:
                 second = None if self.Y is None else self._squares2
+                which = self.convention, self.train
                 self._made = pair_map(
-                    self.model, self._squares1, second, self.convention, self.train
+                    self.model, self._squares1, second, *which, unstable=self.unstable
                 )
             return self._made
 
@@ -183,6 +196,10 @@ class Plan:
         """Decide on the route; the only place where that is done."""
         about = self.model, self.convention, self.train
         low, high = self._norm_range()
+        if self.unstable and (radius := self._pairs().radius).max() >= 1.0:
+            found = Explanation("series", "no stable equilibrium: pair by pair")
+            found.unstable, found.radius = int((radius >= 1.0).sum()), float(radius.max())
+            return None, found
         if high > 0.0 and (self._one_norm or self._homogeneous):
             reason = "inputs of one norm" if self._one_norm else "positively homogeneous activation"
             norm = low if self._one_norm else 1.0
@@ -319,6 +336,10 @@ class Plan:
         if self._on_diagonal(tile):
             for kernel, values in zip((conjugate, tangent), self.diagonal(), strict=True):
                 kernel[own, own] = values[tile.rows]
+        if self.explanation.unstable:  # the series behind the tangent kernel diverges
+            radius = self._pairs().radius
+            others = radius if self.Y is None else radius[len(self.X) :]
+            tangent[np.outer(radius[tile.rows], others[tile.columns]) >= 1.0] = np.nan
 
     def _products(self, tile: Tile) -> FloatArray:
         """X·Y of a tile, in memory that every thread uses again and that stays in its cache."""
@@ -387,4 +408,13 @@ class Plan:
             lengths = {length for layer in self._pairs().layers for length in layer.prepared}
             self.explanation.terms = tuple(sorted(lengths))
             self.explanation.bound = SERIES_BOUND
+        if self.explanation.unstable:
+            warnings.warn(
+                f"The {self.model} has no stable equilibrium for {self.explanation.unstable} of "
+                f"the samples: the product of w E φ′² reaches {self.explanation.radius:.4g} and "
+                "must stay below 1. The conjugate kernel solves its equation there, but is not "
+                "that of any network, however wide; the tangent kernel is marked by NaN.",
+                TheoryDoubtful,
+                stacklevel=4,
+            )
         logger.info("%s kernel, %d × %d: %s", self.model, *self.shape, self.explanation)

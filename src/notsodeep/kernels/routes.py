@@ -49,6 +49,11 @@ class PairMap(ABC):
         self.convention = convention
 
     @property
+    def radius(self) -> FloatArray:
+        """Π_l w_l E φ_l′² for every sample, rows first: below one, wide networks settle."""
+        return np.zeros(len(self.layers[0].everything.scales))
+
+    @property
     def kind(self) -> RouteName:
         """Name of the route of the compiled loops: hinge if every layer is one."""
         return "hinge" if all(x.kind == compiled.HINGE for x in self.layers) else "series"
@@ -156,6 +161,8 @@ class VanillaPairs(PairMap):
         squares1: FloatArray,
         squares2: FloatArray | None,
         convention: Convention,
+        *,
+        unstable: bool = False,
     ) -> None:
         super().__init__(model, convention)
         split = len(squares1)
@@ -163,8 +170,14 @@ class VanillaPairs(PairMap):
         scales = equilibrium_scales(model, squares)
         second = None if squares2 is None else scales[split:]
         self.layers = [Layer(model.activation, scales[:split], second)]
-        self._require_stable()
+        if not unstable:
+            self._require_stable()
         self.require_representable()
+
+    @property
+    def radius(self) -> FloatArray:
+        """σa² E φ′² for every sample."""
+        return np.asarray(self.model.sigma_a2 * self.layers[0].everything.slope_square)
 
     def _diagonal(self) -> tuple[FloatArray, FloatArray]:
         samples = self.layers[0].everything
@@ -181,14 +194,14 @@ class VanillaPairs(PairMap):
         There the equilibrium repels: G/(1 − Ġ) means nothing, and although G solves its equation it
         is not the kernel of any network, however wide.
         """
-        samples = self.layers[0].everything
-        dot = self.model.sigma_a2 * samples.slope_square
+        samples, dot = self.layers[0].everything, self.radius
         worst = int(dot.argmax())
         if not dot[worst] < 1.0:
             raise NotConverged(
                 f"The {self.model} has no stable equilibrium for some of the samples, and so no "
                 f"kernel: σa² E φ′(√q ξ)² reaches {dot[worst]:.4g}, where the variance q is "
-                f"{samples.scales[worst] ** 2:.4g}, and must stay below 1. Use a smaller sigma_a2."
+                f"{samples.scales[worst] ** 2:.4g}, and must stay below 1. Use a smaller sigma_a2, "
+                "or unstable='mark' to see what the equations give there."
             )
 
     def _loop(

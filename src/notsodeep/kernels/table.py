@@ -59,13 +59,18 @@ def pair_map(
     squares2: FloatArray | None,
     convention: Convention,
     train: tuple[float, ...] = ALL_TRAINED,
+    *,
+    unstable: bool = False,
 ) -> PairMap:
-    """Return the pair map of a model between samples of these squared norms."""
+    """Return the pair map of a model between samples of these squared norms.
+
+    With `unstable` also of a model without a stable equilibrium, see `conjugate_kernel`.
+    """
     if isinstance(model, ExplicitNetwork):
         return ExplicitPairs(model, squares1, squares2, convention)
     if not isinstance(model, MonotoneEquilibrium) and model.is_vanilla and train == ALL_TRAINED:
-        return VanillaPairs(model, squares1, squares2, convention)
-    return CellPairs(model, squares1, squares2, convention, train)
+        return VanillaPairs(model, squares1, squares2, convention, unstable=unstable)
+    return CellPairs(model, squares1, squares2, convention, train, unstable=unstable)
 
 
 class Results(NamedTuple):
