@@ -28,6 +28,7 @@ from measure import Results, benchmark_parser
 
 HERE = Path(__file__).resolve().parent
 BEFORE = "c32d0c2"
+_CASES: dict[int, dict[str, tuple[Any, np.ndarray]]] = {}
 
 
 def prepared(name: str, n: int) -> tuple[Callable[[], Any], np.ndarray]:
@@ -48,7 +49,9 @@ def prepared(name: str, n: int) -> tuple[Callable[[], Any], np.ndarray]:
     if name.startswith("small"):
         model, X = nsd.DeepEquilibrium(name.split()[1], 0.2), near_orthogonal(n, False)
     else:
-        model, X = next((model, X) for key, model, X in cases(n) if key == name)
+        if n not in _CASES:
+            _CASES[n] = {key: (model, X) for key, model, X in cases(n)}
+        model, X = _CASES[n][name]
     return lambda: nsd.kernel_pair(model, X), X
 
 

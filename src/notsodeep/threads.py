@@ -8,18 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import TypeVar
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from notsodeep import checks
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+_BRING_BLAS = ("numpy", "scipy.linalg", "torch", "sklearn")  # packages with libraries of their own
 
 # Each thread has its own value: whether it is one of several that share the cores already.
 _one_of_several: ContextVar[bool] = ContextVar("one_of_several", default=False)
@@ -54,8 +58,15 @@ def single_thread() -> Iterator[None]:
 
 def single_blas_thread() -> AbstractContextManager[object]:
     """Use one thread for linear algebra, around loops whose parts share threads themselves."""
-    limits: AbstractContextManager[object] = threadpool_limits(limits=1, user_api="blas")
+    loaded = frozenset(name for name in _BRING_BLAS if name in sys.modules)
+    limits: AbstractContextManager[object] = _controller(loaded).limit(limits=1, user_api="blas")
     return limits
+
+
+@lru_cache(maxsize=16)
+def _controller(loaded: frozenset[str]) -> ThreadpoolController:  # noqa: ARG001  # the key
+    """Find the libraries of this process, once for each set of packages: it takes milliseconds."""
+    return ThreadpoolController()
 
 
 def map_threads(

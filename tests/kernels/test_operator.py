@@ -18,11 +18,11 @@ SMALLEST = 131_072  # bytes: tiles of 64 × 64
 
 # A model, whether its inputs have unit norm, and the route that 300 of them take.
 CASES = [
-    pytest.param(nsd.DeepEquilibrium("tanh", 0.2), False, "table", id="tanh"),
+    pytest.param(nsd.DeepEquilibrium("tanh", 0.2), False, "series", id="tanh"),
     pytest.param(nsd.DeepEquilibrium("relu", 0.2), True, "univariate", id="relu-unit"),
-    pytest.param(nsd.DeepEquilibrium("relu", 0.2).centred(1.0), False, "table", id="centred-relu"),
-    pytest.param(nsd.DeepEquilibrium("elu", 0.4), False, "table", id="elu"),
-    pytest.param(nsd.ExplicitNetwork(["tanh", "relu"]), False, "table", id="two-layer"),
+    pytest.param(nsd.DeepEquilibrium("relu", 0.2).centred(1.0), False, "hinge", id="centred-relu"),
+    pytest.param(nsd.DeepEquilibrium("elu", 0.4), False, "series", id="elu"),
+    pytest.param(nsd.ExplicitNetwork(["tanh", "relu"]), False, "series", id="two-layer"),
 ]
 every_case = pytest.mark.parametrize(("model", "unit", "route"), CASES)
 both_kernels = pytest.mark.parametrize("kernel", ["conjugate", "tangent"])

@@ -30,7 +30,7 @@ from notsodeep.kernels.table import (
     outer_pieces,
     pair_map,
 )
-from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork, Model
+from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork, KernelName, Model
 from notsodeep.numerics.pair_quadrature import TOLERANCE
 from notsodeep.records import Record
 
@@ -42,7 +42,7 @@ SIDE = 384
 _PROBE = 128  # samples on each side of the block that tells how large the cosines are
 _BEYOND = 0.003  # share of pairs that may be beyond the reach of a table: they cost 100 times more
 _FEW_BEYOND = 1e-4  # the same for a short reach: one such pair has all samples prepared
-_WORTH_A_TABLE = 20_000  # pairs that take as long, one by one, as fitting a table
+_WORTH_A_TABLE = 250_000  # pairs that take as long, one by one, as fitting a table
 _WORTH_PIECES = 100  # pairs of a tile beyond the reach for which outer pieces are fitted
 _SPREAD = 16.0  # norms further from the median, by this factor, are left out of a table
 _STRAY = 0.005  # share of such samples above which there is no table
@@ -362,6 +362,12 @@ class Plan:
         """Fill some places of a tile, pair by pair."""
         rows, columns = where[0] + tile.rows.start, where[1] + tile.columns.start
         products = inner[where]
+        if self._table is None:
+            one, two, left = self._pairs().loop(rows, columns, products)
+            values = np.stack([one, two])
+            self._one_by_one(rows, columns, left, values)
+            conjugate[where], tangent[where] = values
+            return
         todo = np.arange(len(rows))
         values = np.empty((2, len(rows)))
         if self._outer is not None and len(rows) >= _WORTH_PIECES:
@@ -377,7 +383,7 @@ class Plan:
             part = rows[todo], columns[todo]
             # What is beyond a table has large correlations, or a sample that is an exception.
             values[0, todo], values[1, todo], left = self._pairs().loop(
-                *part, products[todo], longest=self._table is not None
+                *part, products[todo], longest=True
             )
             self._one_by_one(rows, columns, todo[left], values)
         conjugate[where], tangent[where] = values
@@ -418,3 +424,48 @@ class Plan:
                 stacklevel=4,
             )
         logger.info("%s kernel, %d × %d: %s", self.model, *self.shape, self.explanation)
+
+
+class FixedPairs:
+    """All pairs of some rows, whose products serve any number of models.
+
+    For models that are tried one after the other, each of them once: nothing is fitted, and no
+    matrix is made.
+
+    Parameters
+    ----------
+    X : ndarray of shape (n, p)
+    """
+
+    def __init__(self, X: FloatArray) -> None:
+        self._X = X
+        self._rows, self._columns = np.triu_indices(len(X), 1)
+        self._inner = self.entries(X @ X.T)[: len(self._rows)]
+        self._squares = np.einsum("ij,ij->i", X, X)
+
+    def entries(self, matrix: FloatArray) -> FloatArray:
+        """Those of a symmetric matrix above the diagonal, then those on it."""
+        return np.concatenate([matrix[self._rows, self._columns], np.diag(matrix)])
+
+    @property
+    def multiplicity(self) -> FloatArray:
+        """How often each of the entries stands in the matrix."""
+        return np.concatenate([np.full(len(self._rows), 2.0), np.ones(len(self._X))])
+
+    def kernel(self, model: Model, kernel: KernelName, convention: Convention) -> FloatArray:
+        """Entries of the exact kernel of a model."""
+        which = 0 if kernel == "conjugate" else 1
+        pairs = pair_map(model, self._squares, None, convention)
+        *both, left = pairs.loop(self._rows, self._columns, self._inner)
+        diagonal = pairs.diagonal()[which]
+        values = both[which]
+        if len(left):
+            row, column = self._rows[left], self._columns[left]
+            same = (self._X[row] == self._X[column]).all(axis=1)
+            values[left[same]] = diagonal[row[same]]
+            if not same.all():
+                row, column, left = row[~same], column[~same], left[~same]
+                inputs = InputPairs.of(self._X[row], self._X[column])
+                near = both[0][left]
+                values[left] = pairs.careful(row, column, inputs, near)[which]
+        return np.concatenate([values, diagonal])

@@ -95,17 +95,18 @@ class PairMap(ABC):
         The series are lengthened for the pairs that want it, or as long as can be at once.  Also
         returned: which pairs are left for `careful`; their kernels are good approximations.
         """
-        conjugate, tangent = np.empty((2, len(inner)))
-        todo, left = np.arange(len(inner)), []
-        for attempt in range(self.attempts - 1 if longest else 0, self.attempts):
-            state = np.zeros(len(todo), dtype=np.int8)
-            part = rows[todo], columns[todo], inner[todo]
-            conjugate[todo], tangent[todo] = self._loop(attempt, *part, state)
-            left.append(todo[state == compiled.CAREFUL])
-            todo = todo[state == compiled.LONGER]
+        attempt = self.attempts - 1 if longest else 0
+        state = np.zeros(len(inner), dtype=np.int8)
+        conjugate, tangent = self._loop(attempt, rows, columns, inner, state)
+        for later in range(attempt + 1, self.attempts):
+            todo = np.flatnonzero(state == compiled.LONGER)
             if not todo.size:
                 break
-        return conjugate, tangent, np.concatenate([*left, todo])
+            again = np.zeros(len(todo), dtype=np.int8)
+            part = rows[todo], columns[todo], inner[todo]
+            conjugate[todo], tangent[todo] = self._loop(later, *part, again)
+            state[todo] = again
+        return conjugate, tangent, np.flatnonzero(state)
 
     @abstractmethod
     def _loop(

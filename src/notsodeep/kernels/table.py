@@ -45,11 +45,12 @@ REACHES = (0.125, 0.25, 0.5, 0.625, 0.75)
 ALL_TRAINED = (1.0, 1.0, 1.0, 1.0)
 """Factors of weights, inputs, biases and read-out in a tangent kernel with everything trained."""
 
-_MOST_NODES = 64  # Chebyshev points in z, and in log ‖x‖
+_POWERS = {0.125: 16, 0.25: 20, 0.5: 32, 0.625: 40, 0.75: 56}  # Chebyshev points in z, by reach
+_NODES = (24, 36, 48)  # Chebyshev points in log ‖x‖, tried in turn
 _NOISE = 5e-16  # Chebyshev coefficients below this, relative to the values, are rounding
 _LEFT_OVER = 1e-15  # what the functions ψ may leave of a coefficient
 _CAREFUL = 64  # nodes that the loops may leave to the careful evaluation, which is slow
-_TESTED = 128  # pairs between the nodes at which a table is tested
+_TESTED, _TEST_NORMS = 128, 12  # pairs, and their norms, between the nodes: there a table is tested
 _OUTER_SIZES = (32, 64, 128)
 
 
@@ -239,75 +240,74 @@ class _Fit:
         root = np.sqrt(pairs.diagonal()[0])
         return pairs, np.stack([conjugate, tangent]) / (root[rows] * root[columns])
 
-    def _sizes(self) -> tuple[int, int] | None:
-        """How many Chebyshev points are needed in z and in log ‖x‖; None if there are not enough.
-
-        Found on lines through the box, which is cheap.
-        """
-        points = chebyshev_points(_MOST_NODES)
-        one_norm = self._low == self._high
-        ends = self._norms(np.array([0.0] if one_norm else [-1.0, 0.0, 1.0]))
-        norms = ends if one_norm else np.concatenate([ends, self._norms(points)])
-        count, nodes = len(ends), np.arange(_MOST_NODES)
-        # Along z between any two of the ends, then along log ‖x‖ at some z and each of the ends.
-        pairs = [(a, b) for a in range(count) for b in range(a, count)]
-        rows = np.repeat([a for a, _ in pairs], _MOST_NODES)
-        columns = np.repeat([b for _, b in pairs], _MOST_NODES)
-        z = np.tile(points, len(pairs))
-        lines = () if one_norm else [(c, v) for c in range(count) for v in (-1.0, -0.4, 0.4, 1.0)]
-        for c, v in lines:
-            rows = np.concatenate([rows, np.full(_MOST_NODES, c)])
-            columns = np.concatenate([columns, count + nodes])
-            z = np.concatenate([z, np.full(_MOST_NODES, v)])
-        found = self._evaluate(norms, rows, columns, z)
-        if found is None:
-            return None
-        values = found[1].reshape(-1, _MOST_NODES)
-        series = np.abs(chebyshev_series(values.T)).T.reshape(2, -1, _MOST_NODES)
-        series /= np.abs(found[1]).max(axis=1)[:, None, None]
-        sizes = []
-        for part in (series[:, : len(pairs)], series[:, len(pairs) :]):
-            large = (part > _NOISE).any(axis=(0, 1)) if part.size else np.zeros(1, dtype=bool)
-            sizes.append(int(np.flatnonzero(large).max(initial=0)) + 1)
-        if max(sizes) > _MOST_NODES - 4:
-            return None
-        return sizes[0], sizes[1]
-
     def table(self) -> Table | None:
-        sizes = self._sizes()
-        if sizes is None:
-            return None
-        powers, nodes = sizes[0] + 1, sizes[1] if sizes[1] == 1 else sizes[1] + 2
-        norms = self._norms(chebyshev_points(nodes) if nodes > 1 else np.zeros(1))
+        """Do the work, with more nodes if it needs them."""
+        powers = _POWERS[self._reach]
+        if self._low == self._high:
+            return self._attempt(1, powers)[0]
+        # Fewer cannot resolve a wide range: functions of log ‖x‖ have poles at some distance.
+        least = 30.0 * 0.5 * math.log(self._high / self._low)
+        for nodes in _NODES:
+            if nodes >= least or nodes == _NODES[-1]:
+                table, resolved = self._attempt(nodes, powers)
+                if table is not None or resolved:
+                    return table
+        return None
+
+    def _attempt(self, nodes: int, powers: int) -> tuple[Table | None, bool]:
+        """Fit with so many nodes; return a table, if good, and whether there were enough nodes."""
+        # Nodes, and pairs between them for the test, are computed together.
+        rng = np.random.default_rng(0)
+        between = self._norms(rng.uniform(-1.0, 1.0, size=_TEST_NORMS))
+        norms = np.concatenate(
+            [self._norms(chebyshev_points(nodes) if nodes > 1 else np.zeros(1)), between]
+        )
         a, b = np.triu_indices(nodes)
-        z = chebyshev_points(powers)
-        rows, columns = np.repeat(a, powers), np.repeat(b, powers)
-        found = self._evaluate(norms, rows, columns, np.tile(z, len(a)))
+        tested = rng.integers(nodes, nodes + _TEST_NORMS, size=(2, _TESTED))
+        z = rng.uniform(-1.0, 1.0, size=_TESTED)
+        found = self._evaluate(
+            norms,
+            np.concatenate([np.repeat(a, powers), tested[0]]),
+            np.concatenate([np.repeat(b, powers), tested[1]]),
+            np.concatenate([np.tile(chebyshev_points(powers), len(a)), z]),
+        )
         if found is None:
-            return None
+            return None, True
         pairs, values = found
+        values, expected = values[:, :-_TESTED], values[:, -_TESTED:]
         # Coefficients [kernel, power, row, column] of the Chebyshev series in z.
         series = np.empty((2, powers, nodes, nodes))
         flat = chebyshev_series(values.reshape(2, len(a), powers).transpose(2, 0, 1))
         series[:, :, a, b] = series[:, :, b, a] = flat.transpose(1, 0, 2)
         scale = np.abs(values).max(axis=1)
+        relative = np.abs(series) / scale[:, None, None, None]
+        if relative[:, -2:].max() > _LEFT_OVER:
+            return None, True  # a shorter reach may do
+        across = np.abs(chebyshev_series(series.transpose(2, 0, 1, 3) / scale[:, None, None]))
+        if nodes > 1 and across[-2:].max() > _LEFT_OVER:
+            return None, False
         basis, ranks = _basis(series, scale)
         if basis is None:
-            return None
-        table = self._assemble(pairs, norms, series, basis, ranks)
-        return table if self._error(table) <= TABLE_BOUND else None
+            return None, True
+        diagonal = pairs.diagonal()
+        own = diagonal[0][:nodes], diagonal[1][:nodes]
+        table = self._assemble(own, norms[:nodes], series, basis, ranks)
+        root = np.sqrt(diagonal[0])
+        error = _error(table, norms, tested, z, expected * root[tested[0]] * root[tested[1]], root)
+        return (table, True) if error <= TABLE_BOUND else (None, nodes == _NODES[-1])
 
     def _assemble(
         self,
-        pairs: PairMap,
+        diagonal: tuple[FloatArray, FloatArray],
         norms: FloatArray,
         series: FloatArray,
         basis: FloatArray,
         ranks: IntArray,
     ) -> Table:
+        """Make the table of coefficients on the nodes."""
         nodes, count = basis.shape
         # F(x_a, y_b) = Σ ψ_m(a) core[m, m′] ψ_m′(b): orthonormal functions on the nodes.
-        core = np.einsum("am,qkab,bl->qkml", basis, series, basis)
+        core = basis.T @ series @ basis
         for k, rank in enumerate(ranks):
             core[:, k, :, rank:] = 0.0
         kept = int(np.flatnonzero(ranks).max(initial=0)) + 1
@@ -315,10 +315,8 @@ class _Fit:
         odd = bool(kept > 1 and (ranks[::2] == 0).all())
         # Highest power first; a power needs what the Chebyshev terms from its degree on need.
         needed = np.maximum.accumulate(ranks[::-1])[::-1]
-        conversion = np.zeros((kept, kept))
-        for k in range(kept):
-            conversion[: k + 1, k] = cheb2poly(np.eye(kept)[k, : k + 1])
-        core = np.einsum("jk,qkml->qjml", conversion, core)
+        conversion = _conversion(kept)
+        core = np.stack([np.tensordot(conversion, part, 1) for part in core])
         order = [k for k in range(kept - 1, -1, -1) if not odd or k % 2]
         if count == 1:  # powers go four at a time: with zeros in front
             missing = -len(order) % compiled.TERMS_STEP
@@ -338,7 +336,6 @@ class _Fit:
         )
         wide = np.zeros((int(used.max()), numbers.shape[1]))
         wide[:count] = numbers
-        diagonal = pairs.diagonal()
         logarithms = [np.log(diagonal[0]), np.log(diagonal[1]), 0.5 * np.log(diagonal[0])]
         if self._homogeneous:
             unit = np.log(norms)
@@ -352,30 +349,36 @@ class _Fit:
             np.ascontiguousarray(wide), used, odd,
         )  # fmt: skip
 
-    def _error(self, table: Table) -> float:
-        """Largest error at pairs between the nodes, relative to √(CK_ii CK_jj)."""
-        rng = np.random.default_rng(0)
-        norms = self._norms(rng.uniform(-1.0, 1.0, size=_TESTED))
-        if self._low == self._high:
-            norms[:] = self._low
-        rows, z = np.arange(_TESTED), rng.uniform(-1.0, 1.0, size=_TESTED)
-        columns = rng.permutation(_TESTED)
-        found = self._evaluate(norms, rows, columns, z)
-        if found is None:
-            return math.inf
-        pairs, expected = found
-        inner = np.zeros((_TESTED, _TESTED))
-        inner[rows, columns] = norms[rows] * norms[columns] * self._reach * z
-        conjugate, tangent = np.empty((2, _TESTED, _TESTED))
-        samples, whole = table.samples(norms), slice(0, _TESTED)
-        none = np.zeros(_TESTED, dtype=np.int64)
-        results = Results(conjugate, tangent, 0, 0)
-        table.run(inner, results, none, samples, whole, samples, whole)
-        root = np.sqrt(pairs.diagonal()[0])
-        size = root[rows] * root[columns]
-        got = np.stack([conjugate[rows, columns], tangent[rows, columns]]) / size
-        scale = np.maximum(np.abs(expected).max(axis=1), 1.0)
-        return float((np.abs(got - expected).max(axis=1) / scale).max())
+
+def _error(
+    table: Table,
+    norms: FloatArray,
+    pairs: IntArray,
+    z: FloatArray,
+    expected: FloatArray,
+    root: FloatArray,
+) -> float:
+    """Largest error at some pairs (2, …) of samples, relative to root_i root_j."""
+    # As a matrix of which the diagonal is wanted.
+    n = len(z)
+    one, two = table.samples(norms[pairs[0]]), table.samples(norms[pairs[1]])
+    inner = np.diag(norms[pairs[0]] * norms[pairs[1]] * table.reach * z)
+    conjugate, tangent = np.empty((2, n, n))
+    whole, none = slice(0, n), np.zeros(n, dtype=np.int64)
+    table.run(inner, Results(conjugate, tangent, 0, 0), none, one, whole, two, whole)
+    got = np.stack([np.diag(conjugate), np.diag(tangent)])
+    size = root[pairs[0]] * root[pairs[1]]
+    scale = np.maximum(np.abs(expected / size).max(axis=1), 1.0)
+    return float(((np.abs(got - expected) / size).max(axis=1) / scale).max())
+
+
+@lru_cache(maxsize=64)
+def _conversion(count: int) -> FloatArray:
+    """Matrix that turns Chebyshev coefficients into those of powers."""
+    conversion = np.zeros((count, count))
+    for k in range(count):
+        conversion[: k + 1, k] = cheb2poly(np.eye(count)[k, : k + 1])
+    return conversion
 
 
 def _allowed(rank: int, count: int) -> int:

@@ -13,6 +13,7 @@ from notsodeep import checks
 from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotSoDeepError
 from notsodeep.kernels import kernel as exact_kernel
+from notsodeep.kernels.plan import FixedPairs
 from notsodeep.models import (
     Convention,
     ConvolutionalNetwork,
@@ -100,19 +101,24 @@ def refined(
         Smallest and largest values of θ.
     """
     wanted = target(rows)
-    upper = np.triu_indices(len(rows))
-    # Off-diagonal entries stand for two.
-    weight = np.where(upper[0] == upper[1], 1.0, np.sqrt(2.0)) / np.linalg.norm(wanted)
+    fixed = FixedPairs(rows)
+    aim = fixed.entries(wanted)
+    weight = np.sqrt(fixed.multiplicity) / np.linalg.norm(wanted)
     evaluations = 0
 
     def difference(x: FloatArray) -> FloatArray:
         nonlocal evaluations
         evaluations += 1
+        network = build(x)
         try:
-            reached = exact_kernel(build(x), rows, kind=kernel, convention="feature")
+            if isinstance(network, ExplicitNetwork):
+                reached = fixed.kernel(network, kernel, "feature")
+            else:
+                whole = exact_kernel(network, rows, kind=kernel, convention="feature")
+                reached = fixed.entries(np.asarray(whole))
         except NotSoDeepError:
             return np.full(len(weight), 1.0)
-        return np.asarray((reached - wanted)[upper] * weight)
+        return np.asarray((reached - aim) * weight)
 
     low, high = (np.broadcast_to(edge, start.shape) for edge in bounds)
     begin = np.clip(start, low, high)
