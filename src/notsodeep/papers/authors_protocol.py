@@ -57,6 +57,10 @@ CHANGES: dict[str, dict[str, dict[str, Any]]] = {
     "relu": {
         **_EVERY,
         "constant outside the ReLU": {"plain": {"network": "relu, 2 layers"}},
+        "constant outside the ReLU, ridge regression": {
+            "all": {"readout": "ridge"},
+            "plain": {"network": "relu, 2 layers"},
+        },
         "no constant": {"plain": {"network": "relu, 2 layers, no constant"}},
         "one layer": {
             "matched": {"network": "leaky, 1 layer"},
