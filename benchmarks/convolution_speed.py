@@ -1,78 +1,146 @@
-"""Processor time of both kernels of a convolutional DEQ, per pair of pixels and scaled to n = 1000.
+"""Times of both kernels of a convolutional DEQ, their growth, and the ratio to neural-tangents.
 
-Processor seconds, not those of a clock: other work on the machine lengthens the latter.  The ratio
-is to iterating the same equations plainly with NumPy's vector operations, in the same run.
+Seconds of the clock, on as many threads as there are, and of the processors: other work on the
+machine lengthens the former.  A peer is timed right after the same kernel here, on the same images.
+What is stored in benchmarks/results/convolutions/speed.json is not measured again.
 
-    python benchmarks/convolution_speed.py --samples 1000
+    python benchmarks/convolution_speed.py                        # costs and growth
+    python benchmarks/convolution_speed.py --only 28x28 --again   # some of them, once more
+    python benchmarks/convolution_speed.py --peer DIRECTORY/bin/python
+    python benchmarks/convolution_speed.py --table                # for docs/convolutions.md
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import math
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import notsodeep as nsd
-from notsodeep.kernels.convolution import window_mean
+from measure import RESULTS, environment, load_average
+from notsodeep.files.atomic_files import write_json
+from tables import markdown
 
+PLACE = RESULTS / "convolutions" / "speed.json"
+PEER = Path(__file__).parent / "peers" / "neural_tangents_images.py"
 SHAPES = ((8, 8, 1), (14, 14, 1), (28, 28, 1), (32, 32, 3))
+SIGMA_A2 = 0.2
+REPEATS = 3
 
 
-def plain_iteration(X: np.ndarray, shape: tuple[int, int, int], weight: float) -> float:
-    """Time G ← w M Φ + u M S and Θ ← G + w M(D ∘ Θ) for a few pairs; seconds per pair."""
-    images = X.reshape(-1, *shape)
-    first, second = images[:1], images
-    start = time.process_time()
-    drive, own1, own2 = (
-        (1.0 - weight) * window_mean(np.einsum("nhwc,nhwc->nhw", a, b), 3, "circular")
-        for a, b in ((first, second), (first, first), (second, second))
-    )
-    q1, q2, G = own1, own2, drive
-    theta = G
-    while True:
-        s = np.sqrt(q1 * q2)
-        rho = np.clip(G / s, -1.0, 1.0)
-        angle = np.arccos(rho)
-        phi = s * (np.sqrt(1.0 - rho**2) + (np.pi - angle) * rho) / (2.0 * np.pi)
-        slope = (np.pi - angle) / (2.0 * np.pi)
-        q1 = own1 + weight * window_mean(0.5 * q1, 3, "circular")
-        q2 = own2 + weight * window_mean(0.5 * q2, 3, "circular")
-        new = drive + weight * window_mean(phi, 3, "circular")
-        after = new + weight * window_mean(slope * theta, 3, "circular")
-        change = max(np.abs(new - G).max(), np.abs(after - theta).max())
-        G, theta = new, after
-        if change < 1e-13:
-            return (time.process_time() - start) / len(X)
+def named(shape: tuple[int, int, int]) -> str:
+    """Name of a shape of images."""
+    height, width, channels = shape
+    return f"{height}x{width}" + (f"x{channels}" if channels > 1 else "")
+
+
+def cases(peer: bool) -> Iterator[dict[str, Any]]:
+    """List what to measure."""
+    for shape in SHAPES:
+        if peer:
+            samples = 200 if shape[0] < 20 else 100
+            yield {"kind": "peer", "images": named(shape), "activation": "relu", "n": samples}
+            continue
+        for activation in ("relu", "tanh", "swish"):
+            yield {"kind": "cost", "images": named(shape), "activation": activation, "n": 1000}
+    for n in () if peer else (250, 500, 2000):
+        yield {"kind": "cost", "images": "14x14", "activation": "relu", "n": n}
+
+
+def measured(case: dict[str, Any], peer: str | None) -> dict[str, Any]:
+    """Time both kernels; with a peer the best of some runs, and the same there."""
+    shape = next(shape for shape in SHAPES if named(shape) == case["images"])
+    n = case["n"]
+    X = np.random.default_rng(0).normal(size=(n, math.prod(shape))) / shape[2] ** 0.5
+    layer = nsd.Convolution(case["activation"], weight=SIGMA_A2, inject=1.0 - SIGMA_A2)
+    model = nsd.ConvolutionalEquilibrium([layer], shape)
+    nsd.kernel_pair(model, X[:16])  # compiled code is loaded
+    runs = []
+    for _ in range(REPEATS if peer else 1):
+        start, busy = time.perf_counter(), time.process_time()
+        nsd.kernel_pair(model, X)
+        runs.append((time.perf_counter() - start, time.process_time() - busy))
+    record = {"seconds": min(run[0] for run in runs), "processor": min(run[1] for run in runs)}
+    record["nanoseconds"] = 1e9 * record["processor"] / (n * (n + 1) / 2 * shape[0] * shape[1])
+    if peer:
+        command = [peer, str(PEER), "--time", *map(str, (n, *shape, REPEATS))]
+        theirs = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+        record |= {f"peer_{name}": value for name, value in theirs.items()}
+        record["ratio"] = record["peer_processor"] / record["processor"]
+        record["clock_ratio"] = record["peer_seconds"] / record["seconds"]
+    return {**case, **record, "load": load_average()}
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Make the tables of the page on convolutions: costs, and the ratio to the peer."""
+    costs, peers = [], []
+    for row in rows:
+        images = row["images"].replace("x", " × ")
+        if row["kind"] == "peer":
+            times = [f"{row[key]:.2f}" for key in ("processor", "peer_processor")]
+            peers.append(
+                [images, str(row["n"]), *times, f"{row['ratio']:.0f}", f"{row['clock_ratio']:.0f}"]
+            )
+        else:
+            times = [f"{row['seconds']:.1f}", f"{row['processor']:.1f}"]
+            costs.append(
+                [images, row["activation"], str(row["n"]), *times, f"{row['nanoseconds']:.0f}"]
+            )
+    head = ("images", "activation", "n", "seconds", "processor seconds", "ns for a pair of pixels")
+    against = ("images", "n", "processor seconds", "neural-tangents", "ratio", "ratio of the clock")
+    return markdown(head, costs) + "\n\n" + markdown(against, peers)
+
+
+def growth(rows: list[dict[str, Any]]) -> tuple[float, float]:
+    """Exponents of the processor time in n (14 × 14) and in pixels (n = 1000), relu."""
+    costs = [row for row in rows if row["kind"] == "cost" and row["activation"] == "relu"]
+    found = []
+    for chosen, size in (
+        ([row for row in costs if row["images"] == "14x14"], lambda row: row["n"]),
+        (
+            [row for row in costs if row["n"] == 1000 and row["images"].count("x") == 1],
+            lambda row: int(row["images"].split("x")[0]) ** 2,
+        ),
+    ):
+        x, y = np.log([[size(row), row["processor"]] for row in chosen]).T
+        found.append(float(np.polyfit(x, y, 1)[0]))
+    return found[0], found[1]
 
 
 def main() -> None:
-    """Measure all shapes and activations."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--samples", type=int, default=1000)
-    parser.add_argument("--activations", nargs="+", default=["relu", "tanh"])
-    parser.add_argument("--sigma-a2", type=float, default=0.2)
+    """Measure what is not stored yet."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--peer", help="Python of an environment with neural-tangents")
+    parser.add_argument("--only", nargs="+", help="images, and activations, such as 28x28 relu")
+    parser.add_argument("--again", action="store_true", help="measure what is stored, too")
+    parser.add_argument("--table", action="store_true", help="print the tables of what is stored")
     options = parser.parse_args()
-    n, weight = options.samples, options.sigma_a2
-    print("image        activation   CPU s   ns/pixel pair   at n = 1000   plain NumPy/ours")
-    for shape in SHAPES:
-        pixels = shape[0] * shape[1]
-        X = np.random.default_rng(0).normal(size=(n, np.prod(shape))) / shape[2] ** 0.5
-        plain = plain_iteration(X[:32], shape, weight)
-        for activation in options.activations:
-            layer = nsd.Convolution(activation, weight=weight, inject=1.0 - weight)
-            model = nsd.ConvolutionalEquilibrium([layer], shape)
-            nsd.kernel_pair(model, X[:16])  # compiled code is loaded
-            start = time.process_time()
-            nsd.kernel_pair(model, X)
-            seconds = time.process_time() - start
-            pairs = n * (n + 1) / 2
-            name = "×".join(map(str, shape))
-            print(
-                f"{name:10} {activation:>12} {seconds:7.2f} {1e9 * seconds / pairs / pixels:15.1f}"
-                f" {seconds / pairs * 500500:13.1f} {plain / (seconds / pairs):18.1f}",
-                flush=True,
-            )
+    rows = json.loads(PLACE.read_text())["rows"] if PLACE.exists() else []
+    if options.table:
+        print(table(rows))
+        print("\nexponents in n and in pixels:", *(f"{e:.2f}" for e in growth(rows)))
+        sys.exit()
+    for case in cases(options.peer is not None):
+        known = [row for row in rows if case.items() <= row.items()]
+        wanted = options.only is None or {case["images"], case["activation"]} <= set(options.only)
+        if not wanted or (known and not options.again):
+            continue
+        row = measured(case, options.peer)
+        print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
+        rows = [other for other in rows if other not in known] + [row]
+        PLACE.parent.mkdir(exist_ok=True)
+        about = {"sigma_a2": SIGMA_A2, "window": 3, "padding": "circular", "pooling": "flatten"}
+        write_json(PLACE, {"environment": environment(), "about": about, "rows": rows})
 
 
 if __name__ == "__main__":

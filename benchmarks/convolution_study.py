@@ -75,6 +75,7 @@ SETTINGS = (
     Setting("mnist", 2, "flatten", (1000, 2000, 5000)),
     Setting("fashion_mnist", 2, "flatten", (1000, 2000)),
     Setting("cifar10", 2, "flatten", (1000,)),
+    Setting("cifar10", 2, "flatten", (1000, 2000)),
     Setting("fashion_mnist", 1, "flatten", (1000,)),
     Setting("fashion_mnist", 2, "flatten", (1000, 2000, 5000)),
     Setting("cifar10", 2, "flatten", (1000, 2000, 4000)),

@@ -46,6 +46,7 @@ SERIES_BOUND = 1e-14
 """Bound on what a series leaves out, relative to √(E φ²(u) E φ²(v)), and likewise for φ′."""
 
 _LENGTHS = (24, 48, 96, 192, 384)  # of the series; the first that does at ρ = 1, or the last
+_ROUGH = 1e-8  # the same for the first steps of Newton's method, which are not that near
 _TOLERATED = 1e-9  # remainder of the longest series that is better than single pairs, hours long
 _LEVELS = 8  # classes of scales that have tables of terms of their own
 _SHORT = 48  # terms to begin with
@@ -292,7 +293,7 @@ class PixelLayer:
             step = compiled.TERMS_STEP
             return (max(step * -(-(self.degree + 1) // step), 2 * step),)
         for terms in _LENGTHS:
-            if self._terms_table(terms)[-1, compiled.BINS] > 0:
+            if self._terms_table(terms)[0, -1, compiled.BINS] > 0:
                 break
         return (*(each for each in _LENGTHS if _SHORT <= each < terms), terms)
 
@@ -305,19 +306,20 @@ class PixelLayer:
         return self.lengths[min(attempt, len(self.lengths) - 1)]
 
     def table(self, attempt: int) -> IntArray:
-        """Terms needed by scales of each level at each |ρ|, shape (levels, BINS + 2)."""
+        """Terms needed by scales of each level at each |ρ|, shape (2, levels, BINS + 2).
+
+        For the result, and for the first steps towards it.
+        """
         terms = self.terms(attempt)
         with self._preparing:
             if terms not in self._tables:
-                hinge = self.kind == compiled.HINGE
-                empty = np.zeros((_LEVELS, compiled.BINS + 2), dtype=np.int64)
-                self._tables[terms] = empty if hinge else self._terms_table(terms)
+                self._tables[terms] = self._terms_table(terms)
         return self._tables[terms]
 
     def _terms_table(self, terms: int) -> IntArray:
         """By Parseval, as `samples.terms_table`; the worst over the scales of a level and below."""
-        table = np.full((_LEVELS, compiled.BINS + 2), terms, dtype=np.int64)
-        if self.degree is not None:
+        table = np.full((2, _LEVELS, compiled.BINS + 2), terms, dtype=np.int64)
+        if self.degree is not None or self.kind == compiled.HINGE:
             return table
         scales = np.sort(np.append(self._at.nodes(_NODES[1]), self.levels))
         coefficients = self.activation.hermite_coefficients(scales, terms)
@@ -336,15 +338,16 @@ class PixelLayer:
         for level, top in enumerate(self.levels):
             value, slope = left_over[:, scales <= top].max(axis=1)
             bound = np.maximum(rho**powers * value, rho ** np.maximum(powers - 1, 0) * slope)
-            enough = (bound <= SERIES_BOUND) & (powers > 0) & (powers % compiled.TERMS_STEP == 0)
-            needed = np.where(enough.any(axis=1), enough.argmax(axis=1), -1)
-            if terms == _LENGTHS[-1]:
-                # All terms there are, at steep scales and near ρ = 1, if they do well enough.
-                rest = bound[:, terms]
-                tolerated = (needed < 0) & (rest <= _TOLERATED)
-                self.bound = max(self.bound, float(rest[tolerated].max(initial=0.0)))
-                needed[tolerated] = terms
-            table[level, : compiled.BINS + 1] = needed
+            for row, accepted in enumerate((SERIES_BOUND, _ROUGH)):
+                enough = (bound <= accepted) & (powers > 0) & (powers % compiled.TERMS_STEP == 0)
+                needed = np.where(enough.any(axis=1), enough.argmax(axis=1), terms if row else -1)
+                if terms == _LENGTHS[-1] and row == 0:
+                    # All terms there are, at steep scales and near ρ = 1, if they do well enough.
+                    rest = bound[:, terms]
+                    tolerated = (needed < 0) & (rest <= _TOLERATED)
+                    self.bound = max(self.bound, float(rest[tolerated].max(initial=0.0)))
+                    needed[tolerated] = terms
+                table[row, level, : compiled.BINS + 1] = needed
         if self.kind == compiled.ODD:
             step = compiled.TERMS_STEP
             table = np.where(table > 0, step * -(-table // (2 * step)), table)
@@ -355,19 +358,19 @@ class PixelLayer:
         """Upper ends of the classes of scales."""
         return np.asarray(self.scales.max() * np.arange(1, _LEVELS + 1) / _LEVELS)
 
-    def coefficients(self, rows: slice, attempt: int) -> FloatArray:
-        """Hermite coefficients of some images, shape (rows, P, terms).
+    def has_room(self, attempt: int) -> bool:
+        """Whether the coefficients of all images fit into an eighth of the free memory."""
+        return 8 * self.scales.size * self.stored(attempt) <= checks.available_memory() // 8
 
-        They are kept for all images where there is room: up to an eighth of the free memory.
-        """
+    def coefficients(self, rows: slice, attempt: int) -> FloatArray:
+        """Hermite coefficients of some images, shape (rows, P, terms); kept if there is room."""
         if self.kind == compiled.HINGE:
             return np.zeros((*self.scales[rows].shape, 1))
         terms = self.terms(attempt)
         with self._preparing:
             if terms not in self._relative:
                 self._relative[terms] = self._stand_in(terms)
-            needed = 8 * self.scales.size * self.stored(attempt)
-            if terms not in self._kept and needed <= checks.available_memory() // 8:
+            if terms not in self._kept and self.has_room(attempt):
                 self._kept[terms] = self._evaluated(self.scales, terms)
         if terms in self._kept:
             return self._kept[terms][rows]
@@ -660,14 +663,21 @@ class ConvolutionPlan:
 
     @cached_property
     def _first_attempt(self) -> int:
-        """Which length of the series to begin with, by some pairs: not by what came before."""
+        """Which length of the series to begin with.
+
+        The longest costs no more than others where it is not needed, but memory; without that, by
+        some pairs and not by what came before.
+        """
+        last = self.attempts - 1
+        if all(layer.has_room(last) for layer in self._layers):
+            return last
         n, m = self.shape
         rows, columns = slice(0, min(n, 4)), slice(max(0, m - 64), m)
         first = np.zeros(rows.stop, dtype=np.int64)
-        for attempt in range(self.attempts - 1):
+        for attempt in range(last):
             if not _Block(self, rows, columns, attempt).attempt(self._offsets[0], first)[1].any():
                 return attempt
-        return self.attempts - 1
+        return last
 
     def _block(self, rows: slice, columns: slice) -> FloatArray:
         """Both kernels of some rows with some columns, all offsets."""
@@ -792,14 +802,12 @@ class _Block:
         self._scales2 = _columns_last(scales2, 1.0)
         squares2 = np.stack([layer.square[self.columns] for layer in layers])
         self._squares2 = _columns_last(squares2, 1.0)
-        left = [layer.coefficients(rows, self._attempt) for layer in layers]
-        same = self.rows == self.columns
-        right = (
-            left if same else [layer.coefficients(self.columns, self._attempt) for layer in layers]
+        left, right = (
+            [layer.coefficients(chosen, self._attempt) for layer in layers]
+            for chosen in (self.rows, self.columns)
         )
         self._left = left[0] if len(left) == 1 else np.concatenate(left, axis=-1)
-        joined = right[0] if len(right) == 1 else np.concatenate(right, axis=-1)
-        self._right = compiled.strips(joined)
+        self._right = _strips(right[0] if len(right) == 1 else np.concatenate(right, axis=-1))
         self._starts = np.cumsum([0, *(part.shape[-1] for part in left[:-1])])
         self._tables = np.stack([layer.table(self._attempt) for layer in layers])
         self._levels1, self._levels2 = self._make_levels(scales2)
@@ -874,6 +882,17 @@ def _columns_last(values: FloatArray, padding: float) -> FloatArray:
     wide = np.full((*moved.shape[:-1], lanes * -(-moved.shape[-1] // lanes)), padding)
     wide[..., : moved.shape[-1]] = moved
     return wide
+
+
+def _strips(values: FloatArray) -> FloatArray:
+    """Put images (n, P, K) into strips, (strips, P, K, lanes), on the boundaries of cache lines."""
+    lanes = compiled.LANES
+    shape = (-(-len(values) // lanes), *values.shape[1:], lanes)
+    space = np.empty(int(np.prod(shape)) + lanes)
+    start = -(space.ctypes.data // space.itemsize) % lanes
+    result = space[start : start + space.size - lanes].reshape(shape)
+    compiled.fill_strips(result, values)
+    return result
 
 
 def careful_pairs(

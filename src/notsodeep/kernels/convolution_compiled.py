@@ -390,18 +390,21 @@ def _worst_slope(values, limits, pixels, V, gap, inverse, kinds, top):
 
 
 @_compile
-def strips(values):
+def fill_strips(strips, values):
     """Put images (n, P, K) into strips, (n/LANES rounded up, P, K, LANES), filled up with zeros."""
     n, pixels, terms = values.shape
-    result = np.zeros(((n + LANES - 1) // LANES, pixels, terms, LANES))
-    for strip in range(len(result)):
-        count = min(LANES, n - strip * LANES)
-        some = values[strip * LANES : strip * LANES + count]
+    for strip in range(len(strips)):
         for s in range(pixels):
-            for k in range(terms):
-                for t in range(count):
-                    result[strip, s, k, t] = some[t, s, k]
-    return result
+            to = strips[strip, s]
+            for t in range(LANES):
+                image = strip * LANES + t
+                if image < n:
+                    given = values[image, s]
+                    for k in range(terms):
+                        to[k, t] = given[k]
+                else:
+                    for k in range(terms):
+                        to[k, t] = 0.0
 
 
 @_compile
@@ -456,9 +459,10 @@ def solve_pairs(
         √q and E φ² at every pixel.
     left, right, starts : (rows, P, K), (strips, P, K, LANES), (L,)
         Hermite coefficients, and where those of a layer begin.
-    tables, levels1, levels2 : (L, levels, BINS + 2), (L, rows, P), (L, P, strips)
-        Terms needed at each |ρ| by scales of a level, the last entry being all there are; and the
-        level of every pixel, of columns the highest in a strip.
+    tables, levels1, levels2 : (L, 2, levels, BINS + 2), (L, rows, P), (L, P, strips)
+        Terms needed at each |ρ| by scales of a level, the last entry being all there are, for the
+        result and for the first steps; and the level of every pixel, of columns the highest in a
+        strip.
     """
     rows_of_tile, columns = conjugate.shape
     layers = len(weights)
@@ -468,6 +472,9 @@ def solve_pairs(
     widest = 0
     for k in sizes:
         widest = max(widest, k)
+    series = False
+    for kind in kinds:
+        series |= kind != HINGE
     line = np.empty((w + widest) * LANES)
     ring = np.empty((widest + widest // 2) * w * LANES)
     work = np.empty((6, n))
@@ -481,9 +488,11 @@ def solve_pairs(
     limits = np.empty(LANES)
     top = np.empty(2 * LANES)
     answer = np.empty((2, LANES))
-    for r in range(rows_of_tile):
-        bad = 0
-        for column in range(first[r] // LANES * LANES, columns, LANES):
+    # The coefficients of a strip stay in the cache while those of the rows pass by.
+    for column in range(0, columns, LANES):
+        for r in range(rows_of_tile):
+            if first[r] >= column + LANES:
+                continue
             # --- what the pair of images brings ---------------------------------------------------
             for t in range(LANES):
                 limits[t] = 1e-300
@@ -531,6 +540,7 @@ def solve_pairs(
             while step < _MAX_STEPS:
                 # --- one turn: Ψ and D of every layer, and what is left of the equation -----------
                 enough = True
+                rough = 1 if step < 2 and closed else 0
                 for layer in range(layers):
                     if kinds[layer] == HINGE and step == 0 and layers == 1 and closed:
                         bend = 0.25 * (both[0] - cross[0]) / math.pi
@@ -546,7 +556,7 @@ def solve_pairs(
                         enough &= _series(
                             V[layer], gap[layer], inverse[layer], squares[layer], psi[layer],
                             slopes[layer], image, chain, n, left[r], right[strip], index1, index2,
-                            starts[layer], tables[layer], levels1[layer, r],
+                            starts[layer], tables[layer, rough], levels1[layer, r],
                             levels2[layer, :, strip], kinds[layer] == ODD, skip,
                         )  # fmt: skip
                     onto = (layer + 1) % layers
@@ -567,8 +577,8 @@ def solve_pairs(
                 step += 1
                 if not worst < np.inf:
                     break
-                # The start's own residual is that of another equation if it is linearised.
-                if worst <= _ACCEPTED and step > 1:
+                # A start that is linearised, or a rough series, solves another equation.
+                if worst <= _ACCEPTED and step > (2 if series else 1):
                     # Where images are nearly equal more is asked of V, as far as rounding allows.
                     previous, fine = (
                         fine,
@@ -660,5 +670,4 @@ def solve_pairs(
                 else:
                     conjugate[r, column + t] = np.nan
                     tangent[r, column + t] = np.nan
-                    bad += 1
-        marked[r] += bad
+                    marked[r] += 1
