@@ -34,7 +34,7 @@ from notsodeep.kernels.single_pairs import feature_rest
 from notsodeep.models import Convention
 from notsodeep.models.convolutional import LEAST_PIXEL, ConvolutionalModel
 from notsodeep.numerics.chebyshev import chebyshev_points, chebyshev_series
-from notsodeep.threads import thread_count
+from notsodeep.threads import map_threads, thread_count
 
 ScaleFunction = Callable[[FloatArray], FloatArray]
 logger = logging.getLogger("notsodeep.kernels")
@@ -371,10 +371,21 @@ class PixelLayer:
             if terms not in self._relative:
                 self._relative[terms] = self._stand_in(terms)
             if terms not in self._kept and self.has_room(attempt):
-                self._kept[terms] = self._evaluated(self.scales, terms)
+                self._kept[terms] = self._evaluated_all(attempt)
         if terms in self._kept:
             return self._kept[terms][rows]
         return self._evaluated(self.scales[rows], terms)
+
+    def _evaluated_all(self, attempt: int) -> FloatArray:
+        """Coefficients of all images, on all threads."""
+        values = np.empty((*self.scales.shape, self.stored(attempt)))
+        parts = [slice(start, start + SIDE) for start in range(0, len(values), SIDE)]
+
+        def fill(part: slice) -> None:
+            values[part] = self._evaluated(self.scales[part], self.terms(attempt))
+
+        list(map_threads(fill, parts))
+        return values
 
     def _evaluated(self, scales: FloatArray, terms: int) -> FloatArray:
         values = self._relative[terms](scales)
@@ -628,6 +639,8 @@ class ConvolutionPlan:
     def tiles(self, side: int | None = None) -> list[Tile]:
         """Cut the kernel into tiles; of a symmetric one, only what is on and above the diagonal."""
         n, m = self.shape
+        for layer in self._layers:  # now, when all threads are free
+            layer.coefficients(slice(0, 0), self._first_attempt)
         side = min(side or SIDE, SIDE)
         rows, columns = (
             [slice(start, min(start + side, length)) for start in range(0, length, side)]
