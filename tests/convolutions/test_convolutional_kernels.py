@@ -12,7 +12,7 @@ import brute_force
 import notsodeep as nsd
 from brute_force import equilibrium, waves
 from notsodeep.errors import NotConverged
-from notsodeep.kernels.convolution import ConvolutionPlan, careful_pairs
+from notsodeep.kernels.convolution import ConvolutionPlan, PixelLayer, careful_pairs
 
 CONVENTIONS = ("preactivation", "feature")
 
@@ -200,6 +200,20 @@ def test_contract(activation: str, pooling: object) -> None:
     operator = nsd.KernelOperator(model, X, kernel="tangent")
     np.testing.assert_allclose(operator @ v, pair.tangent @ v, rtol=1e-12)
     np.testing.assert_allclose(operator.diagonal(), np.diag(pair.tangent), rtol=1e-13)
+
+
+def test_series_grow_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nearly equal images need all terms, the others few: both routes to them agree."""
+    X = np.random.default_rng(2).normal(size=(9, 36))
+    X[8] = X[0] + 1e-3 * X[1]
+    model = equilibrium("tanh", weight=0.5, inject=0.5, image_shape=(6, 6))
+    pair = nsd.kernel_pair(model, X)
+    monkeypatch.setattr(PixelLayer, "has_room", lambda *_: False)
+    plan = ConvolutionPlan(model, X[:1], X[1:8], "preactivation")
+    assert plan._first_attempt < plan.attempts - 1
+    again = nsd.kernel_pair(model, X)
+    np.testing.assert_allclose(again.conjugate, pair.conjugate, rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(again.tangent, pair.tangent, rtol=1e-13, atol=1e-15)
 
 
 def near_images() -> np.ndarray:

@@ -98,6 +98,12 @@ LAYER = nsd.Convolution("relu", weight=0.2, inject=0.8)
         (lambda: nsd.Convolution("relu", weight=0.2, padding="same"), "padding"),
         (lambda: nsd.Convolution("relu", weight=0.2, normalise="feature"), "normalise"),
         (lambda: nsd.ConvolutionalEquilibrium([LAYER], (8,)), "image_shape"),
+        (
+            lambda: nsd.kernel_pair(
+                nsd.ConvolutionalEquilibrium([LAYER], (8, 8, 3)), np.ones((2, 3, 8, 8))
+            ),
+            r"shape \(n, 8, 8, 3\)",
+        ),
         (lambda: nsd.ConvolutionalEquilibrium([LAYER], (8, 0)), "image_shape"),
         (lambda: nsd.ConvolutionalEquilibrium([LAYER], (8, 8), pooling=9), "pooling"),
         (lambda: nsd.ConvolutionalEquilibrium([LAYER], (8, 8), pooling="max"), "pooling"),

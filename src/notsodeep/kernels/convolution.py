@@ -639,8 +639,9 @@ class ConvolutionPlan:
     def tiles(self, side: int | None = None) -> list[Tile]:
         """Cut the kernel into tiles; of a symmetric one, only what is on and above the diagonal."""
         n, m = self.shape
-        for layer in self._layers:  # now, when all threads are free
-            layer.coefficients(slice(0, 0), self._first_attempt)
+        for layer in self._layers:
+            if layer.has_room(self._first_attempt):  # kept from now on, when all threads are free
+                layer.coefficients(slice(0, 0), self._first_attempt)
         side = min(side or SIDE, SIDE)
         rows, columns = (
             [slice(start, min(start + side, length)) for start in range(0, length, side)]

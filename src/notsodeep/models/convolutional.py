@@ -132,7 +132,13 @@ class ConvolutionalModel(ABC):
     def rows(self, X: object, parameter: str, owner: str) -> FloatArray:
         """Require rows that are flattened images; arrays (n, height, width, channels) do too."""
         array = checks.real_array(X, parameter, owner)
-        if array.ndim == 4 and array.shape[1:] == self.image_shape:
+        if array.ndim == 4:
+            if array.shape[1:] != self.image_shape:
+                expected = ", ".join(map(str, self.image_shape))
+                remedy = "Channels are the last axis: images.transpose(0, 2, 3, 1) moves planes."
+                raise checks.refusal(
+                    parameter, owner, f"be images of shape (n, {expected})", array.shape, remedy
+                )
             array = array.reshape(len(array), -1)
         array = checks.samples(array, parameter, owner)
         if array.shape[1] != self.features:
