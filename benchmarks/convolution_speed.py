@@ -82,7 +82,9 @@ def measured(case: dict[str, Any], peer: str | None) -> dict[str, Any]:
 def table(rows: list[dict[str, Any]]) -> str:
     """Make the tables of the page on convolutions: costs, and the ratio to the peer."""
     costs, peers = [], []
-    for row in rows:
+    order = [named(shape) for shape in SHAPES], ["relu", "tanh", "swish"]
+    key = [lambda row: order[0].index(row["images"]), lambda row: order[1].index(row["activation"])]
+    for row in sorted(rows, key=lambda row: (*(place(row) for place in key), row["n"])):
         images = row["images"].replace("x", " × ")
         if row["kind"] == "peer":
             times = [f"{row[key]:.2f}" for key in ("processor", "peer_processor")]
