@@ -83,6 +83,7 @@ _MODULES = {
     "kernel-variability": "kernel_variability",
     "risk-predictions": "risk_predictions",
     "risk-on-images": "risk_on_images",
+    "hyper-parameters": "hyper_parameters",
     "collapse-phase": "collapse_phase",
     "collapse-kernels": "collapse_kernels",
     "collapse-balanced": "collapse_balanced",

@@ -14,6 +14,8 @@ from notsodeep import checks
 from notsodeep.papers.authors_protocol import table
 from notsodeep.papers.image_scalings import PAPER
 from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, house_style, new_figure
+from notsodeep.plotting.predictions import transfer
+from notsodeep.prediction import Transfer
 from notsodeep.report.accuracy_figure import accuracy_figure
 from notsodeep.report.collapse_figures import kernel_figure, phase_figure
 from notsodeep.report.trained_head_figures import (
@@ -253,6 +255,24 @@ def _variability(records: list[Record]) -> Figure:
     return figure
 
 
+def _transfers(records: list[Record]) -> Figure:
+    """Draw losses over epochs at the DEQ's rate, at the largest σa² on the first data set."""
+    cells = [record["cell"] for record in records]
+    data, sigma_a2 = cells[0]["data"], max(cell["sigma_a2"] for cell in cells)
+    drawn = [
+        record
+        for record, cell in zip(records, cells, strict=True)
+        if cell["data"] == data and cell["sigma_a2"] == sigma_a2
+    ]
+    figure, axes = new_figure(len(drawn))
+    for panel, record in zip(axes, drawn, strict=True):
+        cell = record["cell"]
+        transfer(Transfer.from_dict(record["transfer"]), panel)
+        kernel = _NAMES[cell["kernel"]]
+        panel.set_title(f"{data}, {cell['activation']}, σa² = {sigma_a2:g}, {kernel}")
+    return figure
+
+
 _FIGURES: dict[str, Callable[[list[Record]], Figure]] = {
     "sphere-spectra": _sphere,
     "mixture-equivalent": _equivalent,
@@ -265,6 +285,7 @@ _FIGURES: dict[str, Callable[[list[Record]], Figure]] = {
     "kernel-variability": _variability,
     "risk-predictions": _risks,
     "risk-on-images": _image_risks,
+    "hyper-parameters": _transfers,
     "collapse-phase": phase_figure,
     "collapse-kernels": kernel_figure,
     "collapse-balanced": balanced_figure,
