@@ -37,6 +37,7 @@ from notsodeep.models import (
     ExplicitNetwork,
     Verdict,
 )
+from notsodeep.prediction import transfer_on_rows
 
 Say = Callable[[str], None]
 
@@ -45,6 +46,8 @@ CERTIFIED = 600
 
 _TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4)  # at which people run DEQs, beside the one asked for
 _TIMED = 256  # rows in a batch that is timed
+_TUNED = (500, 1000)  # rows that hyper-parameters are tried on, and new ones, at most
+_NAMES = {"deq": "the DEQ", "matched": "the matched network", "unmatched": "the unmatched network"}
 _BINS = 40  # of the eigenvalues, by their logarithm
 _SCALE = 4.0  # most that the scale of data differs from 1; beyond, activations saturate or are flat
 
@@ -129,6 +132,8 @@ def _gather(
     pieces.piece("spectrum", lambda: _spectrum(found, *held_out, pieces))
     say("drawing read-outs of several widths")
     pieces.piece("widths", lambda: width_record(settings, found, data))
+    say("tuning the DEQ, and using its hyper-parameters on the networks")
+    pieces.piece("transfer", lambda: _transfer(settings, found, data))
     networks = _finite_networks(settings)
     accuracy, first = _accuracies(settings, found, data, pieces, say, networks)
     say("timing")
@@ -256,6 +261,24 @@ def _limiting_law(found: Match, rows: FloatArray, labels: IntArray) -> LimitingS
     choice: dict[str, Any] = {"kernel": found.kernel, "convention": found.convention}
     eq = equivalent(found.deq, rows, statistics, **choice)
     return limiting_spectrum(eq, population="deconvolved")
+
+
+def _transfer(settings: CompileSettings, found: Match, data: Dataset) -> dict[str, Any]:
+    """Use the DEQ's tuned rate, epochs and ridge on both networks, or say why not."""
+    if isinstance(found.deq, ConvolutionalEquilibrium):
+        return {"reason": "Left out for convolutions, whose exact kernels are expensive."}
+    some = draw_rows(data.X, _TUNED[0], settings.seed)
+    unseen = draw_rows(data.X_test, _TUNED[1], settings.seed)
+    seen = transfer_on_rows(
+        {_NAMES[role]: model for role, model in _models(found).items()},
+        data.X[some],
+        data.y[some],
+        data.X_test[unseen],
+        data.y_test[unseen],
+        kernel=settings.kernel,
+        convention=settings.convention,
+    )
+    return {"reason": "", **seen.to_dict()}
 
 
 def _models(found: Match) -> dict[str, DeepEquilibrium | ExplicitNetwork]:

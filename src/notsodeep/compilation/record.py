@@ -32,6 +32,7 @@ from notsodeep.files.run_directory import RunDirectory
 from notsodeep.matching import Certificate, Match
 from notsodeep.numerics.distances import KernelDistance
 from notsodeep.numerics.paired_times import Timing, TimingTable
+from notsodeep.prediction import Transfer
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,7 +45,7 @@ JUDGED_BY = dict.fromkeys(("seeds", "gap_limit", "accuracy_limit"), ("summary",)
 """Settings that may change in a directory: the draws stay, and the verdict is found anew."""
 
 _RECORDS = ("data", "certificate", "spectrum", "timing", "front", "summary")
-_LATER = ("widths",)  # that runs of version 0.1 do not have
+_LATER = ("widths", "transfer")  # that runs of version 0.1 do not have
 _ARRAYS = ("certificate", "spectrum")
 
 
@@ -204,12 +205,20 @@ class Compilation:
         return TimingTable(**{**record, **work})
 
     @property
+    def transfer(self) -> Transfer | None:
+        """The DEQ's tuned rate, epochs and ridge on both networks; None for convolutions."""
+        record = dict(self.records.get("transfer", {"reason": "This run is older."}))
+        return None if record.pop("reason") else Transfer.from_dict(record)
+
+    @property
     def verdict(self) -> ReplacementVerdict:
         """Whether the network may replace the DEQ, and by which rule."""
         summary, options = self.records["summary"], self.settings.options
         verdicts = stored_conditions(self.records["data"]["conditions"])
         evidence = reasons(summary, options)
         off = [v for v in verdicts if v.name == "scale of the data" and not v.holds]
+        if self.transfer is not None:
+            evidence += [self.transfer.verdict(name) for name in self.transfer.names[1:]]
         evidence += [
             f"The scale of the data is τ0 = {v.value:.3g}, far from 1: unless the DEQ takes these "
             "rows as they are, use preprocessing='theory'."

@@ -41,8 +41,10 @@ def _compute(cell: Cell, seed: int) -> Record:  # noqa: ARG001
     data = load(cell["data"], samples=cell["samples"], test_samples=cell["test_samples"], rng=0)
     choice: Any = {"kernel": cell["kernel"], "convention": "feature"}
     deq = DeepEquilibrium(cell["activation"], cell["sigma_a2"])
-    found = match(deq, data.X, centre=True, refine=True, rng=0, **choice)
-    models = {"DEQ": found.deq, "matched": found.network, "plain": found.unmatched}
+    found = match(deq, data.X, centre=True, **choice)
+    models: dict[str, Any] = {
+        "DEQ": found.deq, "matched": found.network, "plain": found.unmatched,
+    }  # fmt: skip
     seen = transfer_on_rows(models, data.X, data.y, data.X_test, data.y_test, **choice)
     return {"family": found.family, "transfer": seen.to_dict()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ from notsodeep.plotting.matches import (
     draw_front,
     draw_spectra,
 )
-from notsodeep.plotting.predictions import width_curve
+from notsodeep.plotting.predictions import transfer, width_curve
 from notsodeep.prediction import WidthCurve, effective_neurons, shape_ratios
 from notsodeep.report.page import inline_figure, write_page
 
@@ -62,9 +63,10 @@ def _content(compiled: Compilation) -> dict[str, Any]:
         "match": compiled.match,
         "refinement": _refinement(compiled.match),
         "coefficients": _coefficients(compiled.match),
-        "figures": _figures(arrays, compiled.arrays["spectrum"], records),
+        "figures": _figures(compiled),
         "ratios": _ratios(compiled.match),
         "widths": _widths(compiled),
+        "transfer": _transfer(compiled),
         "front": _front(records["front"]),
         "certified": len(arrays["deq"]),
         "distances": _distances(certificate),
@@ -117,13 +119,13 @@ def _coefficients(match: Match) -> list[dict[str, str]]:
     ]
 
 
-def _figures(
-    arrays: Mapping[str, Any], spectrum: Mapping[str, Any], records: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    front, widths = records["front"], records.get("widths", {})
+def _figures(compiled: Compilation) -> list[dict[str, Any]]:
+    arrays, spectrum = compiled.arrays["certificate"], compiled.arrays["spectrum"]
+    front, widths = compiled.records["front"], compiled.records.get("widths", {})
+    seen = compiled.transfer
     layers = [arrays[name] for name in sorted(arrays) if name.startswith("layer_")]
     law = spectrum["shares"]
-    drawings: list[tuple[Callable[[Axes], None], str, str]] = [
+    drawings: list[tuple[Callable[[Axes], object], str, str]] = [
         (
             lambda axes: draw_activations(axes, arrays["x"], arrays["phi"], layers),
             "The DEQ's activation and the network's activation, drawn over one another.",
@@ -166,6 +168,17 @@ def _figures(
                 "infinite width.",
             )
         )
+    if seen is not None:
+        rows = f"{seen.rows} training rows and {seen.new_rows} new ones"
+        drawings += [
+            (
+                functools.partial(transfer, seen, accuracy=accuracy),
+                f"{what} over epochs at the rate that was tuned for the DEQ.",
+                f"{what} on new rows over epochs, at the rate tuned for the DEQ; the line across "
+                f"is at its best epoch. Exact kernels, {rows}.",
+            )
+            for accuracy, what in ((False, "Loss"), (True, "Accuracy"))
+        ]
     figures = []
     for index, (draw, alt, caption) in enumerate(drawings):
         figure, axes = new_figure(1, width=4.6, height=3.4)
@@ -212,6 +225,37 @@ def _widths(compiled: Compilation) -> dict[str, Any]:
         "sentence": f"Predicted change of accuracy by the network: {100 * change:+.1f} points at "
         f"width {m}, {100 * change_limit:+.1f} at infinite width. A plain network of infinite "
         f"width would {words}: {100 * plain:+.1f} points.",
+    }
+
+
+def _transfer(compiled: Compilation) -> dict[str, Any]:
+    """Tabulate the networks with the DEQ's hyper-parameters, and with their own."""
+    seen = compiled.transfer
+    if seen is None:
+        record = compiled.records.get("transfer", {"reason": "This run is older than this part."})
+        return {"reason": record["reason"]}
+    rows = [
+        {
+            "name": f"{name}, {whose}",
+            "rate": f"{tuned.rate:g}",
+            "epochs": str(tuned.epochs),
+            "loss": f"{tuned.loss:.4f}" if tuned.loss < math.inf else "diverges",
+            "accuracy": f"{100 * tuned.accuracy:.1f} %",
+            "ridge": f"{tuned.ridge:.3g}",
+            "ridge_loss": f"{tuned.ridge_loss:.4f}",
+            "ridge_accuracy": f"{100 * tuned.ridge_accuracy:.1f} %",
+        }
+        for table, whose in ((seen.fixed, "the DEQ's settings"), (seen.own, "its own"))
+        for name, tuned in table.items()
+        if whose != "its own" or name != seen.names[0]
+    ]
+    return {
+        "reason": "",
+        "rows": rows,
+        "sentences": [seen.verdict(name) for name in seen.names[1:]],
+        "rule": seen.rule,
+        "answer": "yes" if seen.holds(seen.names[1]) else "no",
+        "plain": "yes" if seen.holds(seen.names[2]) else "no",
     }
 
 
