@@ -41,7 +41,7 @@ def test_page_is_one_safe_file(run: Path) -> None:
     assert "<script>" not in page
     assert "&lt;script&gt;" in page
     assert not re.findall(r'(?:src|href)="(?!#|data:)', page.replace("xlink:href", "href"))
-    assert page.count("<svg") == 5
+    assert page.count("<svg") == 8  # widths and hyper-parameters among them
     assert page.count('aria-label="') >= 4
     ids = re.findall(r'\bid="([^"]+)"', page)
     assert len(ids) == len(set(ids))
@@ -49,6 +49,20 @@ def test_page_is_one_safe_file(run: Path) -> None:
     assert "width=device-width" in page
     # The verdict and its rule come before any table.
     assert page.index("Rule: replaceable if") < page.index("<table")
+
+
+def test_hyper_parameters_are_carried_over(run: Path) -> None:
+    compiled = Compilation.load(run)
+    assert "widths" in compiled.records
+    seen = compiled.transfer
+    assert seen is not None
+    assert seen.names == ("the DEQ", "the matched network", "the unmatched network")
+    sentences = [seen.verdict(name) for name in seen.names[1:]]
+    assert set(sentences) < set(compiled.verdict.reasons)
+    page = compiled.report(run / "report.html").read_text()
+    assert seen.rule in page
+    word = "yes" if seen.holds("the matched network") else "no"
+    assert f"To the matched network: <b>{word}</b>" in page
 
 
 def test_page_says_by_what_and_when_it_was_written(run: Path) -> None:

@@ -269,6 +269,8 @@ def _transfer(settings: CompileSettings, found: Match, data: Dataset) -> dict[st
         return {"reason": "Left out for convolutions, whose exact kernels are expensive."}
     some = draw_rows(data.X, _TUNED[0], settings.seed)
     unseen = draw_rows(data.X_test, _TUNED[1], settings.seed)
+    if len(unseen) < 2 or (data.y[some] == data.y[some[0]]).all():
+        return {"reason": "There are too few rows, or classes, to tune hyper-parameters with."}
     seen = transfer_on_rows(
         {_NAMES[role]: model for role, model in _models(found).items()},
         data.X[some],

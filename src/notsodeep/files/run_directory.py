@@ -170,7 +170,11 @@ class RunDirectory:
     @classmethod
     def stored(cls, path: str | Path, kind: str) -> RunDirectory:
         """Return a run that is on disk, to read; `stored_settings` says what may be wrong."""
-        return cls(path, kind, stored_settings(path, kind))
+        run = cls(path, kind, stored_settings(path, kind))
+        record = RunRecord.read(run.path)
+        if record is not None:  # with the files that it has written
+            run._record = record
+        return run
 
     @property
     def kind(self) -> str:

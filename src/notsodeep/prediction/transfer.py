@@ -212,16 +212,18 @@ def transfer_on_rows(
         raise checks.refusal("models", owner, "hold at least two networks", len(models))
     rows, new = checks.samples(X, "X", owner), checks.samples(X_new, "X_new", owner)
     labels = checks.class_labels(y, len(rows), owner)
-    count = int(labels.max()) + 1
-    truth = checks.class_labels(y_new, len(new), owner, count)
-    if count < 2 or len(new) < 4:
-        requirement = "hold at least two classes and four new rows"
-        raise checks.refusal("y", owner, requirement, f"{count} classes, {len(new)} new rows")
+    truth = checks.class_labels(y_new, len(new), owner)
+    if (labels == labels[0]).all():
+        raise checks.refusal("y", owner, "hold at least two classes", "one class")
+    if len(new) < 2:
+        requirement = "have at least two rows, to tune with and to judge by"
+        raise checks.refusal("X_new", owner, requirement, len(new))
+    targets = usual_targets(int(max(labels.max(), truth.max())) + 1)
     kind = kernel_name(kernel, "kernel")
     fits = {}
     for name, model in models.items():
         K = exact_kernel(model, np.concatenate([rows, new]), rows, kind=kind, convention=convention)
-        fits[name] = _Fits.of(np.asarray(K), labels, truth)
+        fits[name] = _Fits.of(np.asarray(K), labels, truth, targets)
     first, *_ = fits.values()
     tuned = {name: fit.tuned() for name, fit in fits.items()}
     best, *_ = tuned.values()
@@ -254,9 +256,8 @@ class _Fits:
     size: float
 
     @classmethod
-    def of(cls, K: FloatArray, labels: IntArray, truth: IntArray) -> _Fits:
-        n, targets = len(labels), usual_targets(int(labels.max()) + 1)
-        Y = targets[labels]
+    def of(cls, K: FloatArray, labels: IntArray, truth: IntArray, targets: FloatArray) -> _Fits:
+        n, Y = len(labels), targets[labels]
         mean = K[:n].mean(axis=0)
         centred = K - K.mean(axis=1, keepdims=True) - mean + mean.mean()
         middle = Y.mean(axis=0)
