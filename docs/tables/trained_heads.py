@@ -180,8 +180,9 @@ def difference(found: PairedDifference | None) -> str:
 
 
 def tables() -> None:
-    """Print all tables; a run that has not ended gives what it has."""
+    """Print all tables; a run that has not ended gives what it has, if two heads are done."""
     groups = sorted(by_settings(list(stored().values())), key=order)
+    groups = [group for group in groups if len(heads_of(group)) > 1]
     sections: dict[str, list[list[Record]]] = {}
     for group in groups:
         kind = "imbalanced" if group[0]["groups"] else "balanced"
