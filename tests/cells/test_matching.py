@@ -127,7 +127,7 @@ def test_on_data_one_layer_is_taken_if_it_is_close() -> None:
     digits = nsd.data.load("digits", samples=300)
     m = nsd.match(DeepEquilibrium("swish", 0.2), digits.X)
     assert (m.deq, m.network.depth) == (DeepEquilibrium("swish", 0.2), 1)
-    assert "with 1 layer, which is close enough" in m.reason
+    assert "the simplest of 1 layer that is close" in m.reason
     deeper = [c for c in m.candidates if c.network.depth == 2]
     assert deeper
     assert min(c.score for c in deeper) < m.score

@@ -235,9 +235,9 @@ def _choose(families: list[Family], found: list[Match], problem: Problem) -> tup
         # Residuals say nothing about how a polynomial behaves at finite p: Lipschitz ones first.
         tame = [k for k in usable if families[k].lipschitz and found[k].feasible]
         usable = tame or usable
-    # Within a hundredth the earlier, simpler family wins.
-    least = min(found[k].score for k in usable)
-    best = next(k for k in usable if found[k].score <= 1.01 * least + 1e-9)
+    # Within a hundredth the earlier, simpler family wins; among close ones, within a quarter.
+    least = (1.25 if close else 1.01) * min(found[k].score for k in usable) + 1e-9
+    best = next(k for k in usable if found[k].score <= least)
     what = "residual of those that apply"
     if judged_rows:
         what = f"exact-kernel gap on the data ({judged_rows} rows)"
@@ -247,10 +247,10 @@ def _choose(families: list[Family], found: list[Match], problem: Problem) -> tup
         if k != best and not math.isnan(m.score)
     )
     depth = found[best].network.depth
-    among = f" with {depth} layer{'s' * (depth > 1)}, which is close enough," if close else ""
-    return best, (
-        f"; chosen{among} for the smallest {what}, {found[best].score:.3g} (others: {others})"
-    )
+    why = "for the smallest"
+    if close:
+        why = f"as the simplest of {depth} layer{'s' * (depth > 1)} that is close, by its"
+    return best, f"; chosen {why} {what}, {found[best].score:.3g} (others: {others})"
 
 
 def _former_family(
