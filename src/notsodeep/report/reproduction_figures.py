@@ -185,7 +185,8 @@ def _scalings(records: list[Record]) -> Figure:
             if ("mean removed" in record["cell"]["scaling"]) == removed
         )
         label = "mean removed" if removed else "mean kept"
-        axes[0].plot(*zip(*points, strict=True), "o", color=colour, label=label)
+        norms, gaps = [point[0] for point in points], [point[1] for point in points]
+        axes[0].plot(norms, gaps, "o", color=colour, label=label)
     axes[0].axhline(PAPER["equivalent"], color=SHALLOW, lw=0.8, label="the paper's gap")
     axes[0].set_xscale("log")
     axes[0].set_yscale("log")
@@ -232,20 +233,23 @@ def _process_limit(records: list[Record]) -> Figure:
 
 
 def _variability(records: list[Record]) -> Figure:
-    """Draw NC1 of both kernels over the dimension, for every model at the largest size."""
-    size = max(record["cell"]["samples"] for record in records)
+    """Draw NC1 of both kernels over the dimension, for every model at the commonest size."""
+    sizes = [record["cell"]["samples"] for record in records]
+    size = max(sorted(set(sizes)), key=sizes.count)
     models = list(dict.fromkeys(record["cell"]["model"] for record in records))
     figure, axes = new_figure(len(models), width=3.2)
     for panel, model in zip(axes, models, strict=True):
         mine = [r for r in records if r["cell"]["model"] == model and r["cell"]["samples"] == size]
-        sizes = [record["cell"]["dimension"] for record in mine]
+        dimensions = [record["cell"]["dimension"] for record in mine]
         for name, colour in (("relu", SHALLOW), ("erf", DEEP)):
             for kind, line in (("conjugate", "-"), ("tangent", "--")):
                 means = [np.mean(record["nc1"][name][kind]) for record in mine]
                 label = f"{name}, {_NAMES[kind]}"
-                panel.plot(sizes, means, line, marker="o", ms=3, lw=1.2, color=colour, label=label)
+                panel.plot(
+                    dimensions, means, line, marker="o", ms=3, lw=1.2, color=colour, label=label
+                )
         inputs = [np.mean(record["inputs"]) for record in mine]
-        panel.plot(sizes, inputs, ":", color=MUTED, label="inputs")
+        panel.plot(dimensions, inputs, ":", color=MUTED, label="inputs")
         panel.set_xscale("log")
         panel.set_yscale("log")
         panel.set_xlabel("dimension")
