@@ -132,8 +132,7 @@ def main() -> None:
         (f"match, {what}", 60 if options.quick else 900) for what in ("refine", "certify", "auto")
     ]
     chosen = [(name, n) for name, n in chosen if options.only in name]
-    name = "versions" if options.threads > 1 or options.quick else "versions_one_thread"
-    results = Results(name, options.results)
+    results = Results("versions", options.results)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         tree = folder / "before"

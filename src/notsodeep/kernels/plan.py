@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from notsodeep.activations import Activation, Centred
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.errors import TheoryDoubtful
 from notsodeep.kernels import compiled
@@ -41,6 +42,7 @@ SIDE = 384
 
 _PROBE = 128  # samples on each side of the block that tells how large the cosines are
 _BEYOND = 0.003  # share of pairs that may be beyond the reach of a table: they cost 100 times more
+_CLOSED_BEYOND = 0.015  # the same where pairs have closed forms, which are cheaper
 _FEW_BEYOND = 1e-4  # the same for a short reach: one such pair has all samples prepared
 _WORTH_A_TABLE = 250_000  # pairs that take as long, one by one, as fitting a table
 _WORTH_PIECES = 100  # pairs of a tile beyond the reach for which outer pieces are fitted
@@ -244,12 +246,25 @@ class Plan:
         size = self._norms1[rows, None] * self._norms2[columns]
         cosine = np.abs(self.X[rows] @ self._columns[columns].T) / np.where(size > 0.0, size, 1.0)
         beyond = {reach: float((cosine > reach).mean()) for reach in REACHES}
-        enough = [r for r in REACHES if beyond[r] <= (_FEW_BEYOND if r < 0.5 else _BEYOND)]
+        few = _CLOSED_BEYOND if self._closed_form else _BEYOND
+        enough = [r for r in REACHES if beyond[r] <= (_FEW_BEYOND if r < 0.5 else few)]
         longest = REACHES[-1]
         if not enough and beyond[longest] > most:
             return []
         # Where functions change too fast for that, a shorter reach is of use to some pairs.
         return [(enough or [longest])[0], 0.5, 0.25]
+
+    @property
+    def _closed_form(self) -> bool:
+        """Whether every activation is a hinge at zero, centred or not."""
+        model = self.model
+        if isinstance(model, ExplicitNetwork):
+            found: list[Activation] = list(model.activations)
+        elif isinstance(model, DeepEquilibrium):
+            found = [layer.activation for layer in model.cell]
+        else:
+            found = [model.activation]
+        return all((x.base if isinstance(x, Centred) else x).homogeneous for x in found)
 
     @property
     def _homogeneous(self) -> bool:
