@@ -22,7 +22,7 @@ from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.errors import InvalidInput, NotConverged, NotEnoughMemory, UnknownName
 
 
-def refusal(
+def invalid(
     parameter: str, owner: str, requirement: str, got: object, remedy: str = ""
 ) -> InvalidInput:
     """Word the standard message: parameter, owner, requirement, value got, remedy."""
@@ -45,12 +45,12 @@ def known_name(value: str, table: Iterable[str], kind: str) -> str:
 def finite_number(value: object, parameter: str, owner: str) -> float:
     """Require one finite real number."""
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real | np.ndarray):
-        raise refusal(parameter, owner, "be a finite real number", repr(value))
+        raise invalid(parameter, owner, "be a finite real number", repr(value))
     if isinstance(value, np.ndarray) and (value.ndim or value.dtype.kind not in "fiu"):
-        raise refusal(parameter, owner, "be a single finite real number", f"shape {value.shape}")
+        raise invalid(parameter, owner, "be a single finite real number", f"shape {value.shape}")
     number = float(value)
     if not math.isfinite(number):
-        raise refusal(parameter, owner, "be finite", number)
+        raise invalid(parameter, owner, "be finite", number)
     return number
 
 
@@ -58,7 +58,7 @@ def positive_number(value: object, parameter: str, owner: str, remedy: str = "")
     """Require one finite number above zero."""
     number = finite_number(value, parameter, owner)
     if number <= 0.0:
-        raise refusal(parameter, owner, "be positive", number, remedy)
+        raise invalid(parameter, owner, "be positive", number, remedy)
     return number
 
 
@@ -67,14 +67,14 @@ def data_scale(value: object, parameter: str, owner: str) -> float:
     number = positive_number(value, parameter, owner)
     if not 1e-60 <= number <= 1e60:
         remedy = "It is the root mean squared norm of the data; divide the data by it."
-        raise refusal(parameter, owner, "be between 1e-60 and 1e60", f"{number:.3g}", remedy)
+        raise invalid(parameter, owner, "be between 1e-60 and 1e60", f"{number:.3g}", remedy)
     return number
 
 
 def positive_integer(value: object, parameter: str, owner: str) -> int:
     """Require an integer of at least one."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < 1:
-        raise refusal(parameter, owner, "be an integer of at least 1", repr(value))
+        raise invalid(parameter, owner, "be an integer of at least 1", repr(value))
     return int(value)
 
 
@@ -84,7 +84,7 @@ def integer_at_least(
     """Require an integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, numbers.Integral) or int(value) < least:
         requirement = f"be an integer of at least {least}"
-        raise refusal(parameter, owner, requirement, repr(value), remedy)
+        raise invalid(parameter, owner, requirement, repr(value), remedy)
     return int(value)
 
 
@@ -95,7 +95,7 @@ def random_generator(rng: Any, owner: str) -> np.random.Generator:
     if isinstance(rng, numbers.Integral) and not isinstance(rng, bool) and int(rng) >= 0:
         return np.random.default_rng(int(rng))
     requirement = "be a non-negative integer seed or a numpy.random.Generator"
-    raise refusal("rng", owner, requirement, repr(rng))
+    raise invalid("rng", owner, requirement, repr(rng))
 
 
 def stored_form(data: object, kind: str, keys: set[str]) -> None:
@@ -111,7 +111,7 @@ def share(value: object, parameter: str, owner: str) -> float:
     """Require a number with 0 ≤ value < 1."""
     number = finite_number(value, parameter, owner)
     if not 0.0 <= number < 1.0:
-        raise refusal(parameter, owner, f"satisfy 0 ≤ {parameter} < 1", number)
+        raise invalid(parameter, owner, f"satisfy 0 ≤ {parameter} < 1", number)
     return number
 
 
@@ -119,14 +119,14 @@ def at_least_zero(value: object, parameter: str, owner: str, remedy: str = "") -
     """Require a finite number of at least zero."""
     number = finite_number(value, parameter, owner)
     if number < 0.0:
-        raise refusal(parameter, owner, "be at least 0", number, remedy)
+        raise invalid(parameter, owner, "be at least 0", number, remedy)
     return number
 
 
 def flag(value: object, parameter: str, owner: str) -> bool:
     """Require True or False."""
     if not isinstance(value, bool):
-        raise refusal(parameter, owner, "be True or False", repr(value))
+        raise invalid(parameter, owner, "be True or False", repr(value))
     return value
 
 
@@ -140,14 +140,14 @@ _SMALLEST_OF_KERNELS = 1e-15
 def unmasked(values: object, parameter: str, owner: str) -> None:
     """Require that no entry of a masked array, or of a list of them, is masked.
 
-    NumPy's own functions go on with what is behind the mask.
+    NumPy's own functions use what is behind the mask.
     """
     if isinstance(values, np.ma.MaskedArray):
         masked = np.ma.getmaskarray(values)
         if masked.any():
             got = _count_and_place(masked, "masked")
             remedy = "What is behind a mask is no data: leave those rows out, or fill them."
-            raise refusal(parameter, owner, "have no masked entries", got, remedy)
+            raise invalid(parameter, owner, "have no masked entries", got, remedy)
     elif isinstance(values, list | tuple):
         for part in values:
             if isinstance(part, list | tuple | np.ma.MaskedArray):
@@ -160,23 +160,23 @@ def plain_array(values: object, parameter: str, owner: str) -> NDArray[Any]:
     try:
         return np.asarray(values)
     except ValueError as error:  # ragged nesting
-        raise refusal(parameter, owner, "be rectangular", "rows of unequal length") from error
+        raise invalid(parameter, owner, "be rectangular", "rows of unequal length") from error
     except RuntimeError as error:  # a torch tensor with a gradient to follow
         remedy = f"Pass {parameter}.detach(); nothing is differentiated here."
         got = "a tensor that requires a gradient"
-        raise refusal(parameter, owner, "be an array", got, remedy) from error
+        raise invalid(parameter, owner, "be an array", got, remedy) from error
 
 
 def real_array(values: object, parameter: str, owner: str) -> FloatArray:
     """Require a rectangular array of finite real numbers; return it as float64."""
     array = plain_array(values, parameter, owner)
     if array.dtype.kind not in "fiub":
-        raise refusal(parameter, owner, "hold real numbers", f"dtype {array.dtype}")
+        raise invalid(parameter, owner, "hold real numbers", f"dtype {array.dtype}")
     array = array.astype(np.float64, copy=False)
     bad = ~np.isfinite(array)
     if bad.any():
         got = _count_and_place(bad, "NaN or infinite")
-        raise refusal(parameter, owner, "be finite", got, "Remove or impute them first.")
+        raise invalid(parameter, owner, "be finite", got, "Remove or impute them first.")
     return array
 
 
@@ -189,12 +189,12 @@ def _count_and_place(bad: NDArray[np.bool_], kind: str) -> str:
 def samples(X: object, parameter: str = "X", owner: str = "the data") -> FloatArray:
     """Require a finite, non-empty (n_samples, n_features) matrix; return it as float64.
 
-    Entries above 1e60 in size are refused too: their powers would overflow further on.
+    Entries above 1e60 in size are rejected too: their powers would overflow further on.
     """
     array = real_array(X, parameter, owner)
     if array.ndim != 2:
         remedy = f"Reshape it with {parameter}.reshape(1, -1) or {parameter}.reshape(-1, 1)."
-        raise refusal(
+        raise invalid(
             parameter,
             owner,
             "be a matrix of shape (n_samples, n_features)",
@@ -202,7 +202,7 @@ def samples(X: object, parameter: str = "X", owner: str = "the data") -> FloatAr
             remedy if array.ndim == 1 else "",
         )
     if 0 in array.shape:
-        raise refusal(
+        raise invalid(
             parameter, owner, "have at least one sample and one feature", f"shape {array.shape}"
         )
     powers_finite(array, parameter, owner)
@@ -215,7 +215,7 @@ def powers_finite(array: FloatArray, parameter: str, owner: str) -> None:
     if largest > _LARGEST:
         requirement = f"have entries of at most {_LARGEST:.0e} in size"
         remedy = "Their powers overflow; divide the data by its root mean squared norm."
-        raise refusal(parameter, owner, requirement, f"{largest:.3g}", remedy)
+        raise invalid(parameter, owner, requirement, f"{largest:.3g}", remedy)
 
 
 def powers_nonzero(array: FloatArray, parameter: str, owner: str) -> None:
@@ -237,7 +237,7 @@ def _sizeable(largest: float, least: float, parameter: str, owner: str) -> None:
     if 0.0 < largest < least:
         requirement = f"have an entry above {least:.0e} in size, or be zero"
         remedy = "Divide the data by its root mean squared norm."
-        raise refusal(parameter, owner, requirement, f"at most {largest:.3g}", remedy)
+        raise invalid(parameter, owner, requirement, f"at most {largest:.3g}", remedy)
 
 
 def unit_rows(X: object, parameter: str, owner: str) -> FloatArray:
@@ -246,7 +246,7 @@ def unit_rows(X: object, parameter: str, owner: str) -> FloatArray:
     squares = np.einsum("ij,ij->i", array, array)
     worst = int(np.abs(squares - 1.0).argmax())
     if abs(squares[worst] - 1.0) > 2e-8:
-        raise refusal(
+        raise invalid(
             parameter,
             owner,
             "have rows of norm one",
@@ -262,14 +262,14 @@ def matrix_of_shape(
     """Require a finite real matrix of the given shape; return it as float64."""
     array = real_array(values, parameter, owner)
     if array.shape != shape:
-        raise refusal(parameter, owner, f"have shape {shape}", f"shape {array.shape}")
+        raise invalid(parameter, owner, f"have shape {shape}", f"shape {array.shape}")
     return array
 
 
 def increasing_points(values: object, parameter: str, owner: str) -> tuple[float, ...]:
     """Require a (possibly empty) sequence of finite numbers; return it sorted, without repeats."""
     if not isinstance(values, Iterable) or isinstance(values, str):
-        raise refusal(parameter, owner, "be a sequence of numbers, like (0.0,)", repr(values))
+        raise invalid(parameter, owner, "be a sequence of numbers, like (0.0,)", repr(values))
     return tuple(sorted({finite_number(v, f"each of the {parameter}", owner) for v in values}))
 
 
@@ -278,7 +278,7 @@ def scales(values: object, parameter: str, owner: str) -> FloatArray:
     array = real_array(values, parameter, owner)
     if array.size and not (array > 0.0).all():
         worst = float(array.min())
-        raise refusal(parameter, owner, "be positive", f"a value of {worst}")
+        raise invalid(parameter, owner, "be positive", f"a value of {worst}")
     return array
 
 
@@ -287,7 +287,7 @@ def covariances(var1: FloatArray, var2: FloatArray, cov: FloatArray, owner: str)
     excess = np.abs(cov) - np.sqrt(var1) * np.sqrt(var2) * (1.0 + 1e-12)
     if excess.size and excess.max() > 0.0:
         worst = np.unravel_index(int(excess.argmax()), excess.shape)
-        raise refusal(
+        raise invalid(
             "cov",
             owner,
             "satisfy |cov| ≤ √(var1·var2)",
@@ -302,7 +302,7 @@ def kernel_dtype(dtype: Any, owner: str) -> np.dtype[Any]:
     except TypeError:
         kind = np.dtype(object)
     if kind not in (np.dtype(np.float64), np.dtype(np.float32)):
-        raise refusal("dtype", owner, "be float64 or float32", repr(dtype))
+        raise invalid("dtype", owner, "be float64 or float32", repr(dtype))
     return kind
 
 
@@ -312,7 +312,7 @@ def class_labels(
     """Require one integer label per sample, in 0 … K − 1 if K is given; return them as int64."""
     array = plain_array(y, "y", owner)
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise refusal(
+        raise invalid(
             "y",
             owner,
             "be a vector of integer class labels",
@@ -321,12 +321,12 @@ def class_labels(
         )
     if len(array) != num_samples:
         requirement = f"have one label for each of the {num_samples} rows of X"
-        raise refusal("y", owner, requirement, f"{len(array)} labels")
+        raise invalid("y", owner, requirement, f"{len(array)} labels")
     array = array.astype(np.int64, copy=False)
     if num_classes is not None and len(array) and not 0 <= array.min() <= array.max() < num_classes:
         worst = int(array.min() if array.min() < 0 else array.max())
         requirement = f"hold labels from 0 to {num_classes - 1}, one for each of the classes"
-        raise refusal("y", owner, requirement, f"a label {worst}")
+        raise invalid("y", owner, requirement, f"a label {worst}")
     return array
 
 
@@ -338,14 +338,14 @@ def class_sizes(counts: IntArray, least: int, owner: str, why: str) -> None:
         count = int(counts[first])
         got = f"class {first} with {count}" if count else f"class {first} empty"
         plural = "sample" if least == 1 else "samples"
-        raise refusal("y", owner, f"have at least {least} {plural} in every class {why}", got)
+        raise invalid("y", owner, f"have at least {least} {plural} in every class {why}", got)
 
 
 def nonzero_scale(tau0_squared: float, owner: str, rounding: float = 0.0) -> float:
     """Require τ0² = tr C°/p above zero and the rounding error it may carry; return τ0."""
     if not tau0_squared > rounding:
         remedy = "Every sample equals its class mean, so there is no scale τ0 to work at."
-        raise refusal("tau0", owner, "be positive", 0.0, remedy)
+        raise invalid("tau0", owner, "be positive", 0.0, remedy)
     return math.sqrt(tau0_squared)
 
 
@@ -372,7 +372,7 @@ def available_memory() -> int:
 
 
 def unpacked_fits(needed: int, path: Path) -> None:
-    """Refuse to read a file whose content is larger than the memory that is free now."""
+    """Reject a file whose content is larger than the memory that is free now."""
     available = available_memory()
     if needed > available:
         raise NotEnoughMemory(
@@ -449,19 +449,19 @@ def head_budget(head: str, spectral_budget: object, owner: str) -> float:
         if spectral_budget is not None:
             remedy = "The plain head is the identity; it has no matrix to bound."
             got = repr(spectral_budget)
-            raise refusal("spectral_budget", owner, "be None for a plain head", got, remedy)
+            raise invalid("spectral_budget", owner, "be None for a plain head", got, remedy)
         return 0.0
     if spectral_budget is None:
         requirement = f"be given for the {head} head"
-        raise refusal("spectral_budget", owner, requirement, None)
+        raise invalid("spectral_budget", owner, requirement, None)
     number = finite_number(spectral_budget, "spectral_budget", owner)
     if head == "deq" and not 0.0 <= number < 1.0:
         remedy = "The layer z = A z + h must contract."
-        raise refusal("spectral_budget", owner, "satisfy 0 ≤ ρ < 1 for a DEQ", number, remedy)
+        raise invalid("spectral_budget", owner, "satisfy 0 ≤ ρ < 1 for a DEQ", number, remedy)
     if head == "explicit" and number <= 0.0:
-        raise refusal("spectral_budget", owner, "be positive for an explicit head", number)
+        raise invalid("spectral_budget", owner, "be positive for an explicit head", number)
     if number < 0.0:
-        raise refusal("spectral_budget", owner, "not be negative", number)
+        raise invalid("spectral_budget", owner, "not be negative", number)
     return number
 
 

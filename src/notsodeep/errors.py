@@ -88,7 +88,7 @@ class LockTimeout(NotSoDeepError, TimeoutError):
 
 
 class NotEnoughMemory(NotSoDeepError, MemoryError):
-    """A result that does not fit into memory; refused before anything is allocated."""
+    """A result that does not fit into memory; rejected before anything is allocated."""
 
 
 class NotConvergedWarning(UserWarning):

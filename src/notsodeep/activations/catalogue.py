@@ -337,7 +337,7 @@ def as_activation(value: Any) -> Activation:
         return named(value)
     if (found := _of_library(value)) is not None:
         return found
-    raise checks.refusal(
+    raise checks.invalid(
         "activation", "a model", "be a name or an Activation", repr(value),
         "For a Python function use notsodeep.activations.from_function.",
     )  # fmt: skip

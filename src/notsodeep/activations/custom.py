@@ -41,7 +41,7 @@ def require_usable(
     suspects: tuple[float, ...] = (),
     ends: tuple[float, ...] = (),
 ) -> None:
-    """Refuse what the theory cannot use, with the reason and the place.
+    """Reject what the theory cannot use, with the reason and the place.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def _word_kinks(places: list[float], kinks: tuple[float, ...], owner: str) -> st
 def require_symmetry(
     value: ArrayFunction, parity: Parity | None, homogeneous: bool, owner: str
 ) -> None:
-    """Refuse a declared parity or homogeneity that the function does not have.
+    """Reject a declared parity or homogeneity that the function does not have.
 
     Looked at up to |x| = 10⁶: evidence, not proof, but the user's word stands beside it.
     """
@@ -239,7 +239,7 @@ def from_formula(formula: str, *, kinks: Iterable[float] = ()) -> Formula:
     formula : str
     kinks : iterable of float
         Points where the function or one of its derivatives jumps.  Undeclared ones are found,
-        wherever they are, and refused with their position.
+        wherever they are, and rejected with their position.
 
     Examples
     --------
@@ -312,7 +312,7 @@ class Function(Activation):
         return tuple(end for end in self.ends if abs(end) <= reach)
 
     def to_dict(self) -> dict[str, Any]:
-        """Refuse: a Python function has no faithful JSON form."""
+        """Reject: a Python function has no faithful JSON form."""
         raise NotSerialisable(
             f"{self.name} was made from a Python function, which cannot be saved. "
             "Write it as a formula (from_formula), or keep the code that makes it."
@@ -365,7 +365,7 @@ def from_function(
     label = _label(name, owner)
     for parameter, given in (("function", function), ("derivative", derivative), ("torch", torch)):
         if not callable(given) and (parameter == "function" or given is not None):
-            raise checks.refusal(parameter, owner, "be callable", repr(given))
+            raise checks.invalid(parameter, owner, "be callable", repr(given))
     declared = checks.increasing_points(kinks, "kinks", owner)
     _elementwise(function, f"function {label!r}")
     if derivative is not None:
@@ -406,7 +406,7 @@ def _quietly(function: ArrayFunction, x: FloatArray) -> FloatArray:
 
 def _label(name: object, owner: str) -> str:
     if not isinstance(name, str) or not name.strip():
-        raise checks.refusal("name", owner, "be a non-empty string", repr(name))
+        raise checks.invalid("name", owner, "be a non-empty string", repr(name))
     return name.strip()
 
 

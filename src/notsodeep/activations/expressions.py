@@ -1,7 +1,7 @@
 """A small, closed language for formulas in x, parsed without ever running them.
 
 The text is read into Python's syntax tree, and the tree is translated node by node into our own;
-whatever is not in the grammar is refused by name.  The grammar: numbers, x, pi, + − * / **, unary
+whatever is not in the grammar is rejected by name.  The grammar: numbers, x, pi, + − * / **, unary
 signs, parentheses, and calls of the functions in `FUNCTIONS`.  An exponent is a plain number.
 """
 
@@ -204,7 +204,7 @@ def _call(name: str, arguments: list[ast.expr], depth: int) -> Expression:
 
 
 def _number(number: int | float) -> float:
-    if not abs(number) <= MAX_NUMBER:  # also refuses what overflows to infinity
+    if not abs(number) <= MAX_NUMBER:  # also rejects what overflows to infinity
         raise FormulaError(f"Numbers in a formula must be at most {MAX_NUMBER:g} in size.")
     return float(number)
 

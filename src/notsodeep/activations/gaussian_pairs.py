@@ -155,7 +155,7 @@ def _standardised(
         v1, v2, c = np.broadcast_arrays(v1, v2, c)
     except ValueError as error:
         got = f"shapes {v1.shape}, {v2.shape} and {c.shape}"
-        raise checks.refusal("var1, var2 and cov", owner, "broadcast together", got) from error
+        raise checks.invalid("var1, var2 and cov", owner, "broadcast together", got) from error
     checks.covariances(v1, v2, c, owner)
     scale1, scale2 = (np.maximum(np.sqrt(v).reshape(-1), LEAST_SCALE) for v in (v1, v2))
     rho = c.reshape(-1) / (scale1 * scale2)
@@ -201,7 +201,7 @@ def _variances(values: object, parameter: str, owner: str) -> FloatArray:
     """Require finite numbers of at least zero."""
     array = checks.real_array(values, parameter, owner)
     if array.size and array.min() < 0.0:
-        raise checks.refusal(parameter, owner, "be at least 0", f"a value of {float(array.min())}")
+        raise checks.invalid(parameter, owner, "be at least 0", f"a value of {float(array.min())}")
     return array
 
 

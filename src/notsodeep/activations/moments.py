@@ -89,7 +89,7 @@ def gaussian_moments(activation: Activation, scale: ArrayLike) -> Moments:
 
 
 def require_finite(rows: FloatArray, scales: FloatArray, activation: Activation) -> None:
-    """Refuse moments or coefficients (a row for each scale) that overflowed."""
+    """Reject moments or coefficients (a row for each scale) that overflowed."""
     bad = ~np.isfinite(rows).all(axis=1)
     if bad.any():
         raise NotIntegrable(

@@ -235,11 +235,11 @@ def piecewise_linear(
     owner = "piecewise_linear"
     places = checks.increasing_points(knots, "knots", owner)
     if places != tuple(knots):
-        raise checks.refusal("knots", owner, "be strictly increasing", tuple(knots))
+        raise checks.invalid("knots", owner, "be strictly increasing", tuple(knots))
     steepness = tuple(checks.finite_number(s, "each of the slopes", owner) for s in slopes)
     if len(steepness) != len(places) + 1:
         requirement = f"have one entry more than knots ({len(places) + 1})"
-        raise checks.refusal("slopes", owner, requirement, f"{len(steepness)} entries")
+        raise checks.invalid("slopes", owner, requirement, f"{len(steepness)} entries")
     level = checks.finite_number(value_at_zero, "value_at_zero", owner)
     parameters = {"knots": places, "slopes": steepness, "value_at_zero": level}
     return make("piecewise_linear", parameters, places, steepness, level)

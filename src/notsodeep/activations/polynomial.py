@@ -175,7 +175,7 @@ def _coefficients(values: Sequence[float], owner: str) -> tuple[float, ...]:
     coefficients = checks.real_array(values, "coefficients", owner)
     if coefficients.ndim != 1 or coefficients.size == 0:
         requirement = "be a non-empty list of numbers"
-        raise checks.refusal("coefficients", owner, requirement, f"shape {coefficients.shape}")
+        raise checks.invalid("coefficients", owner, requirement, f"shape {coefficients.shape}")
     return tuple(float(c) for c in coefficients)
 
 

@@ -344,7 +344,7 @@ def with_skip(activation: str | Activation, alpha: float) -> Activation:
     points = np.concatenate([_PROBE, np.asarray(base.kinks) + 1e-9, np.asarray(base.kinks) - 1e-9])
     increasing = bool(base.derivative(points).min() >= 0.0)
     if not (number <= 0.0 and increasing) and not abs(number) * base.lipschitz < 1.0:
-        raise checks.refusal(
+        raise checks.invalid(
             "alpha",
             "with_skip",
             f"satisfy |alpha| < {1.0 / base.lipschitz:.6g}, one over the Lipschitz constant of "

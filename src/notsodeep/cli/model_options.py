@@ -233,5 +233,5 @@ def rows_for(
     found, wanted = rows.X.shape[1], network.cell.inputs
     if found != wanted:
         requirement = f"have rows of {wanted} numbers, as the network takes"
-        raise checks.refusal("data", "the network", requirement, f"{data} with {found}")
+        raise checks.invalid("data", "the network", requirement, f"{data} with {found}")
     return rows

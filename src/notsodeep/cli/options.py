@@ -198,7 +198,7 @@ def print_json(record: Any) -> None:
 
 
 def say(message: str) -> None:
-    """Tell what is going on: a person at a terminal by a line, a log by a line with the time."""
+    """Report what is being done, in a log with the time."""
     # Not typer.echo: it would write across a progress bar, which redirects only sys.stderr.
     mark = "·" if sys.stderr.isatty() else time.strftime("%Y-%m-%d %H:%M:%S")
     sys.stderr.write(f"{mark} {message}\n")

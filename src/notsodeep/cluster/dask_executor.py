@@ -118,7 +118,7 @@ class Workers:
     def close(self) -> None:
         """Disconnect, and end the workers that were started here; a given client stays open."""
         if self._cluster is not None and self.client.status == "running":
-            # A worker may notice that the scheduler has gone before it is told to go itself.
+            # A worker may notice that the scheduler has gone before it is asked to end itself.
             self.client.run(_hush, on_error="ignore")
         if self._own:
             self.client.close()
@@ -164,7 +164,7 @@ def _same_version(found: Iterable[str], here: str) -> None:
     if other:
         requirement = f"have notsodeep {here} on every worker, as here"
         remedy = "Install it in the environment that the workers run in."
-        raise checks.refusal("where", "open_executor", requirement, other[0], remedy)
+        raise checks.invalid("where", "open_executor", requirement, other[0], remedy)
 
 
 def _no_worker(seconds: float) -> WorkersLost:
@@ -177,7 +177,7 @@ def _no_worker(seconds: float) -> WorkersLost:
 
 
 def _scheduler_lost() -> WorkersLost:
-    """Say that work cannot go on without its scheduler."""
+    """Say that work cannot continue without its scheduler."""
     return WorkersLost(
         "The connection to the Dask scheduler is lost, and the workers with it. Connect again with "
         "open_executor when it runs again."
@@ -392,7 +392,7 @@ def _cluster_place(value: object, is_client: bool) -> None:
     if not is_client and not (isinstance(value, str) and value):
         remedy = "An address looks like tcp://10.0.0.1:8786."
         requirement = "be 'local', the address of a Dask scheduler, or a distributed.Client"
-        raise checks.refusal("where", "open_executor", requirement, repr(value), remedy)
+        raise checks.invalid("where", "open_executor", requirement, repr(value), remedy)
 
 
 def _data_not_taken(reason: object) -> WorkersLost:

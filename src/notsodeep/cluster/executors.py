@@ -196,4 +196,4 @@ def own_handles(own: bool, owner: str) -> None:
     """Require that handles come from the executor they are given to."""
     if not own:
         requirement = "be handles made by its own share() or keep()"
-        raise checks.refusal("arguments", owner, requirement, "something else")
+        raise checks.invalid("arguments", owner, requirement, "something else")

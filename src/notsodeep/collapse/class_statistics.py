@@ -36,7 +36,7 @@ class ClassStatistics:
     scatter : {"full", "trace"}
         Keep the K matrices A_k = Σ_{i∈k} (h_i − μ_k)(h_i − μ_k)ᵀ, 8·K·d² bytes, or their traces.
     storage : ndarray of shape (K, 1 + d + d²) or (K, 1 + d + 1), optional
-        The `storage` of other statistics, to go on from.  It is used in place.
+        The `storage` of other statistics, to continue from.  It is used in place.
 
     Examples
     --------
@@ -163,16 +163,16 @@ def _statistics_storage(storage: object, shape: tuple[int, int], owner: str) -> 
     """Require a writable float64 array of the given shape, contiguous in memory."""
     if not isinstance(storage, np.ndarray) or storage.shape != shape:
         got = f"shape {storage.shape}" if isinstance(storage, np.ndarray) else repr(storage)
-        raise checks.refusal("storage", owner, f"be an array of shape {shape}", got)
+        raise checks.invalid("storage", owner, f"be an array of shape {shape}", got)
     if storage.dtype != np.float64 or not (storage.flags.writeable and storage.flags.c_contiguous):
         requirement = "be writable, contiguous and of float64"
-        raise checks.refusal(
+        raise checks.invalid(
             "storage", owner, requirement, f"dtype {storage.dtype}", "Pass a copy."
         )
 
 
 def _scatter_fits(num_classes: int, numbers: int) -> None:
-    """Refuse class statistics, `numbers` of them for each class, that the memory does not hold."""
+    """Reject class statistics, `numbers` of them for each class, that the memory does not hold."""
     needed = 8 * num_classes * numbers
     available = checks.available_memory()
     if needed > available:

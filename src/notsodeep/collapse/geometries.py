@@ -306,14 +306,14 @@ def _room_for_simplex(num_classes: int, num_features: int, owner: str) -> None:
     if num_features < num_classes - 1:
         requirement = f"be at least {num_classes - 1}"
         remedy = f"A simplex of {num_classes} points spans {num_classes - 1} dimensions."
-        raise checks.refusal("num_features", owner, requirement, num_features, remedy)
+        raise checks.invalid("num_features", owner, requirement, num_features, remedy)
 
 
 def _distinct_points(spread: float, rounding: float, parameter: str, owner: str) -> None:
     """Require rows that are not all the same."""
     if spread <= rounding:
         got = "rows that coincide up to rounding"
-        raise checks.refusal(parameter, owner, "have rows that differ", got)
+        raise checks.invalid(parameter, owner, "have rows that differ", got)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

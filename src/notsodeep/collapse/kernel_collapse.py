@@ -123,8 +123,8 @@ def _gram_matrix(K: object, owner: str) -> FloatArray:
     """Require a square symmetric matrix of finite numbers."""
     array = checks.samples(K, "K", owner)
     if array.shape[0] != array.shape[1]:
-        raise checks.refusal("K", owner, "be square", f"shape {array.shape}")
+        raise checks.invalid("K", owner, "be square", f"shape {array.shape}")
     gap = float(np.abs(array - array.T).max())
     if gap > 1e-8 * float(np.abs(array).max()):
-        raise checks.refusal("K", owner, "be symmetric", f"an asymmetry of {gap:.3g}")
+        raise checks.invalid("K", owner, "be symmetric", f"an asymmetry of {gap:.3g}")
     return array

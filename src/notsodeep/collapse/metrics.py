@@ -199,7 +199,7 @@ def _same_width(found: int, expected: int, parameter: str, owner: str) -> None:
     """Require the number of features seen so far."""
     if found != expected:
         requirement = f"have {expected} features, as before"
-        raise checks.refusal(parameter, owner, requirement, f"{found} features")
+        raise checks.invalid(parameter, owner, requirement, f"{found} features")
 
 
 def _same_kind(found: tuple[int, str], expected: tuple[int, str], owner: str) -> None:
@@ -207,4 +207,4 @@ def _same_kind(found: tuple[int, str], expected: tuple[int, str], owner: str) ->
     if found != expected:
         requirement = f"be of {expected[0]} classes, with scatter = {expected[1]!r}"
         got = f"{found[0]} classes, with scatter = {found[1]!r}"
-        raise checks.refusal("the statistics", owner, requirement, got)
+        raise checks.invalid("the statistics", owner, requirement, got)

@@ -47,12 +47,12 @@ def classifier(
     weights = checks.real_array(host_array(W), "W", owner)
     if weights.shape != (num_classes, num_features):
         requirement = f"have shape ({num_classes}, {num_features}): a row for each class"
-        raise checks.refusal("W", owner, requirement, f"shape {weights.shape}")
+        raise checks.invalid("W", owner, requirement, f"shape {weights.shape}")
     if b is None:
         return weights, np.zeros(num_classes)
     bias = checks.real_array(host_array(b), "b", owner)
     if bias.shape != (num_classes,):
-        raise checks.refusal("b", owner, f"have shape ({num_classes},)", f"shape {bias.shape}")
+        raise checks.invalid("b", owner, f"have shape ({num_classes},)", f"shape {bias.shape}")
     return weights, bias
 
 
@@ -61,10 +61,10 @@ def class_counts(counts: object, owner: str) -> FloatArray:
     array = checks.real_array(host_array(counts), "counts", owner)
     if array.ndim != 1 or len(array) < 2:
         requirement = "hold the sizes of at least two classes"
-        raise checks.refusal("counts", owner, requirement, f"shape {array.shape}")
+        raise checks.invalid("counts", owner, requirement, f"shape {array.shape}")
     if not (array > 0.0).all():
         remedy = "Leave out a class without samples."
-        raise checks.refusal("counts", owner, "be positive", f"a count of {array.min():g}", remedy)
+        raise checks.invalid("counts", owner, "be positive", f"a count of {array.min():g}", remedy)
     return array
 
 
@@ -74,10 +74,10 @@ def class_indices(indices: object, num_classes: int, parameter: str, owner: str)
     valid = array.ndim == 1 and array.size > 0 and array.dtype.kind in "iu"
     if not valid or array.min() < 0 or array.max() >= num_classes:
         requirement = f"be a list of classes from 0 to {num_classes - 1}"
-        raise checks.refusal(parameter, owner, requirement, repr(indices))
+        raise checks.invalid(parameter, owner, requirement, repr(indices))
     ordered = np.unique(array).astype(np.int64)
     if len(ordered) < len(array):
-        raise checks.refusal(parameter, owner, "name each class once", repr(indices))
+        raise checks.invalid(parameter, owner, "name each class once", repr(indices))
     return ordered
 
 
@@ -85,7 +85,7 @@ def class_groups(groups: object, num_classes: int, owner: str) -> dict[str, IntA
     """Require a mapping of names to lists of classes."""
     if not isinstance(groups, Mapping):
         requirement = "map names to lists of classes, like {'minority': [2, 3]}"
-        raise checks.refusal("groups", owner, requirement, repr(groups))
+        raise checks.invalid("groups", owner, requirement, repr(groups))
     return {
         str(name): class_indices(indices, num_classes, f"groups[{name!r}]", owner)
         for name, indices in groups.items()
@@ -93,11 +93,11 @@ def class_groups(groups: object, num_classes: int, owner: str) -> dict[str, IntA
 
 
 def head_options(head: str, constraint: str, solver_steps: object, owner: str) -> None:
-    """Refuse combinations of options that mean nothing."""
+    """Reject combinations of options that mean nothing."""
     if solver_steps is not None and (head != "deq" or constraint != "spectral"):
         requirement = "be None unless head='deq' and constraint='spectral'"
-        raise checks.refusal("solver_steps", owner, requirement, repr(solver_steps))
+        raise checks.invalid("solver_steps", owner, requirement, repr(solver_steps))
     if head == "plain" and constraint != "spectral":
         remedy = "The plain head has no matrix to bound."
         requirement = "be 'spectral' for a plain head"
-        raise checks.refusal("constraint", owner, requirement, repr(constraint), remedy)
+        raise checks.invalid("constraint", owner, requirement, repr(constraint), remedy)

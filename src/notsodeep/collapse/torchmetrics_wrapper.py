@@ -76,7 +76,7 @@ class NeuralCollapse(Metric):
             "cutoff": cutoff,
             "groups": groups,
         }
-        CollapseMetrics(**self.options)  # refuses what cannot work, now rather than later
+        CollapseMetrics(**self.options)  # rejects what cannot work, now rather than later
         self.num_features = checks.positive_integer(num_features, "num_features", "NeuralCollapse")
         self.classifier = classifier
         self.report: CollapseReport | None = None
@@ -114,7 +114,7 @@ class NeuralCollapse(Metric):
         return found
 
     def _metrics(self) -> CollapseMetrics:
-        """Return metrics that go on from the state, in place if it is in main memory."""
+        """Return metrics that continue from the state, in place if it is in main memory."""
         metrics = CollapseMetrics(**self.options)
         storage = self.storage.detach().cpu().numpy()
         metrics.resume(

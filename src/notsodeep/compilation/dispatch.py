@@ -135,7 +135,7 @@ def compile(
     out : path, optional
         Directory in which every piece is stored as soon as it is done, with the network as
         safetensors and ONNX; the same call resumes a run that was stopped, and one with other
-        `seeds`, `gap_limit` or `accuracy_limit` goes on from it.  In memory without it.
+        `seeds`, `gap_limit` or `accuracy_limit` resumes from it.  In memory without it.
     force : bool
         Replace what `out` holds of other settings, or on other data.
     progress : bool or callable
@@ -195,7 +195,7 @@ def compile(
             _left_out("a function f(z, x)", kinds=kinds, fit=fit, width=width)
             if refine == "distil":
                 requirement = "be a bool for a function f(z, x)"
-                raise checks.refusal("refine", "compile", requirement, refine)
+                raise checks.invalid("refine", "compile", requirement, refine)
             return compile_function(
                 model,
                 *_cell_rows(X, y, X_test, y_test),
@@ -224,16 +224,16 @@ def compile(
     images = isinstance(model, ConvolutionalEquilibrium)
     if not isinstance(model, DeepEquilibrium | ConvolutionalEquilibrium):
         remedy = "Describe it, as in DeepEquilibrium('relu', sigma_a2=0.2)."
-        raise checks.refusal(
+        raise checks.invalid(
             "model", "compile", "be a DeepEquilibrium or an EquilibriumCell", repr(model), remedy
         )
     if refine == "distil":
         remedy = "Networks for random DEQs are refined on exact kernels: refine=True."
-        raise checks.refusal("refine", "compile", "be a bool for a random DEQ", refine, remedy)
+        raise checks.invalid("refine", "compile", "be a bool for a random DEQ", refine, remedy)
     _left_out("a random DEQ", layers=layers, kinds=kinds, fit=fit, agreement_limit=agreement_limit)
     if images and not refine:
         requirement = "be True for a convolution, which is matched on images alone"
-        raise checks.refusal("refine", "compile", requirement, refine)
+        raise checks.invalid("refine", "compile", requirement, refine)
     if train == "all" or images:
         extras.require("compile of convolutions, or with train='all',", "torch")
     settings = CompileSettings(
@@ -271,7 +271,7 @@ def _cell_rows(X: Any, y: Any, X_test: Any, y_test: Any) -> tuple[Any, Any, Any,
         requirement = "have all classes of the set, in the order of the network's logits"
         remedy = "Load it without classes=, or pass its arrays, with labels that are the logits."
         got = f"only {', '.join(X.classes)}"
-        raise checks.refusal("X", "compile", requirement, got, remedy)
+        raise checks.invalid("X", "compile", requirement, got, remedy)
     return X.X, X.y, X.X_test, X.y_test
 
 
@@ -321,7 +321,7 @@ def _left_out(model: str, **options: object) -> None:
     parameters = inspect.signature(compile).parameters
     for name, value in options.items():
         if value != parameters[name].default:
-            raise checks.refusal(name, "compile", f"be left out for {model}", repr(value))
+            raise checks.invalid(name, "compile", f"be left out for {model}", repr(value))
 
 
 def _reporter(on: bool) -> Callable[[str], Any]:

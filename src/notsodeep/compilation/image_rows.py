@@ -54,7 +54,7 @@ def image_rows(
         data = labelled_rows(X, y, X_test, y_test, preprocessing=kind, seed=seed).images_last()
         if data.image_shape != model.image_shape:
             requirement = f"have images of {model.image_shape}, as the model"
-            raise checks.refusal("X", _OWNER, requirement, data.image_shape)
+            raise checks.invalid("X", _OWNER, requirement, data.image_shape)
     else:
         rows, rows_test = (
             None if given is None else model.rows(given, name, _OWNER)

@@ -58,10 +58,10 @@ def labelled_rows(
     given = _labels(y, len(rows), "y")
     if (X_test is None) != (y_test is None):
         missing = "y_test" if y_test is None else "X_test"
-        raise checks.refusal(missing, _OWNER, "be given with the other of the two", None)
+        raise checks.invalid(missing, _OWNER, "be given with the other of the two", None)
     classes, labels = np.unique(given, return_inverse=True)
     if len(classes) < 2:
-        raise checks.refusal("y", _OWNER, "hold two classes or more", f"only {classes[0]!s}")
+        raise checks.invalid("y", _OWNER, "hold two classes or more", f"only {classes[0]!s}")
     digests = {"X": sha256_of_array(rows), "y": sha256_of_array(given)}
     train = np.arange(len(rows))
     if X_test is None:
@@ -76,7 +76,7 @@ def labelled_rows(
         rows_test = checks.samples(X_test, "X_test", _OWNER)
         if rows_test.shape[1] != rows.shape[1]:
             requirement = f"have the {rows.shape[1]} features of X"
-            raise checks.refusal("X_test", _OWNER, requirement, rows_test.shape[1])
+            raise checks.invalid("X_test", _OWNER, requirement, rows_test.shape[1])
         _require_rows(len(rows_test), LEAST_ROWS, "X_test", "")
         given_test = _labels(y_test, len(rows_test), "y_test")
         labels_test = _known(given_test, classes)
@@ -154,11 +154,11 @@ def _given(data: Dataset, y: Any, X_test: Any, y_test: Any, preprocessing: str) 
     for name, value in (("y", y), ("X_test", X_test), ("y_test", y_test)):
         if value is not None:
             requirement = "be left out with a Dataset, which has its own"
-            raise checks.refusal(name, _OWNER, requirement, type(value).__name__)
+            raise checks.invalid(name, _OWNER, requirement, type(value).__name__)
     if preprocessing != "none":
         remedy = "Choose it when the data are loaded: data.load(..., preprocessing=...)."
         requirement = "be left out with a Dataset, which has its own"
-        raise checks.refusal("preprocessing", _OWNER, requirement, preprocessing, remedy)
+        raise checks.invalid("preprocessing", _OWNER, requirement, preprocessing, remedy)
     if len(data.X_test) < LEAST_ROWS:
         remedy = (
             "Set some of the training samples apart when the data are loaded: test_samples=, or "
@@ -166,7 +166,7 @@ def _given(data: Dataset, y: Any, X_test: Any, y_test: Any, preprocessing: str) 
         )
         got = f"{len(data.X_test)} in {data.provenance.name}"
         requirement = f"have at least {LEAST_ROWS} test samples"
-        raise checks.refusal("data", _OWNER, requirement, got, remedy)
+        raise checks.invalid("data", _OWNER, requirement, got, remedy)
     return data
 
 
@@ -174,19 +174,19 @@ def _labels(y: Any, count: int, name: str) -> NDArray[Any]:
     """Return labels as a vector of whole numbers or strings, one for each row."""
     if y is None:
         remedy = "The read-out of a random DEQ is trained on labels: pass compile(deq, X, y)."
-        raise checks.refusal(name, _OWNER, "be given for a DeepEquilibrium", None, remedy)
+        raise checks.invalid(name, _OWNER, "be given for a DeepEquilibrium", None, remedy)
     array = checks.plain_array(y, name, _OWNER)
     if array.ndim != 1 or len(array) != count:
         requirement = f"be a vector with one label for each of the {count} rows"
         remedy = "Use its values as one vector, y.ravel()." if array.size == count else ""
-        raise checks.refusal(name, _OWNER, requirement, f"shape {array.shape}", remedy)
+        raise checks.invalid(name, _OWNER, requirement, f"shape {array.shape}", remedy)
     if array.dtype.kind == "O":
         array = _of_one_kind(array, name)
     if array.dtype.kind == "f":
         array = _whole(array, name)
     if array.dtype.kind not in "iubU":
         requirement = "hold whole numbers, truth values or strings"
-        raise checks.refusal(name, _OWNER, requirement, f"dtype {array.dtype}")
+        raise checks.invalid(name, _OWNER, requirement, f"dtype {array.dtype}")
     return array
 
 
@@ -197,12 +197,12 @@ def _of_one_kind(array: NDArray[Any], name: str) -> NDArray[Any]:
         if not isinstance(value, str | int | float | np.generic) or value != value:
             remedy = "Leave out rows without one."
             got = f"{value!r} at row {row}"
-            raise checks.refusal(name, _OWNER, "have a label in every row", got, remedy)
+            raise checks.invalid(name, _OWNER, "have a label in every row", got, remedy)
     texts = sum(isinstance(value, str) for value in array)
     if texts not in (0, len(array)):
         got = f"{texts} strings and {len(array) - texts} numbers"
         remedy = "Use y.astype(str) if that is meant."
-        raise checks.refusal(name, _OWNER, "hold labels of one kind", got, remedy)
+        raise checks.invalid(name, _OWNER, "hold labels of one kind", got, remedy)
     return array.astype(np.str_ if texts else np.float64)
 
 
@@ -213,7 +213,7 @@ def _whole(array: NDArray[Any], name: str) -> NDArray[Any]:
         row = int(np.flatnonzero(wrong)[0])
         requirement = "hold classes: whole numbers or strings"
         remedy = "Leave out rows without a label; quantities would need a regression."
-        raise checks.refusal(name, _OWNER, requirement, f"{array[row]} at row {row}", remedy)
+        raise checks.invalid(name, _OWNER, requirement, f"{array[row]} at row {row}", remedy)
     return array.astype(np.int64)
 
 
@@ -223,7 +223,7 @@ def _known(given: NDArray[Any], classes: NDArray[Any]) -> IntArray:
     known = np.isin(given, classes) if same_kind else np.zeros(len(given), dtype=bool)
     if not known.all():
         got = f"the label {given[~known][0]!s}"
-        raise checks.refusal("y_test", _OWNER, "hold only labels that occur in y", got)
+        raise checks.invalid("y_test", _OWNER, "hold only labels that occur in y", got)
     return np.searchsorted(classes, given)
 
 
@@ -231,7 +231,7 @@ def _require_rows(count: int, least: int, name: str, why: str) -> None:
     if count < least:
         requirement = f"have at least {least} rows" + (f", {why}" if why else "")
         remedy = "Pass more, or X_test and y_test beside them." if why else "Pass more."
-        raise checks.refusal(name, _OWNER, requirement, count, remedy)
+        raise checks.invalid(name, _OWNER, requirement, count, remedy)
 
 
 def _require_same_columns(X: Any, X_test: Any) -> None:
@@ -241,4 +241,4 @@ def _require_same_columns(X: Any, X_test: Any) -> None:
         return
     requirement = "have the columns of X, in the same order"
     remedy = "Use X_test[X.columns]."
-    raise checks.refusal("X_test", _OWNER, requirement, f"{list(others)[:5]} …", remedy)
+    raise checks.invalid("X_test", _OWNER, requirement, f"{list(others)[:5]} …", remedy)

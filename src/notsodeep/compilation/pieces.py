@@ -1,4 +1,4 @@
-"""Where the pieces of a compilation are kept while it goes on: in a directory, or in memory."""
+"""Where the pieces of a compilation are kept while it runs: in a directory, or in memory."""
 
 from __future__ import annotations
 

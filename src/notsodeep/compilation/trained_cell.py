@@ -89,7 +89,7 @@ def compile_cell(
             "EquilibriumCell.from_weights, or from_module if the module consists of known parts."
         )
         requirement = "be an affine cell, φ(Wz + Ux + b)"
-        raise checks.refusal("model", _OWNER, requirement, repr(cell), remedy)
+        raise checks.invalid("model", _OWNER, requirement, repr(cell), remedy)
     cell.require_readout(_OWNER)
     _check_settings(layers, kinds, fit, width, tolerance, agreement_limit)
     seed = checks.integer_at_least(random_state, 0, "random_state", _OWNER)
@@ -298,7 +298,7 @@ def divided_rows(
     generator = np.random.default_rng(seed)
     if X_test is None:
         if y_test is not None:
-            raise checks.refusal("y_test", _OWNER, "come with X_test", "labels alone")
+            raise checks.invalid("y_test", _OWNER, "come with X_test", "labels alone")
         _require_rows(len(rows), 3 * LEAST_ROWS, "X")
         order = draw_rows(rows.reshape(len(rows), -1), len(rows), generator)
         held = order[: max(LEAST_ROWS, len(rows) // 4)]
@@ -308,7 +308,7 @@ def divided_rows(
         _require_rows(len(rows), 2 * LEAST_ROWS, "X")
         if y is not None and y_test is None:
             remedy = "Accuracies are those of the held-out rows: give both, or neither."
-            raise checks.refusal("y_test", _OWNER, "come with y and X_test", "none", remedy)
+            raise checks.invalid("y_test", _OWNER, "come with y and X_test", "none", remedy)
         test, labels = _rows(cell, X_test, y_test, "X_test", "y_test")
         _require_rows(len(test), LEAST_ROWS, "X_test")
     order = draw_rows(rows.reshape(len(rows), -1), len(rows), generator)
@@ -439,7 +439,7 @@ def _check_settings(
     checks.known_name(fit, ("least_squares", "moments"), "fit")
     checks.positive_number(tolerance, "tolerance", _OWNER)
     if not 0.0 < limit < 1.0:
-        raise checks.refusal("agreement_limit", _OWNER, "lie between 0 and 1", limit)
+        raise checks.invalid("agreement_limit", _OWNER, "lie between 0 and 1", limit)
 
 
 def _rows(
@@ -451,7 +451,7 @@ def _rows(
         rows: NDArray[Any] = checks.samples(values, name, _OWNER)
         if rows.shape[1] != cell.inputs:
             requirement = f"have {cell.inputs} features, as the network takes"
-            raise checks.refusal(name, _OWNER, requirement, f"shape {rows.shape}")
+            raise checks.invalid(name, _OWNER, requirement, f"shape {rows.shape}")
     else:
         rows = cell.drive(X)
     if y is None:
@@ -459,15 +459,15 @@ def _rows(
     labels = checks.plain_array(y, label_name, _OWNER)
     if labels.shape != (len(rows),) or labels.dtype.kind not in "iub":
         requirement = f"be a vector of {len(rows)} whole numbers, the indices of logits"
-        raise checks.refusal(label_name, _OWNER, requirement, f"{labels.dtype} {labels.shape}")
+        raise checks.invalid(label_name, _OWNER, requirement, f"{labels.dtype} {labels.shape}")
     classes = cell.logits(np.zeros((1, cell.width))).shape[1]
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         requirement = f"be the indices of the network's {classes} logits, 0 to {classes - 1}"
         got = f"{labels.min()} to {labels.max()}"
-        raise checks.refusal(label_name, _OWNER, requirement, got)
+        raise checks.invalid(label_name, _OWNER, requirement, got)
     return rows, labels.astype(np.int64)
 
 
 def _require_rows(count: int, least: int, name: str) -> None:
     if count < least:
-        raise checks.refusal(name, _OWNER, f"have at least {least} rows", count, "Pass more.")
+        raise checks.invalid(name, _OWNER, f"have at least {least} rows", count, "Pass more.")

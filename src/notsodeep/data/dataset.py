@@ -116,7 +116,7 @@ class Dataset:
         shape = self.image_shape
         if shape is None or len(shape) not in (2, 3):
             requirement = "be images, with an image_shape"
-            raise checks.refusal("the rows", repr(self), requirement, f"image_shape = {shape}")
+            raise checks.invalid("the rows", repr(self), requirement, f"image_shape = {shape}")
         if len(shape) == 2:
             return replace(self, image_shape=(*shape, 1))
         if shape[0] > min(shape[1:]):  # channels are fewer than pixels on a side

@@ -65,7 +65,7 @@ class GaussianMixture:
             object.__setattr__(self, name, own)
         checks.nonzero_scale(float(self.weights @ self._traces), owner)
         if self.covariances.ndim == 3:
-            _ = self._roots  # factorised now, so that a matrix that is not PSD is refused now
+            _ = self._roots  # factorised now, so that a matrix that is not PSD is rejected now
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, GaussianMixture):
@@ -155,7 +155,7 @@ class GaussianMixture:
         rows = checks.samples(X, "X", owner)
         if rows.shape[1] != self.dimension:
             requirement = f"have the mixture's {self.dimension} features"
-            raise checks.refusal("X", owner, requirement, f"{rows.shape[1]} features")
+            raise checks.invalid("X", owner, requirement, f"{rows.shape[1]} features")
         labels = checks.class_labels(y, len(rows), owner, self.num_classes)
         counts = np.bincount(labels, minlength=self.num_classes)
         checks.class_sizes(counts, 1, owner, "of the mixture")
@@ -252,12 +252,12 @@ def _class_proportions(weights: object, num_classes: int, owner: str) -> FloatAr
     array = checks.real_array(weights, "weights", owner)
     if array.shape != (num_classes,):
         requirement = f"hold one number for each of the {num_classes} rows of means"
-        raise checks.refusal("weights", owner, requirement, f"shape {array.shape}")
+        raise checks.invalid("weights", owner, requirement, f"shape {array.shape}")
     if not (array > 0.0).all():
         remedy = "Leave out a class that never occurs."
-        raise checks.refusal("weights", owner, "be positive", f"a weight of {array.min()}", remedy)
+        raise checks.invalid("weights", owner, "be positive", f"a weight of {array.min()}", remedy)
     if abs(array.sum() - 1.0) > 1e-8:
-        raise checks.refusal(
+        raise checks.invalid(
             "weights", owner, "sum to 1", f"a sum of {array.sum()}", "Divide by the sum."
         )
     return np.asarray(array / array.sum(), dtype=np.float64)
@@ -272,10 +272,10 @@ def _covariance_stack(covariances: object, means: FloatArray, owner: str) -> Flo
     if array.shape not in ((K,), (K, p), (K, p, p)):
         requirement = f"be a scalar, or have shape ({K},), ({K}, {p}) or ({K}, {p}, {p})"
         remedy = "They are K scalars, K diagonals or K full matrices, one per row of means."
-        raise checks.refusal("covariances", owner, requirement, f"shape {array.shape}", remedy)
+        raise checks.invalid("covariances", owner, requirement, f"shape {array.shape}", remedy)
     if array.ndim < 3 and (array < 0.0).any():
         remedy = "A covariance is positive semi-definite."
-        raise checks.refusal(
+        raise checks.invalid(
             "covariances", owner, "not be negative", f"a value of {array.min()}", remedy
         )
     if array.ndim == 3:
@@ -283,7 +283,7 @@ def _covariance_stack(covariances: object, means: FloatArray, owner: str) -> Flo
             gap = float(np.abs(matrix - matrix.T).max())
             if gap > 1e-10 * max(float(np.abs(matrix).max()), 1e-300):
                 got = f"class {a} with an asymmetry of {gap:.3g}"
-                raise checks.refusal(
+                raise checks.invalid(
                     "covariances", owner, "be symmetric", got, "Use (C + C.T) / 2."
                 )
     return array
@@ -292,7 +292,7 @@ def _covariance_stack(covariances: object, means: FloatArray, owner: str) -> Flo
 def _positive_semidefinite(smallest: float, largest: float, a: int, owner: str) -> None:
     """Require that the smallest eigenvalue of class `a` is not negative beyond rounding."""
     if smallest < -1e-10 * max(largest, 0.0) or largest < 0.0:
-        raise checks.refusal(
+        raise checks.invalid(
             "covariances",
             owner,
             "be positive semi-definite",

@@ -48,7 +48,7 @@ class StepImbalance:
         """Count the samples to keep of each class, shape (K,); the largest class has `largest`."""
         if self.num_majority >= num_classes:
             requirement = f"be less than the {num_classes} classes"
-            raise checks.refusal("num_majority", "StepImbalance", requirement, self.num_majority)
+            raise checks.invalid("num_majority", "StepImbalance", requirement, self.num_majority)
         counts = np.full(num_classes, int(largest // self.ratio))
         counts[: self.num_majority] = largest
         _check_minority(int(counts.min()), largest, self.ratio, "StepImbalance")
@@ -137,7 +137,7 @@ def class_weights(
     else:
         number = checks.finite_number(beta, "beta", "class_weights")
         if not 0.0 <= number < 1.0:
-            raise checks.refusal("beta", "class_weights", "satisfy 0 ≤ beta < 1", number)
+            raise checks.invalid("beta", "class_weights", "satisfy 0 ≤ beta < 1", number)
         raw = (1.0 - number) / (1.0 - np.power(number, counts, dtype=np.float64))
     return np.asarray(raw * counts.sum() / (raw @ counts))
 
@@ -165,7 +165,7 @@ def _labels(y: object, owner: str) -> IntArray:
     labels = checks.class_labels(y, np.size(np.asarray(y)), owner)
     if not len(labels) or labels.min() < 0:
         got = "none" if not len(labels) else f"a label {int(labels.min())}"
-        raise checks.refusal("y", owner, "hold labels 0 … K − 1", got)
+        raise checks.invalid("y", owner, "hold labels 0 … K − 1", got)
     return labels
 
 
@@ -178,12 +178,12 @@ def _class_counts(labels: IntArray, owner: str) -> IntArray:
 def _check_ratio(ratio: float, owner: str) -> None:
     if checks.finite_number(ratio, "ratio", owner) < 1.0:
         remedy = "It is the size of the largest class over that of the smallest."
-        raise checks.refusal("ratio", owner, "be at least 1", ratio, remedy)
+        raise checks.invalid("ratio", owner, "be at least 1", ratio, remedy)
 
 
 def _check_minority(smallest: int, largest: int, ratio: float, owner: str) -> None:
     if smallest < 1:
-        raise checks.refusal(
+        raise checks.invalid(
             "ratio",
             owner,
             f"leave samples in the smallest class: {largest} // {ratio:g} = 0",

@@ -131,7 +131,7 @@ def load(
         raw = _read(name, data_dir)
     else:
         requirement = "be left out: only a drawn set has a choice of dimension"
-        raise checks.refusal("dimension", "load", requirement, dimension)
+        raise checks.invalid("dimension", "load", requirement, dimension)
 
     positions = class_positions(raw.class_names if classes is None else classes, raw.class_names)
     train, test = select(

@@ -304,7 +304,7 @@ class MixtureStatistics:
         y : array-like of shape (n,)
             Integer labels; the classes are the values that occur, in ascending order.
         num_classes : int, optional
-            Expect the labels 0 … K − 1 and refuse an empty class.
+            Expect the labels 0 … K − 1 and reject an empty class.
 
         Raises
         ------

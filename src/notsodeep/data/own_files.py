@@ -68,7 +68,7 @@ def _arrays(lines: Any, path: Path) -> dict[str, NDArray[Any]]:
         if "split" in header:
             parts.append(row[header.index("split")].strip())
     if not labels:
-        raise checks.refusal("table", owner, "have a header line and at least one row", "no row")
+        raise checks.invalid("table", owner, "have a header line and at least one row", "no row")
     X = np.frombuffer(values, dtype=np.float64).reshape(len(labels), len(features))
     y = _as_integers(labels)
     if "split" not in header:
@@ -77,7 +77,7 @@ def _arrays(lines: Any, path: Path) -> dict[str, NDArray[Any]]:
     known = np.isin(split, ("train", "test"))
     if not known.all():
         got = repr(str(split[~known][0]))
-        raise checks.refusal("split", owner, "be train or test in every row", got)
+        raise checks.invalid("split", owner, "be train or test in every row", got)
     test = split == "test"
     return {"X": X[~test], "y": y[~test], "X_test": X[test], "y_test": y[test]}
 
@@ -89,9 +89,9 @@ def _check_header(header: list[str], owner: str) -> None:
         requirement = "name one column label, at most one split, and at least one feature"
         other = next((mark for mark in (";", "\t") if len(header) == 1 and mark in got), None)
         remedy = "" if other is None else f"Separate cells by commas instead of {other!r}."
-        raise checks.refusal("header", owner, requirement, got, remedy)
+        raise checks.invalid("header", owner, requirement, got, remedy)
     if "" in header:
-        raise checks.refusal("header", owner, "name every column", got, _ROW_NAMES)
+        raise checks.invalid("header", owner, "name every column", got, _ROW_NAMES)
 
 
 def _rows(lines: Any, width: int, path: Path) -> Iterator[tuple[str, list[str]]]:
@@ -178,7 +178,7 @@ def read_own_files(path: Path) -> RawData:
         arrays = read_table(path)
     else:
         remedy = "See notsodeep.data.own_files for the schema of each."
-        raise checks.refusal("name", "load", "end in .npz or .csv, or be a directory", path, remedy)
+        raise checks.invalid("name", "load", "end in .npz or .csv, or be a directory", path, remedy)
     return _labelled(arrays, str(path), digests)
 
 
@@ -211,24 +211,24 @@ def _labelled(arrays: Mapping[str, NDArray[Any]], owner: str, sha256: Mapping[st
         or ("X_test" in arrays) != ("y_test" in arrays)
     ):
         requirement = "be X and y, with X_test and y_test both or neither"
-        raise checks.refusal("arrays", owner, requirement, ", ".join(sorted(arrays)) or "none")
+        raise checks.invalid("arrays", owner, requirement, ", ".join(sorted(arrays)) or "none")
     X, y = _features(arrays["X"], "X", owner), _label_vector(arrays["y"], "y", owner)
     X_test = _features(arrays["X_test"], "X_test", owner) if "X_test" in arrays else X[:0]
     y_test = _label_vector(arrays["y_test"], "y_test", owner) if "y_test" in arrays else y[:0]
     for features, labels, name in ((X, y, "y"), (X_test, y_test, "y_test")):
         if len(features) != len(labels):
             requirement = f"have one label for each of the {len(features)} rows"
-            raise checks.refusal(name, owner, requirement, f"{len(labels)} labels")
+            raise checks.invalid(name, owner, requirement, f"{len(labels)} labels")
     if not len(X):
-        raise checks.refusal("X", owner, "have at least one row", "none")
+        raise checks.invalid("X", owner, "have at least one row", "none")
     if X_test.shape[1:] != X.shape[1:]:
         got = f"rows of shape {X_test.shape[1:]}"
-        raise checks.refusal("X_test", owner, f"have rows of shape {X.shape[1:]} like X", got)
+        raise checks.invalid("X_test", owner, f"have rows of shape {X.shape[1:]} like X", got)
     classes, encoded = np.unique(y, return_inverse=True)
     known = np.isin(y_test, classes)
     if not known.all():
         got = f"the label {y_test[~known][0]}"
-        raise checks.refusal("y_test", owner, "hold only labels that occur in y", got)
+        raise checks.invalid("y_test", owner, "hold only labels that occur in y", got)
     return RawData(
         X=X,
         y=encoded.astype(np.int64),
@@ -243,7 +243,7 @@ def _labelled(arrays: Mapping[str, NDArray[Any]], owner: str, sha256: Mapping[st
 def _features(array: NDArray[Any], name: str, owner: str) -> NDArray[Any]:
     if array.ndim < 2 or 0 in array.shape[1:]:
         requirement = "have one row per sample, shape (n, …)"
-        raise checks.refusal(name, owner, requirement, f"shape {array.shape}")
+        raise checks.invalid(name, owner, requirement, f"shape {array.shape}")
     if array.dtype.kind not in "iub":
         checks.real_array(array, name, owner)
     return array
@@ -253,5 +253,5 @@ def _label_vector(array: NDArray[Any], name: str, owner: str) -> NDArray[Any]:
     if array.ndim != 1 or array.dtype.kind not in "iuU":
         requirement = "be a vector of integers or strings"
         got = f"shape {array.shape} and dtype {array.dtype}"
-        raise checks.refusal(name, owner, requirement, got)
+        raise checks.invalid(name, owner, requirement, got)
     return array

@@ -122,7 +122,7 @@ class Preprocessing:
         # Equal rows can leave their rounding errors, 1e-16 of the mean, behind.
         if not total > count * 1e-26 * float(mean @ mean):
             remedy = "All rows are equal, so there is no scale to divide by."
-            raise checks.refusal("X", "Preprocessing", "have two different rows", "one", remedy)
+            raise checks.invalid("X", "Preprocessing", "have two different rows", "one", remedy)
         mean.flags.writeable = False
         scale = math.sqrt(total / count)
         if kind == "theory":
@@ -185,10 +185,10 @@ def _rows(X: object, num_features: int | None = None) -> NDArray[Any]:
         checks.powers_finite(array, "X", "Preprocessing")
     if array.ndim != 2 or array.shape[1] == 0 or (num_features is None and not len(array)):
         requirement = "be a matrix of shape (n_samples, n_features)"
-        raise checks.refusal("X", "Preprocessing", requirement, f"shape {array.shape}")
+        raise checks.invalid("X", "Preprocessing", requirement, f"shape {array.shape}")
     if num_features is not None and array.shape[1] != num_features:
         requirement = f"have the {num_features} features of the training data"
-        raise checks.refusal("X", "Preprocessing", requirement, f"{array.shape[1]} features")
+        raise checks.invalid("X", "Preprocessing", requirement, f"{array.shape[1]} features")
     return array
 
 
@@ -202,7 +202,7 @@ def _norms(block: FloatArray, start: int) -> FloatArray:
     if not norms.all():
         row = start + int(np.flatnonzero(norms == 0.0)[0])
         remedy = "It has no direction; remove it, or use preprocessing='theory'."
-        raise checks.refusal(
+        raise checks.invalid(
             "X", "Preprocessing", "have no zero row under unit_norm", f"row {row}", remedy
         )
     return np.asarray(norms)

@@ -126,7 +126,7 @@ def _part(rows: NDArray[Any], labels: IntArray, chosen: IntArray) -> Selection:
 def class_positions(classes: Sequence[int | str], class_names: tuple[str, ...]) -> IntArray:
     """Turn class names or numbers into positions in `class_names`, in the order given."""
     if isinstance(classes, str) or not len(classes):
-        raise checks.refusal("classes", "load", "be a sequence like (6, 8)", repr(classes))
+        raise checks.invalid("classes", "load", "be a sequence like (6, 8)", repr(classes))
     positions = []
     for item in classes:
         if str(item) in class_names:
@@ -136,7 +136,7 @@ def class_positions(classes: Sequence[int | str], class_names: tuple[str, ...]) 
         else:
             checks.known_name(str(item), class_names, "class")
     if len(set(positions)) != len(positions):
-        raise checks.refusal("classes", "load", "name each class once", repr(tuple(classes)))
+        raise checks.invalid("classes", "load", "name each class once", repr(tuple(classes)))
     return np.asarray(positions, dtype=np.int64)
 
 
@@ -179,7 +179,7 @@ def _choose(
     if not balanced:
         if number > len(wanted):
             requirement = f"be at most the {len(wanted)} samples there are"
-            raise checks.refusal(parameter, "load", requirement, number)
+            raise checks.invalid(parameter, "load", requirement, number)
         return np.sort(generator.choice(wanted, size=number, replace=False))
     counts = balanced_counts(number, num_classes)
     available = np.bincount(labels[wanted], minlength=num_classes)
@@ -191,5 +191,5 @@ def _choose(
         )
         most = num_classes * int(available[k])
         remedy = f"Ask for at most {most}, or pass balanced=False."
-        raise checks.refusal(parameter, "load", requirement, number, remedy)
+        raise checks.invalid(parameter, "load", requirement, number, remedy)
     return per_class_indices(labels, counts, generator)

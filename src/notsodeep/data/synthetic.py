@@ -95,7 +95,7 @@ def paper_mixture(dimension: int = 1000, num_classes: int = 2) -> GaussianMixtur
     K = checks.positive_integer(num_classes, "num_classes", "paper_mixture")
     if p <= 8 * (K - 1):
         requirement = f"exceed 8(num_classes − 1) = {8 * (K - 1)}, where the last mean lies"
-        raise checks.refusal("dimension", "paper_mixture", requirement, p)
+        raise checks.invalid("dimension", "paper_mixture", requirement, p)
     a = np.arange(K)
     means = np.zeros((K, p))
     means[a, 8 * a] = 8.0

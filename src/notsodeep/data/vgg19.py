@@ -90,10 +90,10 @@ class VGG19Features:
         owner = "VGG19Features"
         if checks.positive_integer(self.layer, "layer", owner) > len(_CHANNELS):
             requirement = "be one of the 16 convolutions, 1 … 16"
-            raise checks.refusal("layer", owner, requirement, self.layer)
+            raise checks.invalid("layer", owner, requirement, self.layer)
         if self.pooled and self.layer not in _POOL_AFTER:
             requirement = f"be one of {_POOL_AFTER}, which a pooling follows, if pooled is set"
-            raise checks.refusal("layer", owner, requirement, self.layer)
+            raise checks.invalid("layer", owner, requirement, self.layer)
         checks.known_name(self.padding, ("zeros", "reflect"), "padding")
         checks.positive_integer(self.batch_size, "batch_size", owner)
         for value in self.channel_std:
@@ -195,7 +195,7 @@ class VGG19Features:
             or images.dtype != np.uint8
             or min(images.shape[2:]) < least
         ):
-            raise checks.refusal(
+            raise checks.invalid(
                 "images",
                 "VGG19Features",
                 f"be bytes of shape (n, 3, h, w) with h and w at least {least}",

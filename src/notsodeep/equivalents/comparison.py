@@ -115,11 +115,11 @@ def compare(kernel: ArrayLike, eq: Equivalent, law: LimitingSpectrum | None = No
     owner = "compare"
     if not isinstance(eq, Equivalent):
         remedy = "Make one with equivalent(model, X, stats) or sphere_equivalent(model, X)."
-        raise checks.refusal("eq", owner, "be an Equivalent", type(eq).__name__, remedy)
+        raise checks.invalid("eq", owner, "be an Equivalent", type(eq).__name__, remedy)
     exact = checks.matrix_of_shape(kernel, eq.shape, "kernel", owner)
     asymmetry = float(np.abs(exact - exact.T).max())
     if asymmetry > 1e-8 * float(np.abs(exact).max()):
-        raise checks.refusal("kernel", owner, "be symmetric", f"an asymmetry of {asymmetry:.3g}")
+        raise checks.invalid("kernel", owner, "be symmetric", f"an asymmetry of {asymmetry:.3g}")
     if law is None:
         law = _law_if_known(eq)
     gap, frobenius = difference_norms(exact, eq)

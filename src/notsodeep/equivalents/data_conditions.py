@@ -64,13 +64,13 @@ def conditions(
             tau0 = 1.0 if X is None else deq.pixel_scale(deq.rows(X, "X", owner))
         return model_conditions(deq, tau0)
     if not isinstance(deq, DeepEquilibrium | MonotoneEquilibrium):
-        raise checks.refusal("deq", owner, "be a DEQ", repr(deq))
+        raise checks.invalid("deq", owner, "be a DEQ", repr(deq))
     rows = None if X is None else checks.samples(X, "X", owner)
     if rows is not None and stats is not None:
         theirs = (len(stats.psi), stats.means.shape[1])
         if theirs != rows.shape:
             requirement = f"be those of X, of shape {rows.shape}"
-            raise checks.refusal("stats", owner, requirement, f"statistics of shape {theirs}")
+            raise checks.invalid("stats", owner, requirement, f"statistics of shape {theirs}")
     if tau0 is None:
         tau0 = 1.0
         if stats is not None:

@@ -253,7 +253,7 @@ def expansion(
     elif isinstance(model, DeepEquilibrium):
         cell, scales = model.cell, _stable_scales(model, scale)
     else:
-        raise checks.refusal("model", owner, "be a DEQ or a network of dense layers", str(model))
+        raise checks.invalid("model", owner, "be a DEQ or a network of dense layers", str(model))
     # Few terms do unless inputs at right angles are strongly correlated.
     for terms in _TERMS:
         units = [
@@ -279,7 +279,7 @@ def _stable_scales(deq: DeepEquilibrium, tau0: float) -> FloatArray:
     if any(layer.normalise != "none" for layer in deq.cell):
         remedy = "Use exact kernels, or sphere_equivalent for rows of norm one."
         requirement = "have no normalised layer"
-        raise checks.refusal("model", "an equivalent", requirement, str(deq), remedy)
+        raise checks.invalid("model", "an equivalent", requirement, str(deq), remedy)
     variances, _ = solve_variances(deq.cell, np.array([tau0**2]), name=f"the variance of {deq}")
     radius = float(stability(deq.cell, variances)[0])
     if not radius < 1.0:

@@ -154,7 +154,7 @@ def limiting_spectrum(
         From `equivalent` or `sphere_equivalent`.
     population : {None, "exact", "deconvolved"}
         Where the covariances and means come from.  None takes those of a known mixture (or of the
-        uniform law on the sphere) and refuses estimated statistics; "deconvolved" estimates the
+        uniform law on the sphere) and rejects estimated statistics; "deconvolved" estimates the
         spectrum of C° from the samples (El Karoui, 2008), one for all classes.
     noise : NoiseLaw, optional
         The law of the noise of the same samples, if it has been computed before; `population` is
@@ -178,7 +178,7 @@ def limiting_spectrum(
     owner = "limiting_spectrum"
     if not isinstance(eq, Equivalent):
         remedy = "Make one with equivalent(model, X, stats) or sphere_equivalent(model, X)."
-        raise checks.refusal("eq", owner, "be an Equivalent", type(eq).__name__, remedy)
+        raise checks.invalid("eq", owner, "be an Equivalent", type(eq).__name__, remedy)
     if population is not None:
         checks.known_name(population, get_args(PopulationSource), f"population of {owner}")
     scale, shift, n = eq.coefficients.linear, eq.coefficients.diagonal, eq.shape[0]

@@ -115,7 +115,7 @@ def coefficients(
     if isinstance(model, ExplicitNetwork):
         return coefficients_of_layers(_layers(model, scale), scale, kernel)
     if not isinstance(model, DeepEquilibrium):
-        raise checks.refusal("model", "an equivalent", "be a DEQ or a network", str(model))
+        raise checks.invalid("model", "an equivalent", "be a DEQ or a network", str(model))
     if not model.is_vanilla:
         if not model.is_centred_for(scale):
             raise InvalidInput(

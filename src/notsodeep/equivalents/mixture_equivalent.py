@@ -91,13 +91,13 @@ def equivalent(
     n, p = rows.shape
     if min(n, p) < 2:
         requirement = "have at least two rows and two columns (the theory lets both grow)"
-        raise checks.refusal("X", owner, requirement, f"shape {rows.shape}")
+        raise checks.invalid("X", owner, requirement, f"shape {rows.shape}")
     _require_own_statistics(rows, stats)
     if order not in (1, 2):
-        raise checks.refusal("order", owner, "be 1 or 2", repr(order))
+        raise checks.invalid("order", owner, "be 1 or 2", repr(order))
     choice: dict[str, Any] = {"kernel": kernel, "convention": convention}
     if not isinstance(model, DeepEquilibrium | ExplicitNetwork):
-        raise checks.refusal("model", "an equivalent", "be a DEQ or a network", str(model))
+        raise checks.invalid("model", "an equivalent", "be a DEQ or a network", str(model))
     if order == 2 or not is_centred(model, stats.tau0):
         return _expanded(model, rows, stats, order, choice)
     numbers = coefficients(model, stats.tau0, **choice)
@@ -170,15 +170,15 @@ def low_rank_core(numbers: Coefficients, stats: MixtureStatistics) -> FloatArray
 
 
 def _require_own_statistics(X: FloatArray, stats: MixtureStatistics) -> None:
-    """Refuse statistics of other data: ψ must be ‖x_i − μ_a/√p‖² up to one constant per class."""
+    """Reject statistics of other data: ψ must be ‖x_i − μ_a/√p‖² up to one constant per class."""
     if not isinstance(stats, MixtureStatistics):
         remedy = "Use mixture.statistics(X, y) or MixtureStatistics.estimate(X, y)."
-        raise checks.refusal("stats", "equivalent", "be a MixtureStatistics", repr(stats), remedy)
+        raise checks.invalid("stats", "equivalent", "be a MixtureStatistics", repr(stats), remedy)
     n, p = X.shape
     theirs = (len(stats.psi), stats.means.shape[1])
     if theirs != (n, p):
         requirement = f"be those of X, of shape {X.shape}"
-        raise checks.refusal("stats", "equivalent", requirement, f"statistics of shape {theirs}")
+        raise checks.invalid("stats", "equivalent", requirement, f"statistics of shape {theirs}")
     labels = stats.J.argmax(axis=1)
     # In blocks: a second array of the size of X is not needed.
     expected = np.empty(n)

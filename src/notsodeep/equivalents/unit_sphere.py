@@ -105,7 +105,7 @@ def sphere_equivalent(
     n, d = rows.shape
     if min(n, d) < 2:
         requirement = "have at least two rows and two columns (the theory lets both grow)"
-        raise checks.refusal("X", owner, requirement, f"shape {rows.shape}")
+        raise checks.invalid("X", owner, requirement, f"shape {rows.shape}")
     numbers = sphere_coefficients(model, d, kernel=kernel, convention=convention)
     core = np.array([[numbers.constant]])
     return Equivalent(rows, np.ones((n, 1)), core, numbers, None, model, kernel, convention)

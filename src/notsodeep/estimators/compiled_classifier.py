@@ -141,7 +141,7 @@ class CompiledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         weights = with_class_weights(self.class_weight, given, weights)
         if weights is not None and self.train == "all":
             requirement = "be None, as class_weight, for train='all', whose loss has no weights"
-            raise checks.refusal("sample_weight", owner, requirement, "weights")
+            raise checks.invalid("sample_weight", owner, requirement, "weights")
         self.preprocessing_ = Preprocessing.fit(rows, self.preprocessing, weights=weights)
         scaled = self.preprocessing_.apply(rows)
         rng = generator_from(self.random_state)
@@ -186,7 +186,7 @@ class CompiledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         settings = self.settings or TrainingSettings(30, optimiser="adam", learning_rate=0.01)
         if not isinstance(settings, TrainingSettings):
             requirement = "be a notsodeep.networks.TrainingSettings or None"
-            raise checks.refusal("settings", type(self).__name__, requirement, repr(settings))
+            raise checks.invalid("settings", type(self).__name__, requirement, repr(settings))
         settings = replace(settings, seed=int(rng.integers(2**31 - 1)))
         self.fit_record_ = train(self.module_, rows, labels, settings, progress=False)
 

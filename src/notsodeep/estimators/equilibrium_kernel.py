@@ -74,7 +74,7 @@ class EquilibriumKernel(Kernel):  # type: ignore[misc]  # scikit-learn has no ty
 
     @property
     def hyperparameter_sigma_a2(self) -> Hyperparameter:
-        """What scikit-learn's optimiser is told about σa²."""
+        """What scikit-learn's optimiser knows about σa²."""
         return Hyperparameter("sigma_a2", "numeric", self.sigma_a2_bounds)
 
     def __call__(
@@ -97,7 +97,7 @@ class EquilibriumKernel(Kernel):  # type: ignore[misc]  # scikit-learn has no ty
         """
         owner = type(self).__name__
         if eval_gradient and Y is not None:
-            raise checks.refusal("Y", owner, "be left out with eval_gradient=True", "a Y")
+            raise checks.invalid("Y", owner, "be left out with eval_gradient=True", "a Y")
         if Y is not None and np.ndim(X) == 1 and np.ndim(Y) == 1:
             left = checks.plain_array(X, "X", owner)
             right = checks.plain_array(Y, "Y", owner)

@@ -102,7 +102,7 @@ class GPyTorchEquilibriumKernel(Kernel):  # type: ignore[misc]  # gpytorch has n
         _plain_rows(x1, x2, owner)
         same = x1 is x2 or torch.equal(x1, x2)
         if diag and not same:
-            raise checks.refusal("x2", owner, "be x1 for a diagonal", "other rows")
+            raise checks.invalid("x2", owner, "be x1 for a diagonal", "other rows")
         left, right = x1.detach().cpu().numpy(), None if same else x2.detach().cpu().numpy()
         compute: Any = _Exact.apply
         result = compute(self.sigma_a2, self._model.activation, left, right, self._choice, diag)
@@ -143,9 +143,9 @@ def _strictly_between(value: float, low: float, high: float, parameter: str, own
     """Require low < value < high, and bounds that σa² can have."""
     if not 0.0 < low < high < 1.0:
         requirement = "satisfy 0 < low < high < 1"
-        raise checks.refusal(f"{parameter}_bounds", owner, requirement, f"({low:g}, {high:g})")
+        raise checks.invalid(f"{parameter}_bounds", owner, requirement, f"({low:g}, {high:g})")
     if not low < value < high:
-        raise checks.refusal(
+        raise checks.invalid(
             parameter, owner, f"lie between its bounds {low:g} and {high:g}", value
         )
 
@@ -155,7 +155,7 @@ def _plain_rows(x1: Any, x2: Any, owner: str) -> None:
     for name, rows in (("x1", x1), ("x2", x2)):
         if rows.ndim != 2:
             requirement = "be a matrix of shape (n_samples, n_features), without batches"
-            raise checks.refusal(name, owner, requirement, f"shape {tuple(rows.shape)}")
+            raise checks.invalid(name, owner, requirement, f"shape {tuple(rows.shape)}")
         if rows.requires_grad:
             remedy = "The exact kernel has no gradient in its inputs: use x.detach()."
-            raise checks.refusal(name, owner, "not require gradients", "a tensor that does", remedy)
+            raise checks.invalid(name, owner, "not require gradients", "a tensor that does", remedy)

@@ -307,10 +307,10 @@ def _per_class(outputs: FloatArray) -> FloatArray:
 def _several_classes(count: int, owner: str) -> None:
     """Require two different labels; scikit-learn's checks look for the words "1 class"."""
     if count < 2:
-        raise checks.refusal("y", owner, "have samples of at least two classes", f"{count} class")
+        raise checks.invalid("y", owner, "have samples of at least two classes", f"{count} class")
 
 
 def _labels_without_order(reason: object, owner: str) -> InvalidInput:
     """Word the error for labels that cannot be sorted."""
     requirement = "hold labels of one kind, none of them missing"
-    return checks.refusal("y", owner, requirement, f"labels that cannot be compared ({reason})")
+    return checks.invalid("y", owner, requirement, f"labels that cannot be compared ({reason})")

@@ -42,7 +42,7 @@ def given_model(
     checks.known_name(convention, get_args(Convention), f"convention of {owner}")
     if centred:
         requirement = "be False for a convolutional model, whose pixels have many scales"
-        raise checks.refusal("centred", owner, requirement, True)
+        raise checks.invalid("centred", owner, requirement, True)
     return model
 
 

@@ -245,7 +245,7 @@ def _kept_kernel(
 def _ridge_too_small(ridge: float, owner: str) -> InvalidInput:
     """Word the error for a kernel that has no inverse in double precision, ridge included."""
     remedy = "The kernel is singular to double precision: use a larger ridge, or ridge='loo'."
-    return checks.refusal("ridge", owner, "make the kernel positive definite", f"{ridge:g}", remedy)
+    return checks.invalid("ridge", owner, "make the kernel positive definite", f"{ridge:g}", remedy)
 
 
 def _corrections_failed(ridge: float, rounds: int, memory: int) -> NotConverged:
@@ -442,11 +442,11 @@ def _dense_only(calibrated: bool, weights: FloatArray | None, samples: int, owne
     if calibrated:
         requirement = f"be False for the solver cg, which {samples:,} samples are left to"
         remedy = "Wrap the classifier in sklearn.calibration.CalibratedClassifierCV instead."
-        raise checks.refusal("calibrated", owner, requirement, True, remedy)
+        raise checks.invalid("calibrated", owner, requirement, True, remedy)
     if weights is not None:
         requirement = f"be None for the solver cg, which {samples:,} samples are left to"
         remedy = "So must class_weight. Set solver='dense', or repeat rows instead."
-        raise checks.refusal("sample_weight", owner, requirement, "weights", remedy)
+        raise checks.invalid("sample_weight", owner, requirement, "weights", remedy)
 
 
 def positive_weights(
@@ -462,12 +462,12 @@ def positive_weights(
     count = weights > 0.0
     if not count.any():
         owner = type(estimator).__name__
-        raise checks.refusal("sample_weight", owner, "have an entry above zero", "zeros")
+        raise checks.invalid("sample_weight", owner, "have an entry above zero", "zeros")
     return weights[count], tuple(array[count] for array in (rows, *others))
 
 
 def _dense_solver(needed: int, samples: int, owner: str) -> None:
-    """Refuse a dense solve that does not fit into the memory that is free now."""
+    """Reject a dense solve that does not fit into the memory that is free now."""
     available = checks.available_memory()
     if needed > available:
         raise NotEnoughMemory(

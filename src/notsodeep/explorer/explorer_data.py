@@ -45,10 +45,10 @@ def checked_suffix(name: str, content: bytes) -> str:
     """Require a file of a known kind and a size that can be handled; return its suffix."""
     suffix = Path(name).suffix.lower()
     if suffix not in (".npz", ".csv"):
-        raise checks.refusal("name", _OWNER, "end in .npz or .csv", repr(name))
+        raise checks.invalid("name", _OWNER, "end in .npz or .csv", repr(name))
     if len(content) > MAX_MEGABYTES * 2**20:
         got = f"{len(content) / 2**20:.1f} MB"
-        raise checks.refusal("size", _OWNER, f"be at most {MAX_MEGABYTES} MB", got)
+        raise checks.invalid("size", _OWNER, f"be at most {MAX_MEGABYTES} MB", got)
     if suffix == ".npz":
         _require_small_arrays(content)
     return suffix
@@ -69,7 +69,7 @@ def _require_small_arrays(content: bytes) -> None:
     if total > _MAX_UNPACKED:
         got = f"{total / 2**20:.0f} MB"
         requirement = f"hold arrays of at most {_MAX_UNPACKED // 2**20} MB together"
-        raise checks.refusal("content", _OWNER, requirement, got, "Take fewer rows.")
+        raise checks.invalid("content", _OWNER, requirement, got, "Take fewer rows.")
 
 
 def _promised_bytes(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
@@ -77,7 +77,7 @@ def _promised_bytes(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> int:
         shape, dtype = _header(stream)
     if dtype.hasobject:
         remedy = "Reading Python objects would run code. Store numbers and strings only."
-        raise checks.refusal(member.filename, _OWNER, "hold no Python objects", dtype, remedy)
+        raise checks.invalid(member.filename, _OWNER, "hold no Python objects", dtype, remedy)
     return max(math.prod(shape) * dtype.itemsize, member.file_size)
 
 
@@ -120,7 +120,7 @@ def stored(name: str, content: bytes) -> Iterator[tuple[Path, int, int]]:
             raise DataCorrupted(f"The uploaded file is not a table in UTF-8 ({error}).") from error
         if len(raw.X) + len(raw.X_test) < _LEAST_ROWS:
             got = len(raw.X) + len(raw.X_test)
-            raise checks.refusal("X", _OWNER, f"have at least {_LEAST_ROWS} rows", got)
+            raise checks.invalid("X", _OWNER, f"have at least {_LEAST_ROWS} rows", got)
         yield path, len(raw.X), len(raw.X_test)
 
 

@@ -185,7 +185,7 @@ def settle() -> None:
 
     Matrices of a page are small, and on them a second thread of a linear algebra library gains
     little, and loses much where the other cores are busy: it gets one.  What is loaded by now stays
-    for good, and the garbage collector is told not to look through it again and again.
+    for good, and the garbage collector need not look through it again and again.
     """
     threadpool_limits(limits=1, user_api="blas")
     gc.collect()
@@ -222,7 +222,7 @@ def _view(
 
 
 def show_results(state: ExplorerState, upload: Upload | None) -> None:
-    """Compute and show; whatever cannot be computed is told where the result would be."""
+    """Compute and show; what cannot be computed is reported where the result would be."""
     _settled()
     before = st.session_state.get(_DATA)
     try:

@@ -1,7 +1,7 @@
 """One state behind the widgets of a page and the link in the address bar; parts that pages share.
 
 A record is a frozen dataclass whose fields carry the rule of their values.  What a link says is
-never trusted: a value that breaks its rule is told, and the default is used in its place.
+never trusted: a value that breaks its rule is reported, and the default is used in its place.
 
 Streamlit forgets the value of a widget that is not on the page, so that the state is kept apart
 from the widgets; and it runs the page again both when a widget moves and when the link changes, so
@@ -63,7 +63,7 @@ class Whole:
         digits = text.isascii() and text.isdigit() and len(text) <= 12
         if not digits or not self.least <= int(text) <= self.most:
             requirement = f"be an integer from {self.least} to {self.most}"
-            raise checks.refusal(name, "the link", requirement, repr(text))
+            raise checks.invalid(name, "the link", requirement, repr(text))
         return int(text)
 
     def write(self, value: int) -> str:
@@ -82,7 +82,7 @@ class Listed:
         known = {str(option): option for option in self.options}
         if text not in known:
             requirement = f"be one of {', '.join(known)}"
-            raise checks.refusal(name, "the link", requirement, repr(text))
+            raise checks.invalid(name, "the link", requirement, repr(text))
         return known[text]
 
     def write(self, value: int) -> str:
@@ -105,7 +105,7 @@ class Real:
             number = math.nan
         if not self.least <= number <= self.most:
             requirement = f"be a number from {self.least:g} to {self.most:g}"
-            raise checks.refusal(name, "the link", requirement, repr(text))
+            raise checks.invalid(name, "the link", requirement, repr(text))
         return number
 
     def write(self, value: float) -> str:
@@ -123,7 +123,7 @@ class Text:
         """Accept short text."""
         if len(text) > self.longest:
             requirement = f"have at most {self.longest} characters"
-            raise checks.refusal(name, "the link", requirement, f"{len(text)} characters")
+            raise checks.invalid(name, "the link", requirement, f"{len(text)} characters")
         return text
 
     def write(self, value: str) -> str:
@@ -176,7 +176,7 @@ def to_query(state: Any, kept: Sequence[str] | None = None) -> dict[str, str]:
 
 
 def from_query(kind: type[State], query: Mapping[str, str]) -> tuple[State, list[str]]:
-    """Read a record from a link; what cannot be used is told and left at its default."""
+    """Read a record from a link; what cannot be used is reported and left at its default."""
     known = rules(kind)
     values: dict[str, Any] = {}
     problems = []

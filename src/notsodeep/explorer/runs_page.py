@@ -220,7 +220,7 @@ def _reproduced(run: StoredRun) -> None:
     if missing:
         st.warning(
             f"{missing} of {missing + len(records)} cells are not computed yet; run "
-            f"`notsodeep reproduce {work.name}` again to go on."
+            f"`notsodeep reproduce {work.name}` again to resume."
         )
         return
     figure = _figure(run.name, run.path.stat().st_mtime, work.name, records)

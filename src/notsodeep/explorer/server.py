@@ -63,7 +63,7 @@ class LoopbackOnly:
         return all(value == b"http://" + hosts[0] for name, value in found if name == b"origin")
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Pass a request on, or refuse it with status 403."""
+        """Pass a request on, or reject it with status 403."""
         if scope["type"] == "lifespan" or self.answers(scope["headers"]):
             await self._application(scope, receive, send)
         elif scope["type"] == "websocket":
@@ -110,7 +110,7 @@ def serve(
     from streamlit.web import bootstrap
 
     bootstrap.load_config_options(options_of(port))
-    sys.argv = [str(SCRIPT), str(runs)]  # what the script is told
+    sys.argv = [str(SCRIPT), str(runs)]  # what the script reads
     settings = uvicorn.Config(
         LoopbackOnly(streamlit.App(SCRIPT), port),
         lifespan="on",
@@ -133,7 +133,7 @@ def _listening(port: int) -> socket.socket:
     except OSError as error:
         requirement = "be a port that this program may listen on"
         got = f"{port} ({os.strerror(error.errno or 0)})"
-        raise checks.refusal("port", "explore", requirement, got, "Try another --port.") from error
+        raise checks.invalid("port", "explore", requirement, got, "Try another --port.") from error
 
 
 @contextlib.contextmanager

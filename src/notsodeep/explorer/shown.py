@@ -257,7 +257,7 @@ def view_of(state: ExplorerState, data: KnownData) -> View:
     if state.family == "dual" and not data.on_sphere:
         requirement = "be another one for these data: its network is for rows of norm one"
         remedy = "Choose the unit sphere, or the family auto."
-        raise checks.refusal("family", "the explorer", requirement, "dual", remedy)
+        raise checks.invalid("family", "the explorer", requirement, "dual", remedy)
     with warnings.catch_warnings():
         # What they warn of is shown on the page as a verdict or a residual.
         warnings.simplefilter("ignore", UserWarning)

@@ -124,7 +124,7 @@ class ExplorerState:
             return tuple(sorted(float(piece) for piece in pieces))
         except ValueError:
             requirement = "be numbers between commas, such as -1, 1"
-            raise checks.refusal("kinks", "the formula", requirement, repr(self.kinks)) from None
+            raise checks.invalid("kinks", "the formula", requirement, repr(self.kinks)) from None
 
     @property
     def class_names(self) -> tuple[str, ...]:

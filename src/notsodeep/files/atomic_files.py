@@ -43,7 +43,7 @@ _REASONS = {
 
 @contextlib.contextmanager
 def named_write_failures(path: Path) -> Iterator[None]:
-    """Turn the operating system's refusals to write `path` into `NotWritable`."""
+    """Turn the operating system's errors in writing `path` into `NotWritable`."""
     try:
         yield
     except OSError as error:
@@ -212,7 +212,7 @@ def remove_abandoned(directory: Path, names: str) -> None:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write `content` as readable JSON, atomically; NaN and infinities are refused.
+    """Write `content` as readable JSON, atomically; NaN and infinities are rejected.
 
     Examples
     --------

@@ -132,7 +132,7 @@ def _own_checkpoint(kind: str, expected: str, directory: Path, owner: str) -> No
     """Require that a directory with a manifest holds a checkpoint of the right kind."""
     if kind != expected:
         got = f"{directory}: {kind}"
-        raise checks.refusal(
+        raise checks.invalid(
             "checkpoint", owner, f"be a {expected}", got, "Choose another directory."
         )
 

@@ -113,4 +113,4 @@ def _positive_preconditioner(least: float, largest: float, owner: str) -> None:
     if not largest > 0.0 or least < -1e-6 * largest:
         remedy = "Make it with the ridge of the system, and a ridge above its rounding error."
         got = f"rᵀPr between {least:.3g} and {largest:.3g}"
-        raise checks.refusal("preconditioner", owner, "be positive definite", got, remedy)
+        raise checks.invalid("preconditioner", owner, "be positive definite", got, remedy)

@@ -153,7 +153,7 @@ class SolveCheckpoints:
 
 
 def _same_problem(differing: Mapping[str, bool], directory: Path) -> None:
-    """Require that nothing differs between a checkpoint and the solve that wants to go on."""
+    """Require that nothing differs between a checkpoint and the solve that resumes."""
     names = [name for name, differs in differing.items() if differs]
     if names:
         raise InvalidInput(

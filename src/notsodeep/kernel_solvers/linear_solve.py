@@ -44,7 +44,7 @@ class Solution(Plotted):
     residuals : ndarray of shape (steps + 1, k)
         The same after every step, as the iteration carried it along; `worst` is its maximum.
     seconds : float
-        Time of the solve, without what an earlier run did that this one went on from.
+        Time of the solve, without what an earlier run did before this one resumed.
     reason : str
         Why the iteration ended.
 
@@ -117,7 +117,7 @@ def solve(
         if a checkpoint is there.
     checkpoint : path, optional
         A directory that keeps the state of the iteration, every `checkpoint_seconds`, at the end
-        and on Ctrl-C.  If it holds the state of the same problem, the solve goes on from it and
+        and on Ctrl-C.  If it holds the state of the same problem, the solve resumes from it and
         takes the very steps that an uninterrupted one would have taken.
     checkpoint_seconds : float
     progress : bool
@@ -318,6 +318,6 @@ def _same_shape(
 ) -> None:
     """Require two arguments of one shape."""
     if shape != wanted:
-        raise checks.refusal(
+        raise checks.invalid(
             parameter, owner, f"have the shape of {other}, {wanted}", f"shape {shape}"
         )

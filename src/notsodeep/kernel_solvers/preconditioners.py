@@ -330,4 +330,4 @@ def _equivalent_of(eq: Any, kind: type, owner: str) -> None:
     """Require the random-matrix equivalent of a kernel."""
     if not isinstance(eq, kind):
         remedy = "Make one with equivalent(model, X, stats) or sphere_equivalent(model, X)."
-        raise checks.refusal("eq", owner, "be an Equivalent", type(eq).__name__, remedy)
+        raise checks.invalid("eq", owner, "be an Equivalent", type(eq).__name__, remedy)

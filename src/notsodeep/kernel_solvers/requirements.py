@@ -19,22 +19,22 @@ def symmetric_matrix(operator: object, owner: str) -> LinearOperator:
         gap = float(np.abs(matrix - matrix.T).max(initial=0.0))
         if gap > 1e-8 * size:
             got = f"|K − Kᵀ| up to {gap:.3g} in a matrix with entries up to {size:.3g}"
-            raise checks.refusal("operator", owner, "be symmetric", got)
+            raise checks.invalid("operator", owner, "be symmetric", got)
         return aslinearoperator(matrix)
     if not isinstance(operator, LinearOperator):
         remedy = "KernelOperator, a dense kernel matrix and scipy LinearOperators all will do."
         requirement = "be an array or a scipy LinearOperator"
-        raise checks.refusal("operator", owner, requirement, type(operator).__name__, remedy)
+        raise checks.invalid("operator", owner, requirement, type(operator).__name__, remedy)
     _square(operator.shape, owner)
     if np.dtype(operator.dtype).kind not in "fiu":
-        raise checks.refusal("operator", owner, "be real", f"dtype {operator.dtype}")
+        raise checks.invalid("operator", owner, "be real", f"dtype {operator.dtype}")
     return operator
 
 
 def _square(shape: tuple[int, ...], owner: str) -> None:
     if len(shape) != 2 or shape[0] != shape[1] or shape[0] == 0:
         remedy = "For the kernel of training samples leave Y out."
-        raise checks.refusal("operator", owner, "be square", f"shape {shape}", remedy)
+        raise checks.invalid("operator", owner, "be square", f"shape {shape}", remedy)
 
 
 def preconditioner(given: object, n: int, owner: str) -> LinearOperator | None:
@@ -44,7 +44,7 @@ def preconditioner(given: object, n: int, owner: str) -> LinearOperator | None:
     if not isinstance(given, LinearOperator | np.ndarray) or given.shape != (n, n):
         requirement = f"be an operator of shape ({n}, {n}), or None"
         got = f"shape {given.shape}" if hasattr(given, "shape") else type(given).__name__
-        raise checks.refusal("preconditioner", owner, requirement, got)
+        raise checks.invalid("preconditioner", owner, requirement, got)
     return aslinearoperator(given)
 
 
@@ -53,7 +53,7 @@ def right_hand_sides(B: object, n: int, parameter: str, owner: str) -> FloatArra
     array = checks.real_array(B, parameter, owner)
     if array.ndim not in (1, 2) or len(array) != n or 0 in array.shape:
         requirement = f"have shape ({n},) or ({n}, k)"
-        raise checks.refusal(parameter, owner, requirement, f"shape {array.shape}")
+        raise checks.invalid(parameter, owner, requirement, f"shape {array.shape}")
     return array
 
 
@@ -71,7 +71,7 @@ def ridges(values: object, owner: str, parameter: str = "ridges") -> FloatArray:
     if array.ndim != 1 or not array.size or not (array > 0.0).all():
         remedy = "numpy.logspace(-4, 1, 30) is a usual choice for kernels of unit diagonal."
         got = f"shape {array.shape}" if array.ndim != 1 or not array.size else float(array.min())
-        raise checks.refusal(parameter, owner, "be positive numbers, at least one", got, remedy)
+        raise checks.invalid(parameter, owner, "be positive numbers, at least one", got, remedy)
     return array
 
 
@@ -103,4 +103,4 @@ def ridges_solved(
 def at_most(number: int, most: int, parameter: str, owner: str, why: str) -> None:
     """Require number ≤ most."""
     if number > most:
-        raise checks.refusal(parameter, owner, f"be at most {most}, {why}", number)
+        raise checks.invalid(parameter, owner, f"be at most {most}, {why}", number)

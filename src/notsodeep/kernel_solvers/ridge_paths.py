@@ -235,7 +235,7 @@ def _positive_spectrum(least: float, ridge: float, owner: str) -> None:
     """Require that the smallest ridge makes the kernel positive definite."""
     if not least + ridge > 0.0:
         requirement = f"exceed {-least:.3g}, so that K + λI is positive definite"
-        raise checks.refusal("ridges", owner, requirement, ridge)
+        raise checks.invalid("ridges", owner, requirement, ridge)
 
 
 def _whole_spectrum(known: bool, wanted: str) -> None:

@@ -351,7 +351,7 @@ def map_pairs(
             tangent[start + t] = p + tangent[start + t] * slope
 
 
-# What `solve_cells` is told about each sample in each layer, and about each layer.
+# What `solve_cells` gets about each sample in each layer, and about each layer.
 TAU, INNER, FACTOR, TAKEN, MEAN, COUPLING = range(6)
 SAMPLE_FACTS = 6
 BOTH, CROSS, WEIGHT, INJECT, BIAS = range(5)

@@ -565,7 +565,7 @@ class ConvolutionPlan:
         return values
 
     def _require_stable(self) -> None:
-        """Refuse images at which the spectral radius of w M E φ′² is one or more.
+        """Reject images at which the spectral radius of w M E φ′² is one or more.
 
         There the equilibrium repels, and the kernel is that of no network.  The largest quotient
         bounds the radius of a non-negative operator from above, the smallest from below.

@@ -212,12 +212,12 @@ def kernel(
         if sigma_a2 is not None:
             requirement = "be None unless X is a tensor"
             remedy = "Describe another model: DeepEquilibrium(activation, sigma_a2)."
-            raise checks.refusal("sigma_a2", "kernel", requirement, repr(sigma_a2), remedy)
+            raise checks.invalid("sigma_a2", "kernel", requirement, repr(sigma_a2), remedy)
         return compute(model, X, Y, convention=convention, dtype=dtype or np.float64, out=out)
     if dtype is not None or out is not None:
         requirement = "be None for a tensor, whose kernel has its type"
         which, got = ("out", "an array") if dtype is None else ("dtype", repr(dtype))
-        raise checks.refusal(which, "kernel", requirement, got)
+        raise checks.invalid(which, "kernel", requirement, got)
     gradient = torch.is_grad_enabled() and any(
         isinstance(part, torch.Tensor) and part.requires_grad for part in (X, Y)
     )
@@ -276,14 +276,14 @@ def checked_plan(
     if isinstance(model, ConvolutionalModel):
         if unstable != "raise":
             requirement = "be 'raise' for a convolution"
-            raise checks.refusal("unstable", owner, requirement, repr(unstable))
+            raise checks.invalid("unstable", owner, requirement, repr(unstable))
         return ConvolutionPlan.checked(model, X, Y, convention, owner)
     checked_choice(model, kernel, convention, owner)
     left = checks.samples(X, "X", owner)
     right = None if Y is None else checks.samples(Y, "Y", owner)
     if right is not None and right.shape[1] != left.shape[1]:
         requirement = f"have as many features as X ({left.shape[1]})"
-        raise checks.refusal("Y", owner, requirement, right.shape[1])
+        raise checks.invalid("Y", owner, requirement, right.shape[1])
     checks.kernel_resolved(left, right, owner)
     return Plan(model, left, right, convention, factors, unstable == "mark")
 
@@ -293,10 +293,10 @@ def _train_factors(model: KernelModel, train: Sequence[Trained], owner: str) -> 
     known = get_args(Trained)
     if isinstance(train, str) or not train or not set(train) <= set(known):
         requirement = f"name some of {', '.join(known)}"
-        raise checks.refusal("train", owner, requirement, repr(train))
+        raise checks.invalid("train", owner, requirement, repr(train))
     if set(train) != set(known) and isinstance(model, ConvolutionalModel | ExplicitNetwork):
         requirement = "be everything, unless the model is a DEQ of dense layers"
-        raise checks.refusal("train", owner, requirement, repr(train))
+        raise checks.invalid("train", owner, requirement, repr(train))
     return tuple(float(name in train) for name in known)
 
 
@@ -370,9 +370,9 @@ def _output_array(out: object, shape: tuple[int, int], owner: str) -> None:
     """Require a writable float array of the given shape to put a result into."""
     if not isinstance(out, np.ndarray) or out.shape != shape:
         got = f"shape {np.shape(out)}" if isinstance(out, np.ndarray) else type(out).__name__
-        raise checks.refusal("out", owner, f"be an array of shape {shape}", got)
+        raise checks.invalid("out", owner, f"be an array of shape {shape}", got)
     if out.dtype not in (np.float64, np.float32) or not out.flags.writeable:
         state = "" if out.flags.writeable else ", read-only"
-        raise checks.refusal(
+        raise checks.invalid(
             "out", owner, "be writable, of float64 or float32", f"{out.dtype}{state}"
         )

@@ -196,7 +196,7 @@ class KernelStore:
         return result
 
     def to_dense(self) -> NDArray[np.floating[Any]]:
-        """Return the whole kernel, shape (n, n); refused if it does not fit into memory."""
+        """Return the whole kernel, shape (n, n); rejected if it does not fit into memory."""
         return self.read()
 
     def diagonal(self) -> NDArray[np.floating[Any]]:
@@ -269,7 +269,7 @@ def _overlap(wanted: slice, start: int, length: int) -> tuple[slice, slice]:
 
 
 def _finished_store(missing: Sequence[tuple[int, int]], total: int, path: Path) -> None:
-    """Refuse to read from a store that is not finished."""
+    """Reject a store that is not finished."""
     if missing:
         raise DataCorrupted(
             f"{path} is not complete: {len(missing)} of {total} blocks are missing, the first is "
@@ -290,5 +290,5 @@ def _bounds(part: slice, length: int, parameter: str) -> slice:
     """Require a slice of consecutive indices; return it with its ends."""
     start, stop, step = part.indices(length)
     if step != 1:
-        raise checks.refusal(parameter, "KernelStore.read", "be a slice with step 1", part)
+        raise checks.invalid(parameter, "KernelStore.read", "be a slice with step 1", part)
     return slice(start, max(start, stop))

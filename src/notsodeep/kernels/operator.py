@@ -226,12 +226,12 @@ def _memory_budget(value: object, least: int, owner: str) -> int:
     number = checks.finite_number(value, "memory", owner)
     if number < least:
         requirement = f"be at least {least:,} bytes"
-        raise checks.refusal("memory", owner, requirement, f"{number:g}", "One GiB is 2**30.")
+        raise checks.invalid("memory", owner, requirement, f"{number:g}", "One GiB is 2**30.")
     return int(number)
 
 
 def _cache_fits(needed: int, memory: int, owner: str) -> None:
-    """Refuse a cache that is larger than its budget, or than the memory that is free now."""
+    """Reject a cache that is larger than its budget, or than the memory that is free now."""
     available = checks.available_memory()
     if needed > min(memory, available):
         raise NotEnoughMemory(

@@ -104,7 +104,7 @@ def monte_carlo(
     if not callable(draw):
         requirement = "be a callable of a generator and X"
         remedy = "equilibrium_draw and explicit_draw make one from a model and a width."
-        raise checks.refusal("draw", owner, requirement, repr(draw), remedy)
+        raise checks.invalid("draw", owner, requirement, repr(draw), remedy)
     samples = checks.samples(X, "X", owner)
     count = checks.integer_at_least(draws, 2, "draws", owner, "A standard error needs two.")
     generator = checks.random_generator(rng, owner)
@@ -118,7 +118,7 @@ def monte_carlo(
             kernels = _kernels(draw, generator, samples, number)
             if kernels.keys() != running.keys():
                 requirement = f"return the same kernels every time ({', '.join(running)})"
-                raise checks.refusal("draw", owner, requirement, ", ".join(kernels))
+                raise checks.invalid("draw", owner, requirement, ", ".join(kernels))
             for name, kernel in kernels.items():
                 running[name].add(kernel)
             advance(number + 1, count)
@@ -129,11 +129,11 @@ def _kernels(
     draw: Draw, generator: np.random.Generator, X: FloatArray, number: int
 ) -> dict[str, FloatArray]:
     """Make one draw and check what it returns."""
-    with np.errstate(over="ignore", invalid="ignore"):  # overflow is refused below
+    with np.errstate(over="ignore", invalid="ignore"):  # overflow is rejected below
         result = draw(generator, X)
     if not isinstance(result, Mapping) or not result:
         requirement = "return a mapping from names to kernels, like {'conjugate': Z @ Z.T}"
-        raise checks.refusal("draw", "monte_carlo", requirement, type(result).__name__)
+        raise checks.invalid("draw", "monte_carlo", requirement, type(result).__name__)
     owner = f"draw {number}"
     shape = (len(X), len(X))
     return {k: checks.matrix_of_shape(v, shape, f"{k} kernel", owner) for k, v in result.items()}
@@ -205,7 +205,7 @@ def equilibrium_draw(
     owner = "equilibrium_draw"
     if not isinstance(deq, DeepEquilibrium | MonotoneEquilibrium):
         requirement = "be a DeepEquilibrium or a MonotoneEquilibrium"
-        raise checks.refusal("deq", owner, requirement, repr(deq))
+        raise checks.invalid("deq", owner, requirement, repr(deq))
     checks.known_name(convention, get_args(Convention), f"convention of {owner}")
     entries = _entries(law, owner)
     m = checks.positive_integer(width, "width", owner)
@@ -259,7 +259,7 @@ def explicit_draw(network: ExplicitNetwork, width: int, *, law: Law = "normal") 
     """
     owner = "explicit_draw"
     if not isinstance(network, ExplicitNetwork):
-        raise checks.refusal("network", owner, "be an ExplicitNetwork", repr(network))
+        raise checks.invalid("network", owner, "be an ExplicitNetwork", repr(network))
     entries = _entries(law, owner)
     m = checks.positive_integer(width, "width", owner)
 
@@ -353,7 +353,7 @@ def _draw_monotone(
     """
     if convention == "preactivation":
         requirement = "be 'feature' for draws of a monotone network"
-        raise checks.refusal("convention", "equilibrium_draw", requirement, convention)
+        raise checks.invalid("convention", "equilibrium_draw", requirement, convention)
     A, B = (math.sqrt(v / m) * entries(generator, (m, m)) for v in (model.symmetric, model.skew))
     W = (1.0 - model.monotonicity) * np.eye(m) - A.T @ A + B - B.T
     drive = math.sqrt(model.inject) * (X @ entries(generator, (X.shape[1], m)))

@@ -73,7 +73,7 @@ class PairMap(ABC):
         """CK and NTK of all samples, rows first, with themselves."""
 
     def require_representable(self) -> None:
-        """Refuse kernels whose entries, bounded by the diagonal, overflow."""
+        """Reject kernels whose entries, bounded by the diagonal, overflow."""
         with np.errstate(over="ignore"):
             largest = max(float(kernel.max()) for kernel in self._everything)
         if not largest < _OVERFLOW:
@@ -190,7 +190,7 @@ class VanillaPairs(PairMap):
         return variance, variance / (1.0 - dot)
 
     def _require_stable(self) -> None:
-        """Refuse σa² E φ′² ≥ 1, on the diagonal and so, by Cauchy and Schwarz, everywhere.
+        """Reject σa² E φ′² ≥ 1, on the diagonal and so, by Cauchy and Schwarz, everywhere.
 
         There the equilibrium repels: G/(1 − Ġ) means nothing, and although G solves its equation it
         is not the kernel of any network, however wide.

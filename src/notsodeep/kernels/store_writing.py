@@ -72,7 +72,7 @@ def store_kernel(
         Check the SHA-256 of every block that is there, and compute damaged ones again.
     force : bool
         Replace a store of another kernel, and start over.  Only the files of that store are
-        removed; a directory that holds anything else instead of a store is refused.
+        removed; a directory that holds anything else instead of a store is rejected.
 
     Returns
     -------
@@ -123,7 +123,7 @@ def store_kernel(
     }
     place = Path(path).resolve()
     if (place / DESCRIPTION).exists():
-        read_description(place)  # refuses one that is not ours
+        read_description(place)  # rejects one that is not ours
     else:
         _empty_directory(place)
     make_directory(place)
@@ -189,11 +189,11 @@ def _store_block(place: Place, source: BlockSource, *, blocks: StoredBlocks) -> 
 
 
 def _empty_directory(path: Path) -> None:
-    """Refuse to make a store in a directory that holds something else."""
+    """Reject a directory for a store that holds something else."""
     if not path.exists():
         return
     if not path.is_dir():
-        raise checks.refusal("path", "store_kernel", "be a directory", f"the file {path}")
+        raise checks.invalid("path", "store_kernel", "be a directory", f"the file {path}")
     foreign = sorted(p.name for p in path.iterdir() if not p.name.startswith("."))
     if foreign:
         raise InvalidInput(
@@ -206,11 +206,11 @@ def _few_blocks(number: int, most: int, side: int) -> None:
     """Require blocks that are not too small for their matrix."""
     if number > most:
         requirement = f"make at most {most} blocks"
-        raise checks.refusal("side", "store_kernel", requirement, f"{side}, which makes {number}")
+        raise checks.invalid("side", "store_kernel", requirement, f"{side}, which makes {number}")
 
 
 def _same_kernel(stored: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:
-    """Refuse a store of another kernel; say what differs."""
+    """Reject a store of another kernel; say what differs."""
     differing = [key for key in wanted if stored.get(key) != wanted[key]]
     if differing:
         said = "; ".join(

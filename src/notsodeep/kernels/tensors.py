@@ -89,11 +89,11 @@ def tensor_kernel(
         if (Y.shape[1], Y.dtype, Y.device) != (X.shape[1], X.dtype, X.device):
             requirement = f"have {X.shape[1]} features, {X.dtype} and {X.device}, as X has"
             got = f"{Y.shape[1]} features, {Y.dtype} and {Y.device}"
-            raise checks.refusal("Y", _OWNER, requirement, got)
+            raise checks.invalid("Y", _OWNER, requirement, got)
     if isinstance(model, ExplicitNetwork):
         if sigma_a2 is not None:
             requirement = "be None for an explicit network, which has none"
-            raise checks.refusal("sigma_a2", _OWNER, requirement, "a tensor")
+            raise checks.invalid("sigma_a2", _OWNER, requirement, "a tensor")
         conjugate, tangent = _explicit(model, X, Y)
         return conjugate if kind == "conjugate" else tangent
     if not isinstance(model, DeepEquilibrium) or not model.is_vanilla:
@@ -104,7 +104,7 @@ def tensor_kernel(
     share = torch.as_tensor(model.sigma_a2 if sigma_a2 is None else sigma_a2, dtype=torch.float64)
     share = share.to(X)
     if share.ndim or not 0.0 <= float(share.detach()) < 1.0:
-        raise checks.refusal("sigma_a2", _OWNER, "be one number in [0, 1)", str(share.tolist()))
+        raise checks.invalid("sigma_a2", _OWNER, "be one number in [0, 1)", str(share.tolist()))
     return _equilibrium(model.activation, share, X, Y, kind, convention)
 
 
@@ -112,11 +112,11 @@ def _require_samples(X: Tensor, name: str) -> None:
     if not isinstance(X, Tensor) or X.ndim != 2 or 0 in X.shape:
         got = f"shape {tuple(X.shape)}" if isinstance(X, Tensor) else type(X).__name__
         requirement = "be a tensor of shape (n_samples, n_features)"
-        raise checks.refusal(name, _OWNER, requirement, got)
+        raise checks.invalid(name, _OWNER, requirement, got)
     if X.dtype not in _TOLERANCE:
-        raise checks.refusal(name, _OWNER, "be of float64 or float32", str(X.dtype))
+        raise checks.invalid(name, _OWNER, "be of float64 or float32", str(X.dtype))
     if not bool(torch.isfinite(X).all()):
-        raise checks.refusal(name, _OWNER, "be finite", "NaN or infinite entries")
+        raise checks.invalid(name, _OWNER, "be finite", "NaN or infinite entries")
 
 
 def _squares(X: Tensor) -> Tensor:

@@ -151,10 +151,10 @@ def match_convolution(
     layer = deq.cell[0]
     if len(deq.cell) > 1 or not deq.dense.is_vanilla:
         requirement = "have one layer, without bias and with inject = 1 − weight"
-        raise checks.refusal("the cell", owner, requirement, str(deq))
+        raise checks.invalid("the cell", owner, requirement, str(deq))
     images = deq.rows(X, "X", owner)
     if len(images) < _LEAST:
-        raise checks.refusal("X", owner, f"have at least {_LEAST} rows", len(images))
+        raise checks.invalid("X", owner, f"have at least {_LEAST} rows", len(images))
     middle = min(checks.positive_integer(rows, "rows", owner), len(images) // 3)
     drawn = images[draw_rows(images, 3 * middle, checks.random_generator(rng, owner))]
     fit, held_out = drawn[:middle], drawn[middle:]
@@ -178,7 +178,7 @@ def match_convolution(
             reached = exact_kernel(twin, fit, kind=kernel)
             starts.append((operator_norm(wanted - reached), each, found))
     if not starts:
-        raise checks.refusal("family", owner, "have a network for this DEQ", str(family))
+        raise checks.invalid("family", owner, "have a network for this DEQ", str(family))
     starts.sort(key=lambda start: start[0])
     tried = []
     for _, each, found in starts[:_REFINED]:
@@ -224,5 +224,5 @@ def _families(family: str | Family, problem: Problem) -> list[MixtureFamily]:
         found = named(family)
     if not isinstance(found, MixtureFamily):
         requirement = "be a family of the mixture theory: convolutions have no sphere"
-        raise checks.refusal("family", "match", requirement, str(family))
+        raise checks.invalid("family", "match", requirement, str(family))
     return [found]

@@ -39,7 +39,7 @@ def named(name: str, **options: Any) -> Family:
         del given["layers"]  # those that have no such option have one layer
     for option in given.keys() - known:
         requirement = f"be left out for {name}, which has no such option"
-        raise checks.refusal(option, "match", requirement, repr(given[option]))
+        raise checks.invalid(option, "match", requirement, repr(given[option]))
     return family(**given)
 
 

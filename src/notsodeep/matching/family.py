@@ -177,11 +177,11 @@ class MixtureFamily(Family):
         """Solve, and compare the coefficients that are reached with those that were promised."""
         if problem.tau0 is None:
             remedy = "Pass X or tau0=…; sphere=… serves 'quadratic' and 'dual' only."
-            raise checks.refusal("tau0", "match", f"be given for {self.name}", None, remedy)
+            raise checks.invalid("tau0", "match", f"be given for {self.name}", None, remedy)
         if not (problem.centre or self.as_given):
             requirement = "be one for models that are not centred, with centre=False"
             remedy = "Use family='auto', or leave out centre=False."
-            raise checks.refusal("family", "match", requirement, self.name, remedy)
+            raise checks.invalid("family", "match", requirement, self.name, remedy)
         try:
             parameters = self._solved(problem)
         except Infeasible as failure:
@@ -254,4 +254,4 @@ def checked_layers(family: str, layers: object, allowed: tuple[int, ...], remedy
     """Require one of the depths that a family has."""
     if isinstance(layers, bool) or layers not in allowed:
         requirement = f"be one of {list(allowed)} for {family}"
-        raise checks.refusal("layers", "match", requirement, repr(layers), remedy)
+        raise checks.invalid("layers", "match", requirement, repr(layers), remedy)

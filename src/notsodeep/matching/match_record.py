@@ -146,7 +146,7 @@ class Match(Plotted):
         owner = "Match.certify"
         rows = checks.samples(X, "X", owner)
         if len(rows) < 4:
-            raise checks.refusal("X", owner, "have at least four rows", len(rows))
+            raise checks.invalid("X", owner, "have at least four rows", len(rows))
         if isinstance(self.target, SphereCoefficients | KernelSeries):
             rows = checks.unit_rows(rows, "X", owner)
         checks.enough_memory(

@@ -132,13 +132,13 @@ def match(
         others = (tau0, sphere, measured, data, layers, degree, start)
         if X is None or any(value is not None for value in others):
             requirement = "be X, family, kernel, convention and rng for a convolution"
-            raise checks.refusal("the arguments", owner, requirement, "others")
+            raise checks.invalid("the arguments", owner, requirement, "others")
         if callable(family):
-            raise checks.refusal("family", owner, "be a name or a Family", repr(family))
+            raise checks.invalid("family", owner, "be a name or a Family", repr(family))
         options = {"family": family, "kernel": kernel, "convention": convention, "rng": rng}
         return match_convolution(deq, X, **options)  # type: ignore[arg-type]
     if not isinstance(deq, DeepEquilibrium):
-        raise checks.refusal("deq", owner, "be a DeepEquilibrium", repr(deq))
+        raise checks.invalid("deq", owner, "be a DeepEquilibrium", repr(deq))
     checked_choice(deq, kernel, convention, owner)
     X, tau0 = _former_arguments(X, tau0, data)
     choice = _former_family(family, layers, degree, start)
@@ -147,7 +147,7 @@ def match(
     rows = None if X is None else _checked_rows(X)
     if refine and rows is None:
         remedy = "Pass a few hundred rows or more: match(deq, X, refine=True)."
-        raise checks.refusal("X", owner, "be given for refine=True", None, remedy)
+        raise checks.invalid("X", owner, "be given for refine=True", None, remedy)
     if rows is not None:
         tau0 = float(np.sqrt(np.einsum("ij,ij->", rows, rows) / len(rows)))
     for layer in deq.cell:
@@ -171,7 +171,7 @@ def match(
         if not families:
             remedy = "Rows of norm one, or sphere=…, allow family='dual'."
             requirement = "have coefficients of the mixture theory"
-            raise checks.refusal("deq", owner, requirement, str(deq), remedy)
+            raise checks.invalid("deq", owner, requirement, str(deq), remedy)
         found = [_scored(problem, each.answer(problem)) for each in families]
         if any(_is_met(problem, *pair) for pair in zip(families, found, strict=True)):
             break
@@ -264,14 +264,14 @@ def _former_family(
         for option, value in (("layers", layers), ("degree", degree), ("start", start)):
             if value is not None:
                 requirement = "be left out beside a family, which has its own options"
-                raise checks.refusal(option, "match", requirement, repr(value))
+                raise checks.invalid(option, "match", requirement, repr(value))
         return family
     if callable(family):
         _warn_of("match(deq, family=f, start=…)", "family=nsd.matching.OwnFamily(f, start=…)")
         if start is None:
             remedy = "Use family=nsd.matching.OwnFamily(function, start=(…))."
             requirement = "be given for a family of your own"
-            raise checks.refusal("start", "match", requirement, None, remedy)
+            raise checks.invalid("start", "match", requirement, None, remedy)
         return OwnFamily(family, tuple(start))
     checks.known_name(family, FAMILIES, "family")
     for option, value in (("layers", layers), ("degree", degree)):
@@ -294,7 +294,7 @@ def _former_arguments(
     if data is not None:
         _warn_of("match(deq, data=X)", "match(deq, X)")
         if X is not None:
-            raise checks.refusal("data", "match", "be left out beside X, its new name", "both")
+            raise checks.invalid("data", "match", "be left out beside X, its new name", "both")
         X = data
     return X, tau0
 
@@ -311,7 +311,7 @@ def _require_one_place(
     if len(given) > 1 or not (given or optional):
         requirement = "tell the scale of the data by exactly one of X, tau0 and sphere"
         got = " and ".join(given) or "none of them"
-        raise checks.refusal("the arguments", "match", requirement, got)
+        raise checks.invalid("the arguments", "match", requirement, got)
     if tau0 is not None:
         checks.data_scale(tau0, "tau0", "match")
     if sphere is not None:
@@ -321,9 +321,9 @@ def _require_one_place(
 def _checked_rows(X: ArrayLike) -> FloatArray:
     rows = checks.samples(X, "X", "match")
     if len(rows) < 8:
-        raise checks.refusal("X", "match", "have at least eight rows", len(rows))
+        raise checks.invalid("X", "match", "have at least eight rows", len(rows))
     if not rows.any():
-        raise checks.refusal("X", "match", "not be zero everywhere", "zeros")
+        raise checks.invalid("X", "match", "not be zero everywhere", "zeros")
     checks.powers_nonzero(rows, "X", "match")
     return rows
 

@@ -44,7 +44,7 @@ class OwnFamily(MixtureFamily):
     def __post_init__(self) -> None:
         if not callable(self.function):
             requirement = "be a function from parameters to an activation"
-            raise checks.refusal("function", "OwnFamily", requirement, repr(self.function))
+            raise checks.invalid("function", "OwnFamily", requirement, repr(self.function))
         start = checks.real_array(self.start, "start", "OwnFamily").reshape(-1)
         object.__setattr__(self, "start", tuple(start.tolist()))
 

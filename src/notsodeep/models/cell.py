@@ -22,7 +22,7 @@ _ROUNDING = 4.0 * float(np.spacing(1.0))
 
 @dataclass(frozen=True)
 class Dense:
-    """One layer of a cell: h = √weight·A z + √inject·U x + √bias·β, and φ(h)/√m goes on.
+    """One layer of a cell: h = √weight·A z + √inject·U x + √bias·β, and φ(h)/√m is passed on.
 
     z is what the layer before passes on (the first layer reads the last), A, U and β have i.i.d.
     entries of mean 0 and variance 1, and m is the width.
@@ -62,7 +62,7 @@ class Dense:
         if self.normalise not in get_args(Normalise):
             requirement = "be 'none', 'preactivation' or 'feature'"
             remedy = "Normalisation with trained gains or over a batch has no kernel here."
-            raise checks.refusal(
+            raise checks.invalid(
                 "normalise", self._owner, requirement, repr(self.normalise), remedy
             )
 
@@ -106,7 +106,7 @@ class Dense:
         owner = f"a {cls.kind} layer"
         if not words or "=" in words[0] or any(word.count("=") != 1 for word in words[1:]):
             requirement = "be an activation and options, like 'tanh weight=.5 inject=.6'"
-            raise checks.refusal("text", owner, requirement, repr(text))
+            raise checks.invalid("text", owner, requirement, repr(text))
         return cls.from_options({"activation": words[0], **dict(w.split("=") for w in words[1:])})
 
     @classmethod
@@ -120,11 +120,11 @@ class Dense:
                 try:
                     value = float(value)
                 except (TypeError, ValueError):
-                    raise checks.refusal(name, owner, "be a number", repr(value)) from None
+                    raise checks.invalid(name, owner, "be a number", repr(value)) from None
             values[name] = value
         for name in ("activation", "weight"):
             if name not in values:
-                raise checks.refusal(name, owner, "be given", "no such option")
+                raise checks.invalid(name, owner, "be given", "no such option")
         return cls(**values)
 
     def __str__(self) -> str:
@@ -139,16 +139,16 @@ def checked_cell(cell: object, kind: type[Dense], owner: str) -> tuple[Dense, ..
     """Require a sequence of layers of one kind, of which at least one reads the input."""
     if isinstance(cell, Dense) or not isinstance(cell, Sequence) or isinstance(cell, str):
         remedy = f"Write cell=[{kind.__name__}('relu', weight=0.2, inject=0.8)]."
-        raise checks.refusal("cell", owner, "be a list of layers", repr(cell), remedy)
+        raise checks.invalid("cell", owner, "be a list of layers", repr(cell), remedy)
     if not cell:
-        raise checks.refusal("cell", owner, "have at least one layer", "none")
+        raise checks.invalid("cell", owner, "have at least one layer", "none")
     for layer in cell:
         if type(layer) is not kind:
-            raise checks.refusal("cell", owner, f"hold {kind.__name__} layers", repr(layer))
+            raise checks.invalid("cell", owner, f"hold {kind.__name__} layers", repr(layer))
     if not any(layer.inject > 0.0 for layer in cell):
         remedy = "Without it the state does not depend on x, and is zero if there is no bias."
         got = "inject = 0 in every layer"
-        raise checks.refusal("cell", owner, "be driven by the input", got, remedy)
+        raise checks.invalid("cell", owner, "be driven by the input", got, remedy)
     return tuple(cell)
 
 
@@ -279,5 +279,5 @@ def normalised(layer: Dense) -> bool:
 def _variance(value: object, parameter: str, owner: str) -> float:
     number = checks.finite_number(value, parameter, owner)
     if number < 0.0:
-        raise checks.refusal(parameter, owner, "be a variance, at least 0", number)
+        raise checks.invalid(parameter, owner, "be a variance, at least 0", number)
     return number

@@ -15,7 +15,7 @@ import numpy as np
 
 from notsodeep import checks
 from notsodeep.activations import Activation
-from notsodeep.checks import refusal
+from notsodeep.checks import invalid
 from notsodeep.errors import NotConverged, NotIntegrable, QuadratureError
 from notsodeep.models.cell import (
     Dense,
@@ -106,7 +106,7 @@ class Conditions(Plotted):
         """Read a JSON form; see `Record.from_dict`."""
         if not isinstance(content, Mapping):
             got = type(content).__name__
-            raise refusal("content", "Conditions.from_dict", "be a mapping from names", got)
+            raise invalid("content", "Conditions.from_dict", "be a mapping from names", got)
         forms = [
             {"name": name, **form} if isinstance(form, Mapping) else form
             for name, form in content.items()

@@ -56,7 +56,7 @@ class Convolution(Dense):
         super().__post_init__()
         if self.normalise != "none":
             requirement = "be 'none' for a convolution"
-            raise checks.refusal("normalise", self._owner, requirement, repr(self.normalise))
+            raise checks.invalid("normalise", self._owner, requirement, repr(self.normalise))
         _odd_size(self.size, self._owner)
         checks.known_name(self.padding, get_args(Padding), f"padding of {self._owner}")
 
@@ -136,7 +136,7 @@ class ConvolutionalModel(ABC):
             if array.shape[1:] != self.image_shape:
                 expected = ", ".join(map(str, self.image_shape))
                 remedy = "Channels are the last axis: images.transpose(0, 2, 3, 1) moves planes."
-                raise checks.refusal(
+                raise checks.invalid(
                     parameter, owner, f"be images of shape (n, {expected})", array.shape, remedy
                 )
             array = array.reshape(len(array), -1)
@@ -148,7 +148,7 @@ class ConvolutionalModel(ABC):
                 f"{channels} channels, flattened in this order"
             )
             remedy = "Give the image_shape that fits; (height, width) means one channel."
-            raise checks.refusal(parameter, owner, requirement, array.shape[1], remedy)
+            raise checks.invalid(parameter, owner, requirement, array.shape[1], remedy)
         return array
 
     def images(self, rows: FloatArray) -> FloatArray:
@@ -182,10 +182,10 @@ class ConvolutionalModel(ABC):
         for name, value in (("stride", stride), ("input_pooling", input_pooling)):
             object.__setattr__(self, name, checks.positive_integer(value, name, owner))
         if len({layer.padding for layer in self.cell}) > 1:
-            raise checks.refusal("cell", owner, "have one padding in all layers", "both")
+            raise checks.invalid("cell", owner, "have one padding in all layers", "both")
         if min(self.grid) < 1:
             requirement = f"be at most {min(self.image_shape[:2])}, the smaller side of an image"
-            raise checks.refusal("input_pooling", owner, requirement, self.input_pooling)
+            raise checks.invalid("input_pooling", owner, requirement, self.input_pooling)
         object.__setattr__(self, "pooling", _pooling(pooling, self.grid, owner))
         smallest = min(self.grid)
         most = smallest if self.padding == "zero" else 2 * smallest + 1
@@ -195,7 +195,7 @@ class ConvolutionalModel(ABC):
                     f"be at most {most}, on {self.grid[0]} × {self.grid[1]} pixels with "
                     f"{self.padding} padding"
                 )
-                raise checks.refusal("size", f"a layer of {owner}", requirement, layer.size)
+                raise checks.invalid("size", f"a layer of {owner}", requirement, layer.size)
 
     def _geometry(self) -> dict[str, Any]:
         return {
@@ -257,7 +257,7 @@ class ConvolutionalEquilibrium(ConvolutionalModel):
         if layers[0].weight == 0.0:
             requirement = "have a first layer that reads the last: weight > 0"
             remedy = "Without it the network is explicit: use ConvolutionalNetwork."
-            raise checks.refusal("cell", owner, requirement, 0.0, remedy)
+            raise checks.invalid("cell", owner, requirement, 0.0, remedy)
         self._store(layers, image_shape, pooling, stride, input_pooling)
 
     @property
@@ -325,9 +325,9 @@ class ConvolutionalNetwork(ConvolutionalModel):
         owner = "ConvolutionalNetwork"
         if isinstance(activations, str | Activation) or not isinstance(activations, Sequence):
             requirement = "be a list with one activation for each hidden layer"
-            raise checks.refusal("activations", owner, requirement, repr(activations))
+            raise checks.invalid("activations", owner, requirement, repr(activations))
         if not activations:
-            raise checks.refusal("activations", owner, "have at least one entry", "none")
+            raise checks.invalid("activations", owner, "have at least one entry", "none")
         # A ring that is not closed: the first layer reads the image alone.
         cell = tuple(
             Convolution(
@@ -400,7 +400,7 @@ def _image_shape(value: object, owner: str) -> tuple[int, int, int]:
     whole = all(isinstance(side, int | np.integer) and side >= 1 for side in sides)
     if len(sides) not in (2, 3) or not whole or isinstance(value, str):
         requirement = "be (height, width, channels), or (height, width) for one channel"
-        raise checks.refusal("image_shape", owner, requirement, repr(value))
+        raise checks.invalid("image_shape", owner, requirement, repr(value))
     height, width, channels = (*sides, 1)[:3]
     return int(height), int(width), int(channels)
 
@@ -409,7 +409,7 @@ def _odd_size(value: object, owner: str) -> int:
     size = checks.positive_integer(value, "size", owner)
     if size % 2 == 0:
         remedy = "A window around a pixel has an odd side."
-        raise checks.refusal("size", owner, "be odd", size, remedy)
+        raise checks.invalid("size", owner, "be odd", size, remedy)
     return size
 
 
@@ -422,5 +422,5 @@ def _pooling(value: object, grid: tuple[int, int], owner: str) -> Pooling:
             "be 'flatten', 'average', or the side of a window of at most "
             f"{smallest} pixels, the smaller side of the states"
         )
-        raise checks.refusal("pooling", owner, requirement, repr(value))
+        raise checks.invalid("pooling", owner, requirement, repr(value))
     return "flatten" if value == 1 else int(value)

@@ -341,7 +341,7 @@ class DeepEquilibrium:
         if isinstance(data, Mapping) and "cell" in data:
             checks.stored_form(data, "deep_equilibrium", {"cell"})
             if not isinstance(data["cell"], list):
-                raise checks.refusal("cell", "a stored model", "be a list", repr(data["cell"]))
+                raise checks.invalid("cell", "a stored model", "be a list", repr(data["cell"]))
             return cls(cell=[Dense.from_dict(layer) for layer in data["cell"]])
         checks.stored_form(data, "deep_equilibrium", {"activation", "sigma_a2"})
         return cls(from_dict(data["activation"]), data["sigma_a2"])
@@ -365,5 +365,5 @@ def _recurrent_variance(value: object, owner: str = "DeepEquilibrium") -> float:
             "sigma_a2 is the share of variance carried by the recurrent weights A; the rest, "
             "1 − sigma_a2, goes to the input weights B. Values up to 0.25 are typical."
         )
-        raise checks.refusal("sigma_a2", owner, "satisfy 0 ≤ sigma_a2 < 1", number, remedy)
+        raise checks.invalid("sigma_a2", owner, "satisfy 0 ≤ sigma_a2 < 1", number, remedy)
     return number

@@ -36,9 +36,9 @@ class ExplicitNetwork:
             requirement = "be a list with one activation for each hidden layer"
             remedy = "For one hidden layer write ExplicitNetwork(['relu'])."
             got = repr(activations)
-            raise checks.refusal("activations", "ExplicitNetwork", requirement, got, remedy)
+            raise checks.invalid("activations", "ExplicitNetwork", requirement, got, remedy)
         if not activations:
-            raise checks.refusal(
+            raise checks.invalid(
                 "activations", "ExplicitNetwork", "have at least one entry", "none"
             )
         object.__setattr__(self, "activations", tuple(map(as_activation, activations)))

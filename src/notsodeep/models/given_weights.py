@@ -145,10 +145,10 @@ def estimate_model(
             "With larger weights σa² + σb² = 1 cannot be had by a change of units, and the layer "
             "need not have a fixed point."
         )
-        raise checks.refusal("recurrent", owner, requirement, f"{sigma_a2:.4g}", remedy)
+        raise checks.invalid("recurrent", owner, requirement, f"{sigma_a2:.4g}", remedy)
     strength = float(np.mean(B**2))
     if strength == 0.0:
-        raise checks.refusal("injection", owner, "have entries other than zero", "zeros only")
+        raise checks.invalid("injection", owner, "have entries other than zero", "zeros only")
     return A, B, DeepEquilibrium(activation, sigma_a2), math.sqrt(strength / (1.0 - sigma_a2))
 
 

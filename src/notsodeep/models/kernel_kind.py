@@ -37,7 +37,7 @@ def checked_choice(model: object, kernel: str, convention: str, owner: str) -> K
     """Reject what is not a model, a kernel or a convention; return the kernel by its name."""
     if not isinstance(model, Model):
         requirement = "be a DeepEquilibrium or an ExplicitNetwork (or a MonotoneEquilibrium)"
-        raise checks.refusal("model", owner, requirement, repr(model))
+        raise checks.invalid("model", owner, requirement, repr(model))
     kernel = kernel_name(kernel, f"kernel of {owner}")
     checks.known_name(convention, get_args(Convention), f"convention of {owner}")
     if isinstance(model, MonotoneEquilibrium) and (kernel, convention) == (
@@ -46,5 +46,5 @@ def checked_choice(model: object, kernel: str, convention: str, owner: str) -> K
     ):
         remedy = "Use convention='feature'."
         requirement = "be 'feature' for the tangent kernel of a monotone network"
-        raise checks.refusal("convention", owner, requirement, convention, remedy)
+        raise checks.invalid("convention", owner, requirement, convention, remedy)
     return kernel

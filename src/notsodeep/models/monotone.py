@@ -73,14 +73,14 @@ class MonotoneEquilibrium:
         for name in ("symmetric", "skew", "inject", "bias"):
             number = checks.finite_number(getattr(self, name), name, owner)
             if number < 0.0:
-                raise checks.refusal(name, owner, "be a variance, at least 0", number)
+                raise checks.invalid(name, owner, "be a variance, at least 0", number)
         if self.inject == 0.0:
-            raise checks.refusal("inject", owner, "be positive", 0.0, "Nothing of x would enter.")
+            raise checks.invalid("inject", owner, "be positive", 0.0, "Nothing of x would enter.")
         slopes = phi.derivative(np.linspace(-30.0, 30.0, 6001))
         if phi.lipschitz > 1.0 + 1e-12 or slopes.min() < 0.0:
             remedy = "ReLU and tanh are; the fixed point of others need not be unique."
             got = f"{phi} with slopes from {slopes.min():.4g} to {phi.lipschitz:.4g}"
-            raise checks.refusal(
+            raise checks.invalid(
                 "activation", owner, "increase with slopes of at most 1", got, remedy
             )
 

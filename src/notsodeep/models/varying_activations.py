@@ -45,7 +45,7 @@ def require_varying(activation: Activation, scale: float, owner: str) -> None:
     if deviation > _LARGEST:
         requirement = f"have a standard deviation of at most {_LARGEST:g} at τ = {scale:.6g}"
         got = f"{deviation:.3g} for φ = {base}"
-        raise checks.refusal("activation", owner, requirement, got, "Its powers overflow.")
+        raise checks.invalid("activation", owner, requirement, got, "Its powers overflow.")
 
 
 @functools.lru_cache(maxsize=256)

@@ -221,7 +221,7 @@ def _convolution(
 def _layer_widths(widths: Sequence[int], owner: str) -> tuple[int, ...]:
     """Require at least one width, each an integer of at least one."""
     if isinstance(widths, str) or not isinstance(widths, Sequence) or not widths:
-        raise checks.refusal("widths", owner, "be a sequence of at least one integer", repr(widths))
+        raise checks.invalid("widths", owner, "be a sequence of at least one integer", repr(widths))
     return tuple(checks.positive_integer(width, "widths", owner) for width in widths)
 
 
@@ -229,7 +229,7 @@ def _image_shape(shape: Any, owner: str) -> tuple[int, int, int]:
     """Require the three sizes of an image; say what to do about data without any."""
     if not isinstance(shape, Sequence) or isinstance(shape, str) or len(shape) != 3:
         remedy = "Use the backbone 'mlp' for data that are not colour images."
-        raise checks.refusal("image_shape", owner, "have three sizes", repr(shape), remedy)
+        raise checks.invalid("image_shape", owner, "have three sizes", repr(shape), remedy)
     channels, height, width = (
         checks.positive_integer(size, "image_shape", owner) for size in shape
     )

@@ -93,7 +93,7 @@ def build(
     owner = "build"
     if not isinstance(model, DeepEquilibrium | ExplicitNetwork | ConvolutionalModel):
         requirement = "be a DeepEquilibrium, an ExplicitNetwork or a convolutional model"
-        raise checks.refusal("model", owner, requirement, repr(model))
+        raise checks.invalid("model", owner, requirement, repr(model))
     generator = checks.random_generator(rng, owner)
     checks.known_name(initialisation, get_args(Initialisation), f"initialisation of {owner}")
     checks.known_name(readout_start, get_args(ReadoutStart), f"readout_start of {owner}")
@@ -158,7 +158,7 @@ def _entries(
 
 
 def _no_options_for(options: Mapping[str, object], owner: str, why: str) -> None:
-    """Refuse options that are set but would have no effect; `why` completes the sentence."""
+    """Reject options that are set but would have no effect; `why` completes the sentence."""
     for option, value in options.items():
         if value is not None:
-            raise checks.refusal(option, owner, f"be left out {why}", repr(value))
+            raise checks.invalid(option, owner, f"be left out {why}", repr(value))

@@ -72,7 +72,7 @@ class ConvolutionalModule(FeatureNetwork):
     ) -> None:
         if in_features != description.features:
             requirement = f"be {description.features}, the numbers in an image of {description}"
-            raise checks.refusal("in_features", "build", requirement, in_features)
+            raise checks.invalid("in_features", "build", requirement, in_features)
         shapes: dict[str, tuple[int, ...]] = {}
         for number, layer in enumerate(description.cell, start=1):
             window = (layer.size, layer.size)

@@ -93,7 +93,7 @@ def empirical_kernels(
     right = None if Y is None else _samples(module, Y, "Y", owner)
     if right is not None and right.shape[1:] != left.shape[1:]:
         requirement = f"have as many features as X ({left.shape[1]})"
-        raise checks.refusal("Y", owner, requirement, right.shape[1])
+        raise checks.invalid("Y", owner, requirement, right.shape[1])
     training = module.training
     module.eval()
     try:
@@ -248,21 +248,21 @@ def _module_with_features(module: object, is_module: bool, owner: str) -> None:
     if not is_module:
         requirement = "be a torch.nn.Module"
         remedy = "notsodeep.build makes one from a description."
-        raise checks.refusal("module", owner, requirement, repr(module), remedy)
+        raise checks.invalid("module", owner, requirement, repr(module), remedy)
     if not callable(getattr(module, "features", None)):
         remedy = "Give it one that returns what its last linear layer is applied to."
         name = type(module).__name__
-        raise checks.refusal(
+        raise checks.invalid(
             "module", owner, "have a method features(X)", f"{name} without one", remedy
         )
     if not any(p.requires_grad for p in module.parameters()):  # type: ignore[attr-defined]
         remedy = "A tangent kernel is about the gradients in trained weights."
         requirement = "have a parameter that requires gradients"
-        raise checks.refusal("module", owner, requirement, "none", remedy)
+        raise checks.invalid("module", owner, requirement, "none", remedy)
 
 
 def _factors_fit(needed: int, owner: str) -> None:
-    """Refuse kernels whose factors do not fit into the memory that is free now."""
+    """Reject kernels whose factors do not fit into the memory that is free now."""
     available = checks.available_memory()
     if needed > available:
         raise NotEnoughMemory(

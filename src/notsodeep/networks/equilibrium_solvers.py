@@ -88,7 +88,7 @@ class Anderson(Solver):
     """The best affine combination of the last few iterates, for every sample.
 
     With residuals g_i = f(z_i) − z_i it minimises ‖Σ α_i g_i‖² + ridge·(Σ ‖g_i‖²)·‖α‖² under
-    Σ α_i = 1 and goes on from Σ α_i f(z_i) (Walker, Ni, *Anderson acceleration for fixed-point
+    Σ α_i = 1 and continues from Σ α_i f(z_i) (Walker, Ni, *Anderson acceleration for fixed-point
     iterations*, SIAM J. Numer. Anal. 2011).  Fewer evaluations than the plain iteration where the
     map contracts slowly, and often a fixed point where it does not contract.
 
@@ -282,7 +282,7 @@ def solve(
 def _shape_of_state(shape: tuple[int, ...], expected: tuple[int, ...]) -> None:
     """Require that a map returns what it is given, a state of the same shape."""
     if shape != expected:
-        raise checks.refusal(
+        raise checks.invalid(
             "problem", "implicit_layer", f"return the shape of z, {expected}", shape
         )
 
@@ -292,7 +292,7 @@ def _solver_tolerance(value: float, least: float, dtype: object, owner: str) -> 
     if value < least:
         requirement = f"be at least {least:.2g}, the rounding error of {dtype}"
         remedy = "Use float64, or leave tolerance=None for the default of the dtype."
-        raise checks.refusal("tolerance", owner, requirement, f"{value:g}", remedy)
+        raise checks.invalid("tolerance", owner, requirement, f"{value:g}", remedy)
     return value
 
 
@@ -303,4 +303,4 @@ def _optional_tolerance(value: object, owner: str) -> None:
     real = isinstance(value, numbers.Real) and not isinstance(value, bool)
     if not real or not 0.0 < float(value) < 1.0:  # type: ignore[arg-type]
         requirement = "be None or a relative tolerance between 0 and 1"
-        raise checks.refusal("tolerance", owner, requirement, repr(value))
+        raise checks.invalid("tolerance", owner, requirement, repr(value))

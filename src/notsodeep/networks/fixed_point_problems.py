@@ -1,6 +1,6 @@
 """Fixed-point problems z = f(z, θ) and their derivatives at a solution.
 
-A problem is told all its tensors: z of shape (..., m), and the parameters θ.  It must treat the
+A problem is given all its tensors: z of shape (..., m), and the parameters θ.  It must treat the
 samples, the axes of z before the last one, independently, and be written in torch functions that
 `torch.func` can differentiate.
 """

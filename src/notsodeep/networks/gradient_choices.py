@@ -67,7 +67,7 @@ class Phantom(Gradient):
         checks.positive_integer(self.steps, "steps", "Phantom")
         damping = checks.finite_number(self.damping, "damping", "Phantom")
         if not 0.0 < damping <= 1.0:
-            raise checks.refusal("damping", "Phantom", "satisfy 0 < damping ≤ 1", damping)
+            raise checks.invalid("damping", "Phantom", "satisfy 0 < damping ≤ 1", damping)
 
     def resolvent(
         self, call: Call, transposed: bool, g: Tensor, z: Tensor, *parameters: Tensor

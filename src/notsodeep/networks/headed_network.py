@@ -79,7 +79,7 @@ def _simplex_frame(frame: object, owner: str) -> FloatArray:
     if not gap < 1e-6:
         remedy = "notsodeep.collapse.geometries(K, d, rng) makes one."
         got = f"a Gram matrix off by {gap:.2g}" if K > 1 else "one row"
-        raise checks.refusal("frame", owner, "have the rows of a simplex ETF", got, remedy)
+        raise checks.invalid("frame", owner, "have the rows of a simplex ETF", got, remedy)
     return rows
 
 
@@ -152,4 +152,4 @@ def _fitting_widths(backbone: int, head: int, classifier: int, owner: str) -> No
     """Require that each part takes as many features as the part before it gives."""
     if not backbone == head == classifier:
         got = f"{backbone} of the backbone, {head} of the head, {classifier} of the classifier"
-        raise checks.refusal("num_features", owner, "be the same for all three parts", got)
+        raise checks.invalid("num_features", owner, "be the same for all three parts", got)

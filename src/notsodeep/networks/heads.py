@@ -186,7 +186,7 @@ class ExplicitHead(BoundedHead):
         if self.spectral_budget <= 1.0:
             remedy = "A DEQ has at least gain one. Use start='orthogonal'."
             requirement = "be above 1 for start='equilibrium'"
-            raise checks.refusal(
+            raise checks.invalid(
                 "spectral_budget", "ExplicitHead", requirement, self.spectral_budget, remedy
             )
         rho = 1.0 - 1.0 / self.spectral_budget

@@ -218,4 +218,4 @@ def _finite_parameters(parameters: Mapping[str, Any], owner: str) -> None:
                 "Look at the inputs first. If it is the weights, training has diverged: go back to "
                 "the last good ones and lower the learning rate."
             )
-            raise checks.refusal(name, owner, "be finite", got, remedy)
+            raise checks.invalid(name, owner, "be finite", got, remedy)

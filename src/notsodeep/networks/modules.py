@@ -388,7 +388,7 @@ class EquilibriumNetwork(FeatureNetwork):
 
 
 def _weights_fit(needed: int, owner: str) -> None:
-    """Refuse weights that do not fit into the memory that is free now."""
+    """Reject weights that do not fit into the memory that is free now."""
     available = checks.available_memory()
     if needed > available:
         raise NotEnoughMemory(

@@ -101,7 +101,7 @@ def export_onnx(
     if own is not None:  # it has a graph, inputs and checks of its own
         if (preprocessing, classes, steps) != (None, None, None):
             requirement = "leave preprocessing, classes and steps out"
-            raise checks.refusal("a certified hybrid", owner, requirement, "one of them")
+            raise checks.invalid("a certified hybrid", owner, requirement, "one of them")
         own(path, opset=opset)
         return
     drawn = hasattr(module, "append_to")  # a network that appends itself to a graph
@@ -442,19 +442,19 @@ def _opset(value: object, least: int, most: int, owner: str) -> int:
     number = checks.integer_at_least(value, least, "opset", owner)
     if number > most:
         remedy = "Install a newer onnx package for it."
-        raise checks.refusal("opset", owner, f"be at most {most}", number, remedy)
+        raise checks.invalid("opset", owner, f"be at most {most}", number, remedy)
     return number
 
 
 def _steps_for_equilibrium(steps: int | None, owner: str) -> None:
-    """Refuse a number of solver steps for a network without a solver."""
+    """Reject a number of solver steps for a network without a solver."""
     if steps is not None:
         remedy = "An explicit network has no fixed point to solve for."
-        raise checks.refusal("steps", owner, "be left out for an explicit network", steps, remedy)
+        raise checks.invalid("steps", owner, "be left out for an explicit network", steps, remedy)
 
 
 def _one_message(size: int, owner: str) -> None:
     """Require weights that fit into one protocol-buffers message."""
     if size >= 2**31 - 2**20:
         requirement = "have weights of less than 2 GiB, the most that one ONNX file holds"
-        raise checks.refusal("module", owner, requirement, f"{size / 2**30:.1f} GiB")
+        raise checks.invalid("module", owner, requirement, f"{size / 2**30:.1f} GiB")

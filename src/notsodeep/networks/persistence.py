@@ -249,21 +249,21 @@ def _fitting_preprocessing(num_features: int, in_features: int, owner: str) -> N
     """Require a map of rows as long as the network's."""
     if num_features != in_features:
         requirement = f"map rows of in_features = {in_features} numbers"
-        raise checks.refusal("preprocessing", owner, requirement, f"num_features = {num_features}")
+        raise checks.invalid("preprocessing", owner, requirement, f"num_features = {num_features}")
 
 
 def _class_names(classes: object, out_features: int, owner: str) -> tuple[str | int, ...]:
     """Require one name, a string or an integer, for each output."""
     if isinstance(classes, str) or not isinstance(classes, Iterable):
-        raise checks.refusal("classes", owner, "be a sequence of names", repr(classes))
+        raise checks.invalid("classes", owner, "be a sequence of names", repr(classes))
     names: list[str | int] = []
     for name in classes:
         if isinstance(name, bool) or not isinstance(name, str | numbers.Integral):
-            raise checks.refusal("classes", owner, "hold strings or integers", repr(name))
+            raise checks.invalid("classes", owner, "hold strings or integers", repr(name))
         names.append(str(name) if isinstance(name, str) else int(name))
     if len(names) != out_features or len(set(names)) != len(names):
         requirement = f"hold out_features = {out_features} different names"
-        raise checks.refusal("classes", owner, requirement, f"{len(names)}: {names[:6]}")
+        raise checks.invalid("classes", owner, requirement, f"{len(names)}: {names[:6]}")
     return tuple(names)
 
 
@@ -271,7 +271,7 @@ def _known_format(entry: str | None, version: int, path: Path) -> dict[str, Any]
     """Require metadata of our format, of a version that this release reads; return them."""
     if entry is None:
         got, remedy = "another safetensors file", "Read it with safetensors.torch.load_file."
-        raise checks.refusal("path", "load", "name a file written by notsodeep.save", got, remedy)
+        raise checks.invalid("path", "load", "name a file written by notsodeep.save", got, remedy)
     try:
         content = checks.strict_json(entry)
         found = int(content["version"])
@@ -283,7 +283,7 @@ def _known_format(entry: str | None, version: int, path: Path) -> dict[str, Any]
     if found > version:
         remedy = "Install a newer release of notsodeep to read it."
         requirement = f"have a format version of at most {version}"
-        raise checks.refusal(str(path), "load", requirement, f"version {found}", remedy)
+        raise checks.invalid(str(path), "load", requirement, f"version {found}", remedy)
     return dict(content)
 
 

@@ -217,7 +217,7 @@ def _store(module: FeatureNetwork, weights: Tensor, bias: Tensor) -> None:
 
 
 def features_fit(needed: int, samples: int, width: int) -> None:
-    """Refuse to keep features that are larger than the memory that is free now."""
+    """Reject features that are larger than the memory that is free now."""
     available = checks.available_memory()
     if needed > available:
         raise NotEnoughMemory(

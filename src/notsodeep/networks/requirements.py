@@ -13,13 +13,13 @@ def input_features(X: Any, in_features: int, dtype: object, owner: str) -> None:
     """Require a floating-point tensor with p features along its last axis."""
     if not hasattr(X, "requires_grad"):
         remedy = "Use torch.as_tensor(X, dtype=module.readout.dtype)."
-        raise checks.refusal("X", owner, "be a torch tensor", type(X).__name__, remedy)
+        raise checks.invalid("X", owner, "be a torch tensor", type(X).__name__, remedy)
     if X.ndim == 0 or X.shape[-1] != in_features:
         requirement = f"have in_features = {in_features} features along its last axis"
-        raise checks.refusal("X", owner, requirement, f"shape {tuple(X.shape)}")
+        raise checks.invalid("X", owner, requirement, f"shape {tuple(X.shape)}")
     if X.dtype != dtype:
         remedy = "Convert the data with X.to(dtype), or the module with module.to(dtype)."
-        raise checks.refusal("X", owner, f"have the module's dtype, {dtype}", X.dtype, remedy)
+        raise checks.invalid("X", owner, f"have the module's dtype, {dtype}", X.dtype, remedy)
 
 
 def network_dtype(dtype: object, allowed: Iterable[object], owner: str) -> None:
@@ -27,7 +27,7 @@ def network_dtype(dtype: object, allowed: Iterable[object], owner: str) -> None:
     if dtype not in allowed:
         remedy = "A fixed point cannot be found in half precision: leave autocast off around it."
         requirement = "be torch.float32 or torch.float64"
-        raise checks.refusal("dtype", owner, requirement, repr(dtype), remedy)
+        raise checks.invalid("dtype", owner, requirement, repr(dtype), remedy)
 
 
 def named_options(
@@ -47,4 +47,4 @@ def own_network(module: object, is_own: bool, owner: str) -> None:
     if not is_own:
         remedy = "For other modules use safetensors.torch.save_file(module.state_dict(), path)."
         requirement = "be a network made by notsodeep.build"
-        raise checks.refusal("module", owner, requirement, type(module).__name__, remedy)
+        raise checks.invalid("module", owner, requirement, type(module).__name__, remedy)

@@ -227,4 +227,4 @@ def _same_setting(name: str, deq: object, explicit: object, owner: str) -> None:
     """Require two networks that can be compared."""
     if deq != explicit:
         requirement = f"be the same for both networks in {name}"
-        raise checks.refusal("deq and explicit", owner, requirement, f"{deq} and {explicit}")
+        raise checks.invalid("deq and explicit", owner, requirement, f"{deq} and {explicit}")

@@ -79,7 +79,7 @@ def train(
         Called with the number of every epoch that ends, counted from 0, the module being in
         evaluation; what it returns, a JSON object, is kept in the history and in checkpoints.
     checkpoint : path, optional
-        Directory for the state of the run.  If it holds one, the run goes on from there, and on a
+        Directory for the state of the run.  If it holds one, the run resumes there, and on a
         CPU, with the same number of threads, ends in the same weights to the last bit as one that
         was never stopped.  Ctrl-C writes a checkpoint after the step in progress.
     checkpoint_seconds : float
@@ -383,11 +383,11 @@ def _matching_validation(has_patience: bool, has_validation: bool, owner: str) -
     """Require validation data for early stopping."""
     if has_patience and not has_validation:
         remedy = "Pass validation=(X_validation, y_validation), or leave patience out."
-        raise checks.refusal("validation", owner, "be given with patience", None, remedy)
+        raise checks.invalid("validation", owner, "be given with patience", None, remedy)
 
 
 def _same_run(stored: Mapping[str, Any], asked: Mapping[str, Any], directory: Path) -> None:
-    """Require that a checkpoint belongs to the run that wants to go on from it."""
+    """Require that a checkpoint belongs to the run that resumes from it."""
     settings, wanted = stored["settings"], asked["settings"]
     different = [
         f"{key} = {settings.get(key)!r} there, {wanted.get(key)!r} here"

@@ -219,13 +219,13 @@ def _something_to_train(names: Collection[str], owner: str) -> None:
     """Require at least one parameter with requires_grad."""
     if not names:
         remedy = "Build it with trainable='readout' or 'all'."
-        raise checks.refusal("module", owner, "have a parameter with requires_grad", "none", remedy)
+        raise checks.invalid("module", owner, "have a parameter with requires_grad", "none", remedy)
 
 
 def _class_targets(are_labels: bool, needed_for: str, owner: str) -> None:
     """Require class labels where real targets make no sense."""
     if not are_labels:
         remedy = "Use loss='squared_error' for real targets."
-        raise checks.refusal(
+        raise checks.invalid(
             "y", owner, f"hold class labels for {needed_for}", "real numbers", remedy
         )

@@ -7,7 +7,7 @@ is resolved whatever the scale; every kink k is a panel end, at ξ = k/τ.
 
 The error estimate costs no further evaluations: on each panel the last Legendre coefficients of the
 integrand say how fast they decay.  Where they do not, the panels are halved, and after a few rounds
-the function is refused with the place where it is not smooth.
+the function is rejected with the place where it is not smooth.
 """
 
 from __future__ import annotations
@@ -225,7 +225,7 @@ def _rows(rule: GaussianRule, rows: NDArray[np.bool_]) -> GaussianRule:
 
 
 def _require_second_moment(weighted: FloatArray, scales: FloatArray, name: str) -> None:
-    """Refuse weight × f² that is not finite, or has not died out at the end of the range."""
+    """Reject weight × f² that is not finite, or has not died out at the end of the range."""
     with np.errstate(over="ignore", invalid="ignore"):
         outermost = weighted[..., :NODES].sum(-1) + weighted[..., -NODES:].sum(-1)
         total = weighted.sum(-1)

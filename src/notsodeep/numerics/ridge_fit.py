@@ -148,4 +148,4 @@ def _invertible_gram(reciprocal: float, ridge: float, norm: float, owner: str) -
     if not reciprocal > 2.2e-16:
         remedy = f"Features are dependent or nearly so; a ridge of {1e-9 * norm:.1e} would do."
         requirement = "make the Gram matrix of the features invertible in double precision"
-        raise checks.refusal("ridge", owner, requirement, f"ridge = {ridge:g}", remedy)
+        raise checks.invalid("ridge", owner, requirement, f"ridge = {ridge:g}", remedy)

@@ -147,7 +147,7 @@ class SilversteinEquation(Record):
                 break
             with np.errstate(all="ignore"):
                 step = np.linalg.solve(eye - jacobian, gap[:, :, None])[:, :, 0]
-            # Where the Jacobian is singular the plain iteration goes on.
+            # Where the Jacobian is singular the plain iteration continues.
             step = np.where(np.isfinite(step), step, gap)
             # 1 + δ = −1/(zq) is never 0; a step goes at most half the way there.
             room = 0.5 * np.abs(1.0 + delta)

@@ -61,11 +61,11 @@ class StructuredMatrix(LinearOperator):  # type: ignore[misc]  # scipy has no ty
         n = len(self.X)
         self.linear = checks.finite_number(linear, "linear", owner)
         if self.linear < 0.0:
-            raise checks.refusal("linear", owner, "not be negative", self.linear)
+            raise checks.invalid("linear", owner, "not be negative", self.linear)
         self.factors = checks.real_array(factors, "factors", owner)
         if self.factors.ndim != 2 or len(self.factors) != n:
             requirement = f"have shape (n, r), with a row for each of the {n} rows of X"
-            raise checks.refusal("factors", owner, requirement, f"shape {self.factors.shape}")
+            raise checks.invalid("factors", owner, requirement, f"shape {self.factors.shape}")
         rank = self.factors.shape[1]
         self.core = checks.matrix_of_shape(core, (rank, rank), "core", owner)
         self.core = 0.5 * (self.core + self.core.T)
@@ -223,7 +223,7 @@ class StructuredMatrix(LinearOperator):  # type: ignore[misc]  # scipy has no ty
         right = checks.real_array(B, "B", type(self).__name__ + ".solve")
         if right.ndim not in (1, 2) or len(right) != self.shape[0]:
             requirement = f"have shape ({self.shape[0]},) or ({self.shape[0]}, k)"
-            raise checks.refusal("B", "solve", requirement, f"shape {right.shape}")
+            raise checks.invalid("B", "solve", requirement, f"shape {right.shape}")
         return np.asarray(self.inverse(ridge) @ right)
 
     def logdet(self, ridge: float = 0.0) -> float:
@@ -250,7 +250,7 @@ class StructuredInverse(LinearOperator):  # type: ignore[misc]  # scipy has no t
         self._level = matrix.shift + checks.finite_number(ridge, "ridge", owner)
         n = matrix.shape[0]
         if matrix.small_side and not self._level > 0.0:
-            raise checks.refusal(
+            raise checks.invalid(
                 "ridge",
                 owner,
                 f"exceed {-matrix.shift:.6g}, so that the matrix plus ridge is positive definite",

@@ -132,7 +132,7 @@ def _contracting_budget(value: object, owner: str) -> float:
     number = checks.finite_number(value, "spectral_budget", owner)
     if not 0.0 < number < 1.0:
         remedy = "It bounds the matrix of every head, and z = A z + h must contract."
-        raise checks.refusal(
+        raise checks.invalid(
             "spectral_budget", owner, "satisfy 0 < spectral_budget < 1", number, remedy
         )
     return number
@@ -144,4 +144,4 @@ def _complete_imbalance(num_majority: object, ratio: object, owner: str) -> None
         names = ("num_majority", "ratio")
         missing, given = names if num_majority is None else reversed(names)
         remedy = "Leave out both for balanced classes."
-        raise checks.refusal(missing, owner, f"be given with {given}", None, remedy)
+        raise checks.invalid(missing, owner, f"be given with {given}", None, remedy)

@@ -95,7 +95,7 @@ def train_head(
     ----------
     settings : CollapseSettings
     checkpoint : path, optional
-        Directory for the state of the training, which goes on from there if it was stopped.
+        Directory for the state of the training, which resumes there if it was stopped.
     progress : bool
         Show a bar on a terminal.
 
@@ -199,7 +199,7 @@ def compare_heads(
 ) -> list[Record]:
     """Train a network for every head and seed, all else equal, and keep records in a directory.
 
-    A stopped run goes on in the middle of a training, and ends with the same numbers.  More heads
+    A stopped run resumes in the middle of a training, and ends with the same numbers.  More heads
     and seeds may be added to a directory later.
 
     Parameters
@@ -214,7 +214,7 @@ def compare_heads(
     force : bool
         Replace results of other settings, or on other data.
     say : callable
-        Told what is going on.
+        Called with what is being done.
     """
     checks.positive_integer(seeds, "seeds", "compare_heads")
     plans = [

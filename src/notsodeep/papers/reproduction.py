@@ -129,7 +129,7 @@ def reproduce(
     """Run an experiment, or what is missing of it; return the records of all cells in order.
 
     Each record holds its cell under ``"cell"``.  Cells are stored one by one in `out`, and do not
-    depend on one another, so that a stopped sweep goes on where it was with the same numbers.
+    depend on one another, so that a stopped sweep resumes where it stopped with the same numbers.
 
     Parameters
     ----------

@@ -49,7 +49,7 @@ def collapse(
     cosines = record.feature_cosines if vectors == "features" else record.classifier_cosines
     if cosines is None:
         remedy = "Compute the report with a classifier: metrics.compute(W)."
-        raise checks.refusal("record", owner, "hold a classifier", "features only", remedy)
+        raise checks.invalid("record", owner, "hold a classifier", "features only", remedy)
     axes = axes_or_new(ax)
     collapsed = f"{-1.0 / (len(cosines) - 1):.3g}".replace("-", "−")
     words = {"features": "class means", "classifier": "classifiers"}[vectors]
@@ -138,7 +138,7 @@ def simplex_figure(
     deep, shallow = colours()
     if vectors.shape[0] != 4:
         requirement = "have four rows: their simplex is the one that fits into space"
-        raise checks.refusal("vectors", "simplex_figure", requirement, len(vectors))
+        raise checks.invalid("vectors", "simplex_figure", requirement, len(vectors))
     points, corners = _in_space(vectors)
     size = float(np.linalg.norm(points, axis=1).max())
     points, corners = points / size, corners / size

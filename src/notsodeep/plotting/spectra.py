@@ -47,7 +47,7 @@ def spectrum_figure(comparison: Comparison, title: str = "") -> Figure:
     law = comparison.law
     if law is None:
         remedy = "Pass law=limiting_spectrum(eq, population='deconvolved') to compare."
-        raise checks.refusal("comparison", "spectrum_figure", "hold a limiting law", "None", remedy)
+        raise checks.invalid("comparison", "spectrum_figure", "hold a limiting law", "None", remedy)
     figure, axes = new_figure(2, ratios=[2.2, 1.0])
     draw_bulk(axes[0], comparison.eigenvalues, law)
     draw_spikes(axes[1], comparison)

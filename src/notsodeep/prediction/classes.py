@@ -72,7 +72,7 @@ class Classes:
             known = _known_covariances(source, owner)
         else:
             requirement = "be a GaussianMixture, or the statistics of a sample of one"
-            raise checks.refusal("mixture", owner, requirement, type(source).__name__)
+            raise checks.invalid("mixture", owner, requirement, type(source).__name__)
         return cls._grouped(known, owner)
 
     @classmethod
@@ -176,4 +176,4 @@ def _known_covariances(stats: MixtureStatistics, owner: str) -> ClassCovariances
 
 def _several(K: int, owner: str) -> None:
     if K < 2:
-        raise checks.refusal("mixture", owner, "have at least two classes", K)
+        raise checks.invalid("mixture", owner, "have at least two classes", K)

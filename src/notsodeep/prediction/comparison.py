@@ -122,7 +122,7 @@ def compare_risks(
     [0.75, 0.75, 0.9]
     """
     if len(models) < 2:
-        raise checks.refusal("models", "compare_risks", "hold at least two networks", len(models))
+        raise checks.invalid("models", "compare_risks", "hold at least two networks", len(models))
     curves = [
         predict_risk(
             model, mixture, counts, targets, ridge=ridge, time=time, kernel=kernel,

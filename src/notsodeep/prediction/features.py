@@ -157,7 +157,7 @@ def predict_on_points(
     z = checks.samples(points, "points", owner)
     if z.shape[1] != classes.dimension:
         requirement = f"have the mixture's {classes.dimension} features"
-        raise checks.refusal("points", owner, requirement, z.shape[1])
+        raise checks.invalid("points", owner, requirement, z.shape[1])
     truth = checks.class_labels(labels, len(z), owner, classes.count)
     levels = np.atleast_1d(checks.real_array(ridge, "ridge", owner))
     generator = checks.random_generator(rng, owner)

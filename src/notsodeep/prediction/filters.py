@@ -163,7 +163,7 @@ def _circle(rate: float, steps: int, momentum: float) -> Filter:
             "steps, or for the flow with time·1/(1 − momentum)."
         )
         requirement = f"need at most {_MOST // 2} steps"
-        raise checks.refusal("time", "gradient descent with momentum", requirement, steps, remedy)
+        raise checks.invalid("time", "gradient descent with momentum", requirement, steps, remedy)
     radius = math.exp(_ACCURACY / count)
     theta = (np.arange(count // 2) + 0.5) * 2.0 * np.pi / count
     v = radius * np.exp(1j * theta)

@@ -244,7 +244,7 @@ def _grid(task: Task, given: object, axis: Axis) -> FloatArray:
     values = np.unique(task.values(given, axis))
     if values.size < 2:
         requirement = "hold at least two positive values"
-        raise checks.refusal(f"{axis}s", task.problem.owner, requirement, values.tolist())
+        raise checks.invalid(f"{axis}s", task.problem.owner, requirement, values.tolist())
     return values
 
 
@@ -253,7 +253,7 @@ def _scores(curve: RiskCurve, goal: str) -> FloatArray:
     scores = getattr(curve, goal)
     if scores is None:
         requirement = "be test_mse or accuracy for times and finite widths"
-        raise checks.refusal("goal", "a search for the best parameter", requirement, repr(goal))
+        raise checks.invalid("goal", "a search for the best parameter", requirement, repr(goal))
     return np.asarray(scores)
 
 

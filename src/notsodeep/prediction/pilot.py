@@ -86,7 +86,7 @@ class PilotCurve(Plotted):
         if len(self.samples) < 2:
             requirement = "have at least two sizes to be extrapolated"
             remedy = "Compute it with pilot_curve(…, sizes=2)."
-            raise checks.refusal("samples", "PilotCurve", requirement, len(self.samples), remedy)
+            raise checks.invalid("samples", "PilotCurve", requirement, len(self.samples), remedy)
         ahead = np.log(n / self.samples[-1]) / np.log(self.samples[-1] / self.samples[-2])
         weights = np.zeros(len(self.samples))
         weights[-2:] = -ahead, 1.0 + ahead
@@ -147,14 +147,14 @@ def pilot_curve(
     owner = "pilot_curve"
     matrix = checks.real_array(K, "K", owner)
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
-        raise checks.refusal("K", owner, "be a square matrix", f"shape {matrix.shape}")
+        raise checks.invalid("K", owner, "be a square matrix", f"shape {matrix.shape}")
     classes, labels = np.unique(checks.class_labels(y, len(matrix), owner), return_inverse=True)
     if len(classes) < 2:
-        raise checks.refusal("y", owner, "hold at least two classes", len(classes))
+        raise checks.invalid("y", owner, "hold at least two classes", len(classes))
     count = checks.positive_integer(sizes, "sizes", owner)
     if len(matrix) >> (count - 1) < 4 * len(classes):
         requirement = f"have at least four samples of each class in a part of 1/{2 ** (count - 1)}"
-        raise checks.refusal("K", owner, requirement, len(matrix), "Ask for fewer sizes.")
+        raise checks.invalid("K", owner, requirement, len(matrix), "Ask for fewer sizes.")
     levels = np.atleast_1d(checks.real_array(ridges, "ridges", owner))
     order = _stratified(labels, checks.random_generator(rng, owner))
     targets, N = usual_targets(len(classes)), len(matrix)

@@ -63,7 +63,7 @@ class Problem:
             weights = _probabilities(test_weights, classes.count, owner)
         level = checks.finite_number(noise, "noise", owner)
         if level < 0.0:
-            raise checks.refusal("noise", owner, "not be negative", level)
+            raise checks.invalid("noise", owner, "not be negative", level)
         return cls(
             classes,
             sizes,
@@ -108,14 +108,14 @@ def _class_counts(counts: object, classes: Classes, owner: str) -> FloatArray:
     array = checks.real_array(counts, "counts", owner)
     if array.shape != (classes.count,):
         requirement = f"hold one number of training samples for each of the {classes.count} classes"
-        raise checks.refusal("counts", owner, requirement, f"shape {array.shape}")
+        raise checks.invalid("counts", owner, requirement, f"shape {array.shape}")
     if (array < 1.0).any() or (array != np.rint(array)).any():
-        raise checks.refusal("counts", owner, "be integers of at least 1", array.tolist())
+        raise checks.invalid("counts", owner, "be integers of at least 1", array.tolist())
     ratio = float(array.sum()) / classes.dimension
     if not 1.0 / _RATIO <= ratio <= _RATIO:
         requirement = f"make n/p lie between {1.0 / _RATIO:g} and {_RATIO:g}"
         got = f"n/p = {ratio:.3g}"
-        raise checks.refusal(
+        raise checks.invalid(
             "counts", owner, requirement, got, "The theory is about n and p of one size."
         )
     return array
@@ -127,11 +127,11 @@ def _class_targets(targets: object, K: int, owner: str) -> FloatArray:
     array = checks.real_array(targets, "targets", owner)
     if array.ndim not in (1, 2) or len(array) != K or 0 in array.shape:
         requirement = f"hold one target, a number or a row, for each of the {K} classes"
-        raise checks.refusal("targets", owner, requirement, f"shape {array.shape}")
+        raise checks.invalid("targets", owner, requirement, f"shape {array.shape}")
     array = array.reshape(K, -1)
     if (array == array[0]).all():
         got = f"{array[0].tolist()} for every class"
-        raise checks.refusal("targets", owner, "differ between classes", got)
+        raise checks.invalid("targets", owner, "differ between classes", got)
     return array
 
 
@@ -139,12 +139,12 @@ def _flip_table(flips: object, K: int, owner: str) -> FloatArray:
     array = checks.real_array(flips, "flips", owner)
     if array.ndim == 0:
         if not 0.0 <= float(array) < 1.0:
-            raise checks.refusal("flips", owner, "be a probability below 1", float(array))
+            raise checks.invalid("flips", owner, "be a probability below 1", float(array))
         off = np.full((K, K), float(array) / (K - 1))
         return off + (1.0 - float(array) - float(array) / (K - 1)) * np.eye(K)
     if array.shape != (K, K) or (array < 0.0).any() or np.abs(array.sum(axis=1) - 1.0).max() > 1e-8:
         requirement = f"be a probability, or a ({K}, {K}) matrix of rows that sum to 1"
-        raise checks.refusal("flips", owner, requirement, f"shape {array.shape}")
+        raise checks.invalid("flips", owner, requirement, f"shape {array.shape}")
     return array
 
 
@@ -152,5 +152,5 @@ def _probabilities(weights: object, K: int, owner: str) -> FloatArray:
     array = checks.real_array(weights, "test_weights", owner)
     if array.shape != (K,) or (array < 0.0).any() or abs(array.sum() - 1.0) > 1e-8:
         requirement = f"be {K} class shares of new samples that sum to 1"
-        raise checks.refusal("test_weights", owner, requirement, array.tolist())
+        raise checks.invalid("test_weights", owner, requirement, array.tolist())
     return array

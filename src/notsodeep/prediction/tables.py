@@ -196,7 +196,7 @@ class _PairLaw:
             directions = 2.0 * law.scales[worst] ** 2 / law.norm_variance[worst]
             remedy = "Use tables='limit', or a pilot of real data: notsodeep.prediction.pilot."
             got = f"class {worst} with {directions:.3g}"
-            raise checks.refusal("mixture", owner, requirement, got, remedy)
+            raise checks.invalid("mixture", owner, requirement, got, remedy)
         return law
 
     def projections(self, kernel: KernelFunction, a: int) -> list[tuple[int, _Projection]]:

@@ -115,12 +115,12 @@ class Task:
         array = np.atleast_1d(checks.real_array(given, axis, self.problem.owner))
         if array.ndim != 1 or not array.size or not (array > 0.0).all():
             requirement = "be a positive number or a list of them"
-            raise checks.refusal(axis, self.problem.owner, requirement, array.tolist())
+            raise checks.invalid(axis, self.problem.owner, requirement, array.tolist())
         shares = array / self.size if axis == "ridge" else array * self.size
         if shares.min() < 1.0 / _RANGE or shares.max() > _RANGE:
             unit = f"{self.size:.3g}" if axis == "ridge" else f"1/{self.size:.3g}"
             requirement = f"lie within a factor of {_RANGE:g} of {unit}, the size of the kernel"
-            raise checks.refusal(axis, self.problem.owner, requirement, array.tolist())
+            raise checks.invalid(axis, self.problem.owner, requirement, array.tolist())
         return array
 
     def regularisation(
@@ -133,28 +133,28 @@ class Task:
             raise InvalidInput(f"One of ridge and time must be given to {owner}. Got {got}.")
         if ridge is not None:
             if rate is not None or momentum != 0.0:
-                raise checks.refusal("rate", owner, "come with time, not with a ridge", rate)
+                raise checks.invalid("rate", owner, "come with time, not with a ridge", rate)
             return Regularisation("ridge", self.values(ridge, "ridge"))
         times = self.values(time, "time")
         beta = checks.finite_number(momentum, "momentum", owner)
         if not 0.0 <= beta < 1.0:
-            raise checks.refusal("momentum", owner, "satisfy 0 ≤ momentum < 1", beta)
+            raise checks.invalid("momentum", owner, "satisfy 0 ≤ momentum < 1", beta)
         if rate is None:
             if beta:
-                raise checks.refusal("momentum", owner, "come with a rate", beta)
+                raise checks.invalid("momentum", owner, "come with a rate", beta)
             return Regularisation("time", times)
         step = checks.positive_number(rate, "rate", owner)
         steps = times / step
         if (np.rint(steps) < 1).any() or (np.abs(steps - np.rint(steps)) > 1e-6 * steps).any():
             requirement = f"be whole numbers of steps of the rate {step:g}"
-            raise checks.refusal("time", owner, requirement, times.tolist())
+            raise checks.invalid("time", owner, requirement, times.tolist())
         limit = 2.0 * (1.0 + beta) / self._largest_eigenvalue()
         if step > limit:
             requirement = (
                 f"be at most {limit:.3g}, 2(1 + momentum) over a bound on the kernel's norm"
             )
             remedy = "With a larger rate gradient descent may diverge."
-            raise checks.refusal("rate", owner, requirement, step, remedy)
+            raise checks.invalid("rate", owner, requirement, step, remedy)
         return Regularisation("time", times, step, beta)
 
     def readout_width(self, width: object, stop: Regularisation) -> int:
@@ -162,11 +162,11 @@ class Task:
         owner = self.problem.owner
         m = checks.positive_integer(width, "width", owner)
         if stop.axis != "ridge":
-            raise checks.refusal("width", owner, "come with a ridge", f"width = {m} and a time")
+            raise checks.invalid("width", owner, "come with a ridge", f"width = {m} and a time")
         if self.kernel != "conjugate" or self.convention != "feature":
             requirement = "come with the conjugate kernel in the feature convention, of a read-out"
             got = f"the {self.kernel} kernel, {self.convention}"
-            raise checks.refusal("width", owner, requirement, got)
+            raise checks.invalid("width", owner, requirement, got)
         return m
 
     def _largest_eigenvalue(self) -> float:
@@ -192,7 +192,7 @@ def _tables(
     if hasattr(model, "image_shape"):
         requirement = "have a kernel of norms and inner products alone"
         got = f"{model}, which looks at pixels one by one"
-        raise checks.refusal("model", problem.owner, requirement, got, "Use a pilot of the data.")
+        raise checks.invalid("model", problem.owner, requirement, got, "Use a pilot of the data.")
 
     def function(X: FloatArray, Y: FloatArray | None) -> FloatArray:
         choice: Any = {"kind": kernel, "convention": convention}
@@ -206,6 +206,6 @@ def _four_numbers(given: object, owner: str) -> FourNumbers:
     array = checks.real_array(numbers, "coefficients", owner)
     if array.shape != (4,) or not array[0] > 0.0 or not array[3] > 0.0:
         requirement = "be the numbers (linear, norm_fluctuation, covariance_overlap, scale2)"
-        raise checks.refusal("coefficients", owner, requirement, array.tolist())
+        raise checks.invalid("coefficients", owner, requirement, array.tolist())
     a, bend, overlap, scale2 = map(float, array)
     return a, bend, overlap, scale2

@@ -209,15 +209,15 @@ def transfer_on_rows(
     """
     owner = "transfer_on_rows"
     if len(models) < 2:
-        raise checks.refusal("models", owner, "hold at least two networks", len(models))
+        raise checks.invalid("models", owner, "hold at least two networks", len(models))
     rows, new = checks.samples(X, "X", owner), checks.samples(X_new, "X_new", owner)
     labels = checks.class_labels(y, len(rows), owner)
     truth = checks.class_labels(y_new, len(new), owner)
     if (labels == labels[0]).all():
-        raise checks.refusal("y", owner, "hold at least two classes", "one class")
+        raise checks.invalid("y", owner, "hold at least two classes", "one class")
     if len(new) < 2:
         requirement = "have at least two rows, to tune with and to judge by"
-        raise checks.refusal("X_new", owner, requirement, len(new))
+        raise checks.invalid("X_new", owner, requirement, len(new))
     targets = usual_targets(int(max(labels.max(), truth.max())) + 1)
     kind = kernel_name(kernel, "kernel")
     fits = {}

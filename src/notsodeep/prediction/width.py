@@ -54,12 +54,12 @@ def recurrence(model: object, tau0: float, owner: str) -> float:
         if model.depth == 1:
             return 0.0
         requirement = "have one hidden layer for a finite width"
-        raise checks.refusal("model", owner, requirement, str(model))
+        raise checks.invalid("model", owner, requirement, str(model))
     if isinstance(model, DeepEquilibrium):
         tau = math.sqrt(model.preactivation_variance(tau0**2))
         return float(model.sigma_a2 * model.activation.moments(tau).slope ** 2)
     requirement = "be a DeepEquilibrium or an ExplicitNetwork for a finite width"
-    raise checks.refusal("model", owner, requirement, type(model).__name__)
+    raise checks.invalid("model", owner, requirement, type(model).__name__)
 
 
 def shifted_ginibre(x: FloatArray, q: float) -> tuple[FloatArray, FloatArray]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from notsodeep.checks import refusal
+from notsodeep.checks import invalid
 from notsodeep.head_names import HEAD_FORMS, HEAD_LABELS
 from notsodeep.papers.collapse_findings import setting_words
 from notsodeep.papers.head_comparison import (
@@ -69,7 +69,7 @@ def write_collapse_page(records: list[Record], path: str | Path) -> Path:
         The HTML file.
     """
     if not records:
-        raise refusal("records", "write_collapse_page", "hold at least one trained head", 0)
+        raise invalid("records", "write_collapse_page", "hold at least one trained head", 0)
     return write_page(path, "collapse.html", _content(records))
 
 

@@ -104,12 +104,12 @@ class EquilibriumCell(ABC):
         recurrent = _matrix(W, "W", owner)
         width = recurrent.shape[0]
         if recurrent.shape[1] != width:
-            raise checks.refusal("W", owner, "be square", f"shape {recurrent.shape}")
+            raise checks.invalid("W", owner, "be square", f"shape {recurrent.shape}")
         injection = _matrix(U, "U", owner)
         if injection.shape[0] != width:
             remedy = "z = φ(W z + U x + b) takes U as (width, inputs), as torch.nn.Linear has it."
             requirement = f"have {width} rows, as W has"
-            raise checks.refusal("U", owner, requirement, f"shape {injection.shape}", remedy)
+            raise checks.invalid("U", owner, requirement, f"shape {injection.shape}", remedy)
         inputs = injection.shape[1]
         return AffineCell(
             (width,),
@@ -195,11 +195,11 @@ class EquilibriumCell(ABC):
         owner = "EquilibriumCell.from_function"
         extras.require(owner, "torch")
         if not callable(f):
-            raise checks.refusal("f", owner, "be a function of tensors z and x", repr(f))
+            raise checks.invalid("f", owner, "be a function of tensors z and x", repr(f))
         sizes = (state_shape,) if isinstance(state_shape, int) else tuple(state_shape)
         shape = tuple(checks.positive_integer(k, "each of state_shape", owner) for k in sizes)
         if not shape:
-            raise checks.refusal("state_shape", owner, "have at least one entry", "()")
+            raise checks.invalid("state_shape", owner, "have at least one entry", "()")
         known = readout if callable(readout) else _readout(readout, math.prod(shape), owner)
         return FunctionCell(shape, None, known, f)
 
@@ -275,7 +275,7 @@ class EquilibriumCell(ABC):
     def require_readout(self, owner: str) -> None:
         """Require a read-out, before any work."""
         if self.readout is None:
-            raise checks.refusal("the cell", owner, "have a read-out", "none", _NO_READOUT)
+            raise checks.invalid("the cell", owner, "have a read-out", "none", _NO_READOUT)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -324,7 +324,7 @@ class AffineCell(EquilibriumCell):
         rows = checks.samples(_plain(X), "X", "EquilibriumCell.drive")
         if rows.shape[1] != self.inputs:
             requirement = f"have {self.inputs} features, as U has columns"
-            raise checks.refusal("X", "EquilibriumCell.drive", requirement, f"shape {rows.shape}")
+            raise checks.invalid("X", "EquilibriumCell.drive", requirement, f"shape {rows.shape}")
         return np.asarray((rows - self.shift) / self.scale)
 
     def step(self, z: FloatArray, drive: NDArray[Any]) -> FloatArray:
@@ -381,7 +381,7 @@ class FunctionCell(EquilibriumCell):
         """
         rows = checks.real_array(_plain(X), "X", "EquilibriumCell.drive")
         if rows.ndim == 0 or len(rows) == 0:
-            raise checks.refusal("X", "EquilibriumCell.drive", "have rows", f"shape {rows.shape}")
+            raise checks.invalid("X", "EquilibriumCell.drive", "have rows", f"shape {rows.shape}")
         return rows.astype(self._precision(rows[:2]))
 
     def step(self, z: FloatArray, drive: NDArray[Any]) -> FloatArray:
@@ -425,7 +425,7 @@ class FunctionCell(EquilibriumCell):
             return np.float64 if dtype == torch.float64 else np.float32
         got = "; ".join(failures)
         remedy = f"It is called with z of shape (n, {', '.join(map(str, self.state_shape))})."
-        raise checks.refusal("f", "EquilibriumCell.from_function", "take rows of X", got, remedy)
+        raise checks.invalid("f", "EquilibriumCell.from_function", "take rows of X", got, remedy)
 
     def __repr__(self) -> str:
         name = getattr(self.function, "__name__", type(self.function).__name__)
@@ -439,33 +439,33 @@ def _require_map(start: Tensor, pair: Any, again: Any, single: Any) -> None:
 
     owner = "EquilibriumCell.from_function"
     if not isinstance(pair, torch.Tensor):
-        raise checks.refusal("f", owner, "return a tensor", type(pair).__name__)
+        raise checks.invalid("f", owner, "return a tensor", type(pair).__name__)
     for image, rows in ((pair, len(start)), (single, 1)):
         expected = (rows, *start.shape[1:])
         if image.shape != expected:
             remedy = "A step takes states to states: as many rows, each of the state's shape."
             requirement = f"return the shape of z, {expected}"
-            raise checks.refusal("f", owner, requirement, tuple(image.shape), remedy)
+            raise checks.invalid("f", owner, requirement, tuple(image.shape), remedy)
     if not torch.equal(pair.nan_to_num(), again.nan_to_num()):
         got = "two different ones"
         remedy = (
             "A module that keeps state, or draws random numbers, has no fixed point: switch it to "
             "evaluation mode, or reset it in f."
         )
-        raise checks.refusal("f", owner, "give the same answer twice", got, remedy)
+        raise checks.invalid("f", owner, "give the same answer twice", got, remedy)
     size = float(pair.nan_to_num().abs().max())
     gap = float((pair[:1] - single).nan_to_num().abs().max())
     if gap > _SAME_ROWS * max(size, 1e-30):
         got = f"a row that changes by {gap:.2g} when another row is there"
         remedy = "Switch batch normalisation to evaluation mode."
-        raise checks.refusal("f", owner, "treat each sample by itself", got, remedy)
+        raise checks.invalid("f", owner, "treat each sample by itself", got, remedy)
 
 
 def _affine_logits(z: Tensor, readout: Any, owner: str) -> Tensor:
     import torch
 
     if readout is None:
-        raise checks.refusal("the cell", owner, "have a read-out", "none", _NO_READOUT)
+        raise checks.invalid("the cell", owner, "have a read-out", "none", _NO_READOUT)
     weights, bias = (torch.tensor(v, dtype=z.dtype, device=z.device) for v in readout)
     return z @ weights.mT + bias
 
@@ -488,7 +488,7 @@ def _frozen(array: FloatArray) -> FloatArray:
 def _matrix(values: Any, parameter: str, owner: str) -> FloatArray:
     array = checks.real_array(_plain(values), parameter, owner)
     if array.ndim != 2 or 0 in array.shape:
-        raise checks.refusal(parameter, owner, "be a matrix", f"shape {array.shape}")
+        raise checks.invalid(parameter, owner, "be a matrix", f"shape {array.shape}")
     return _frozen(array)
 
 
@@ -496,7 +496,7 @@ def _vector(values: Any, size: int, parameter: str, owner: str) -> FloatArray:
     array = checks.real_array(_plain(values), parameter, owner)
     if array.shape not in ((), (size,)):
         requirement = f"be one number, or have shape ({size},)"
-        raise checks.refusal(parameter, owner, requirement, f"shape {array.shape}")
+        raise checks.invalid(parameter, owner, requirement, f"shape {array.shape}")
     return _frozen(np.broadcast_to(array, (size,)))
 
 
@@ -504,7 +504,7 @@ def _scale(values: Any, size: int, owner: str) -> FloatArray:
     array = _vector(values, size, "scale", owner)
     if not (array > 0.0).all():
         remedy = "Leave out features that are constant, or give them a scale of one."
-        raise checks.refusal("scale", owner, "be positive", float(array.min()), remedy)
+        raise checks.invalid("scale", owner, "be positive", float(array.min()), remedy)
     return array
 
 
@@ -512,10 +512,10 @@ def _readout(value: Any, width: int, owner: str) -> Readout | None:
     if value is None:
         return None
     if not isinstance(value, tuple | list) or len(value) != 2:
-        raise checks.refusal("readout", owner, "be a pair (C, c)", type(value).__name__)
+        raise checks.invalid("readout", owner, "be a pair (C, c)", type(value).__name__)
     weights = _matrix(value[0], "C of readout", owner)
     if weights.shape[1] != width:
         requirement = f"have {width} columns, the width of the state"
-        raise checks.refusal("C of readout", owner, requirement, f"shape {weights.shape}")
+        raise checks.invalid("C of readout", owner, requirement, f"shape {weights.shape}")
     bias = _vector(0.0 if value[1] is None else value[1], len(weights), "c of readout", owner)
     return weights, bias

@@ -90,7 +90,7 @@ class Certifier:
         known = margin_of(cell) if margin is None else margin
         if not known.unique:
             requirement = "have a margin that proves its fixed point"
-            raise checks.refusal("the cell", "Certifier", requirement, known.reason)
+            raise checks.invalid("the cell", "Certifier", requirement, known.reason)
         self.cell, self.margin = cell, known
         root, factor = self._norm()
         m, p = cell.width, cell.inputs
@@ -135,7 +135,7 @@ class Certifier:
             L = cholesky(S - slack * identity, lower=True)
         except LinAlgError as error:
             requirement = "have a margin above rounding"
-            raise checks.refusal("the cell", "Certifier", requirement, margin.value) from error
+            raise checks.invalid("the cell", "Certifier", requirement, margin.value) from error
         self._factor = L
         inverse = solve_triangular(L, identity, lower=True)
         condition = 1.1 * float(np.linalg.norm(inverse)) * float(np.linalg.norm(L))

@@ -587,7 +587,7 @@ def _tolerance(value: float, owner: str) -> float:
     number = checks.positive_number(value, "tolerance", owner)
     if not 1e-10 <= number <= 1e-4:
         requirement = "lie between 1e-10 and 1e-4, relative to the state"
-        raise checks.refusal("tolerance", owner, requirement, f"{number:g}")
+        raise checks.invalid("tolerance", owner, requirement, f"{number:g}")
     return number
 
 
@@ -596,7 +596,7 @@ def _chosen(X: ArrayLike, width: int, rows: int, rng: np.random.Generator) -> An
     values: Any = X.detach().cpu().numpy() if hasattr(X, "detach") else X
     array = checks.plain_array(values, "X", "diagnose")
     if array.ndim == 0 or len(array) == 0:
-        raise checks.refusal("X", "diagnose", "have rows", f"shape {array.shape}")
+        raise checks.invalid("X", "diagnose", "have rows", f"shape {array.shape}")
     most = max(_FEWEST_ROWS, _STATE_BYTES // (8 * width))
     count = min(len(array), rows, most)
     return array[np.sort(rng.choice(len(array), count, replace=False))]

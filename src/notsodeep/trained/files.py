@@ -149,21 +149,21 @@ def cell_of_arrays(
             "Save z = φ(W z + U x + b) and logits C z + c as arrays of these names, or A, B and m "
             "in place of W for W = (1 − m)I − AᵀA + B − Bᵀ."
         )
-        raise checks.refusal(source, "load_cell", "hold arrays W and U", f"{found}", remedy)
+        raise checks.invalid(source, "load_cell", "hold arrays W and U", f"{found}", remedy)
     unknown = sorted(arrays.keys() - set(_MONOTONE if monotone else _PLAIN))
     if unknown:
         remedy = "What is not known cannot be left out safely; save only the network's arrays."
         requirement = f"hold no arrays but {', '.join(_MONOTONE if monotone else _PLAIN)}"
-        raise checks.refusal(source, "load_cell", requirement, ", ".join(unknown), remedy)
+        raise checks.invalid(source, "load_cell", requirement, ", ".join(unknown), remedy)
     if "c" in arrays and "C" not in arrays:
-        raise checks.refusal(source, "load_cell", "hold C with c", "c alone")
+        raise checks.invalid(source, "load_cell", "hold C with c", "c alone")
     readout = (arrays["C"], arrays.get("c")) if "C" in arrays else None
     options: dict[str, Any] = {"shift": shift, "scale": scale}
     rest: Any = (arrays["U"], arrays.get("b"), activation, readout)
     if monotone:
         margin = np.asarray(arrays["m"])
         if margin.size != 1:
-            raise checks.refusal("m", source, "be one number", f"shape {margin.shape}")
+            raise checks.invalid("m", source, "be one number", f"shape {margin.shape}")
         pair = (arrays["A"], arrays["B"], float(margin.reshape(())))
         return EquilibriumCell.from_monotone(*pair, *rest, **options)
     return EquilibriumCell.from_weights(arrays["W"], *rest, **options)
@@ -177,7 +177,7 @@ def read_arrays(path: Path) -> tuple[dict[str, FloatArray], dict[str, str]]:
         return _read_torch(path), {}
     if path.suffix != ".safetensors":
         requirement = "name a .safetensors, .pt or .pth file"
-        raise checks.refusal("path", "load_cell", requirement, str(path))
+        raise checks.invalid("path", "load_cell", requirement, str(path))
     from safetensors import SafetensorError, safe_open
 
     try:
@@ -215,7 +215,7 @@ def _read_torch(path: Path) -> dict[str, FloatArray]:
         isinstance(value, torch.Tensor) for value in content.values()
     ):
         got = type(content).__name__
-        raise checks.refusal(str(path), "load_cell", "hold a dictionary of tensors", got)
+        raise checks.invalid(str(path), "load_cell", "hold a dictionary of tensors", got)
     return {str(key): value.double().numpy() for key, value in content.items()}
 
 
@@ -229,7 +229,7 @@ def _read_activation(words: Mapping[str, str], path: Path) -> str | Activation:
     if text is None:
         got = f"metadata {', '.join(sorted(words))}" if words else "no metadata"
         remedy = "Pass activation=…, or --activation on the command line."
-        raise checks.refusal(str(path), "load_cell", "name its activation", got, remedy)
+        raise checks.invalid(str(path), "load_cell", "name its activation", got, remedy)
     if not text.startswith("{"):
         return text
     try:

@@ -55,8 +55,8 @@ class HybridRecord(Record):
 class HybridEquilibrium(nn.Module):
     """A module whose every answer is the DEQ's own class, proved or solved to the tolerance.
 
-    Rows go through the explicit layers; those whose class is certified leave; the others go on with
-    the solver from where the layers have brought them, checked after every step, until they are
+    Rows go through the explicit layers; those whose class is certified leave; the others continue
+    with the solver from where the layers have brought them, checked after every step, until they are
     certified or converged.  Batches shrink as rows leave.  All arithmetic is in float64, in which
     the certificate is a proof whatever the precision of the rows.
 
@@ -105,7 +105,7 @@ class HybridEquilibrium(nn.Module):
         ]
         if layers and len(layers[-1].bias) != cell.width:
             requirement = f"end with a layer of the DEQ's width, {cell.width}"
-            raise checks.refusal("layers", "HybridEquilibrium", requirement, len(layers[-1].bias))
+            raise checks.invalid("layers", "HybridEquilibrium", requirement, len(layers[-1].bias))
         self._widths = [len(k.bias) for k in layers]
         self._phi = self.splitting.resolvent.phi
         self.last_record: HybridRecord | None = None

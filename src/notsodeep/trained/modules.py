@@ -94,7 +94,7 @@ def as_cell(
     if isinstance(model, nn.Module):
         return cell_of_module(model)
     requirement = "be an EquilibriumCell, a torch module or a DeepEquilibrium"
-    raise checks.refusal("cell", "diagnose", requirement, type(model).__name__, _BY_FUNCTION)
+    raise checks.invalid("cell", "diagnose", requirement, type(model).__name__, _BY_FUNCTION)
 
 
 def cell_of_module(
@@ -138,7 +138,7 @@ def cell_of_module(
     AffineCell(tanh, width 8, 3 inputs, no read-out)
     """
     if not isinstance(module, nn.Module):
-        raise checks.refusal("module", _OWNER, "be a torch module", type(module).__name__)
+        raise checks.invalid("module", _OWNER, "be a torch module", type(module).__name__)
     options: dict[str, Any] = {"shift": shift, "scale": scale}
     if isinstance(module, EquilibriumNetwork):
         return _own_network(module, keep_readout, options)
@@ -155,7 +155,7 @@ def cell_of_module(
     if not found:
         parts = ", ".join(type(child).__name__ for _, child in module.named_children())
         requirement = "be made of parts that are recognised: two Linear, or A, B, m and U"
-        raise checks.refusal("module", _OWNER, requirement, parts or "none", _BY_FUNCTION)
+        raise checks.invalid("module", _OWNER, requirement, parts or "none", _BY_FUNCTION)
     known = [as_activation(activation)] if activation is not None else _activations(module)
     if _is_step(module):
         weights, phi = _of_step(module, found, known or _ALL_KNOWN)
@@ -170,7 +170,7 @@ def _only(candidates: Sequence[T], what: str) -> T:
         return candidates[0]
     got = " or ".join(map(str, candidates)) if what == "activation" else len(candidates)
     remedy = "Pass activation=…, a name or an Activation." if what == "activation" else _BY_FUNCTION
-    raise checks.refusal("module", _OWNER, f"have one {what}", got or "none", remedy)
+    raise checks.invalid("module", _OWNER, f"have one {what}", got or "none", remedy)
 
 
 def _own_network(
@@ -194,7 +194,7 @@ def _own_cell(network: CellNetwork, keep_readout: bool, options: Mapping[str, An
     layer, *others = network.description.cell
     if others or layer.normalise != "none":
         requirement = "have a cell of one layer without normalisation"
-        raise checks.refusal("module", _OWNER, requirement, str(network.description), _BY_FUNCTION)
+        raise checks.invalid("module", _OWNER, requirement, str(network.description), _BY_FUNCTION)
     root = math.sqrt(network.width)
     readout = (network.readout.detach() / root, network.readout_bias)
     weights = {name: getattr(network, name).detach() for name in network.hidden_names}
@@ -222,7 +222,7 @@ def _monotone(module: nn.Module) -> list[Weights]:
         margin = getattr(part, "m", None)
         if not isinstance(margin, float | int | Tensor):
             requirement = f"have a number m beside A and U of {name or 'the module'}"
-            raise checks.refusal("module", _OWNER, requirement, repr(margin), _BY_FUNCTION)
+            raise checks.invalid("module", _OWNER, requirement, repr(margin), _BY_FUNCTION)
         number = float(margin.detach()) if isinstance(margin, Tensor) else float(margin)
         A = own["A"].detach().double()
         identity = torch.eye(A.shape[1], dtype=A.dtype)
@@ -245,7 +245,7 @@ def _positive(diagonal: Any) -> Tensor:
     values: Tensor = diagonal.detach().double()
     values = values.diagonal() if values.ndim == 2 else values
     if not bool((values > 0.0).all()):
-        raise checks.refusal("D", _OWNER, "be positive", float(values.min()), _BY_FUNCTION)
+        raise checks.invalid("D", _OWNER, "be positive", float(values.min()), _BY_FUNCTION)
     return values
 
 
@@ -276,7 +276,7 @@ def _readout(layers: list[nn.Linear], width: int) -> tuple[Tensor, Tensor | None
     if len(layers) > 1 or layers[0].in_features != width:
         shapes = ", ".join(f"{part.in_features} → {part.out_features}" for part in layers)
         requirement = f"have one Linear from the {width} units of the state as its read-out"
-        raise checks.refusal("module", _OWNER, requirement, shapes, _BY_FUNCTION)
+        raise checks.invalid("module", _OWNER, requirement, shapes, _BY_FUNCTION)
     return layers[0].weight, layers[0].bias
 
 
@@ -292,7 +292,7 @@ def _no_other_parameters(module: nn.Module, known: list[Tensor]) -> None:
     others += [name for name, _ in module.named_buffers()]
     if others:
         requirement = "have no weights and buffers besides those that are recognised"
-        raise checks.refusal("module", _OWNER, requirement, ", ".join(others), _BY_FUNCTION)
+        raise checks.invalid("module", _OWNER, requirement, ", ".join(others), _BY_FUNCTION)
 
 
 def _activations(module: nn.Module) -> list[Activation]:
@@ -351,7 +351,7 @@ def _of_step(
         if not torch.equal(first, again):
             remedy = "Switch it to evaluation mode, or let it forget what it has seen."
             requirement = "give the same answer twice"
-            raise checks.refusal("module", _OWNER, requirement, "two different ones", remedy)
+            raise checks.invalid("module", _OWNER, requirement, "two different ones", remedy)
         if first.shape != z.shape:
             continue
         target, state, rows = _plain(first).ravel(), _plain(z), _plain(x)
@@ -367,7 +367,7 @@ def _of_step(
         if best <= _SAME:
             got = "z + f(z, x), whose fixed points are the zeros of f"
         requirement = "compute φ(W z + U x + b) from its Linear layers, or a mean of that and z"
-        raise checks.refusal("module", _OWNER, requirement, got, _BY_FUNCTION)
+        raise checks.invalid("module", _OWNER, requirement, got, _BY_FUNCTION)
     weights, phi, a, c = answer
     gain = float(c / (1.0 - a))
     return weights, phi if abs(gain - 1.0) <= _SAME else scaled(phi, gain)

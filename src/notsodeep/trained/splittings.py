@@ -255,7 +255,7 @@ def choose_method(
     ]
     if not candidates:
         remedy = "φ has negative slopes, and so no resolvent: use 'plain', 'damped' or 'anderson'."
-        raise checks.refusal("method", owner, "fit the activation", repr(method), remedy)
+        raise checks.invalid("method", owner, "fit the activation", repr(method), remedy)
     trials: list[Trial] = []
     for name, step in candidates:
         best = min((t.steps for t in trials if t.steps), default=_TRIAL_STEPS)
