@@ -13,7 +13,16 @@ import notsodeep
 
 ROOT = Path(notsodeep.__file__).parent
 
-FOUNDATION = {"arrays", "errors", "checks", "extras", "records", "progress", "threads"}
+FOUNDATION = {
+    "arrays",
+    "errors",
+    "checks",
+    "extras",
+    "head_names",
+    "records",
+    "progress",
+    "threads",
+}
 DESCRIPTIONS = {*FOUNDATION, "numerics", "files", "data", "activations", "models"}
 WITNESSES = {"kernels", "equivalents", "networks"}
 SCIENCE = {
@@ -33,6 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "checks": {"arrays", "errors"},
     "records": {"errors"},
     "extras": {"errors"},
+    "head_names": set(),
     "progress": {"errors", "checks", "extras"},
     "threads": {"errors", "checks"},
     "numerics": FOUNDATION,

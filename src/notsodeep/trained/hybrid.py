@@ -56,9 +56,9 @@ class HybridEquilibrium(nn.Module):
     """A module whose every answer is the DEQ's own class, proved or solved to the tolerance.
 
     Rows go through the explicit layers; those whose class is certified leave; the others continue
-    with the solver from where the layers have brought them, checked after every step, until they are
-    certified or converged.  Batches shrink as rows leave.  All arithmetic is in float64, in which
-    the certificate is a proof whatever the precision of the rows.
+    with the solver from where the layers have brought them, checked after every step, until they
+    are certified or converged.  Batches shrink as rows leave.  All arithmetic is in float64, in
+    which the certificate is a proof whatever the precision of the rows.
 
     Parameters
     ----------
