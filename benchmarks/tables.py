@@ -150,6 +150,8 @@ def runs_table(folder: Path) -> str:
     lines = []
     for path in sorted(folder.glob("*.json")):
         record = json.loads(path.read_text())
+        if "rows" not in record:  # results of another kind, with a page of their own
+            continue
         loads = [row["load"] for row in record["rows"] if row.get("load") is not None]
         load = f"{min(loads):.1f} to {max(loads):.1f}" if loads else "not recorded"
         lines.append([f"`{path.stem}`", record["environment"].get("date", "earlier"), load])
