@@ -90,7 +90,7 @@ class GroupedNoise:
         """Y of shape (…, m, K, K)."""
         strengths, V = self._spectrum
         D = occupation[..., None, :] * self.values
-        inner = np.einsum("ar,...a,as->...rs", V, D, V, optimize=True)
+        inner = (D[..., None, :] * V.T) @ V
         rank = np.arange(len(strengths))
         inner[..., rank, rank] += 1.0 / strengths
         core = 1.0 / inner if len(rank) == 1 else np.linalg.inv(inner)

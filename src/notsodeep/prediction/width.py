@@ -24,6 +24,8 @@ from notsodeep.prediction.evaluation import Scores
 from notsodeep.prediction.problem import Problem
 from notsodeep.prediction.resolvent import Ensemble
 
+_ROOT = 1e-10  # of the equation for the effective ridge, relative
+
 
 def effective_neurons(model: object, width: int, tau0: float = 1.0) -> float:
     """Return m(1 − q)²: how many independent neurons a wide layer of m counts for.
@@ -214,9 +216,10 @@ def _effective_ridge(
     width: int,
     q_recurrent: float,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Return x, ζ and dζ/de, by bisection in log x: ζ(df₁(x)·x/(λm)) grows with x, λ/x falls.
+    """Return x, ζ and dζ/de: the root of log ζ(df₁(x)·x/(λm)) + log x − log λ, which grows with x.
 
-    `freedom` is df₁(x) = tr K(K + x)⁻¹.
+    By regula falsi in log x; the side that stays is halved (Illinois).  `freedom` is
+    df₁(x) = tr K(K + x)⁻¹.
     """
     rest = 1.0 - q_recurrent
 
@@ -224,15 +227,32 @@ def _effective_ridge(
         g, slope = shifted_ginibre(freedom(x) * x / (ridges * width) * rest, q_recurrent)
         return rest * g, rest**2 * slope
 
+    def gap(at: FloatArray) -> FloatArray:
+        return np.asarray(np.log(neurons(np.exp(at))[0] / ridges) + at)
+
     low, high = np.log(ridges), np.log(ridges) + 1.0
+    below, above = gap(low), gap(high)
     for _ in range(100):
-        short = neurons(np.exp(high))[0] < ridges / np.exp(high)
+        short = above < 0.0
         if not short.any():
             break
+        low, below = np.where(short, high, low), np.where(short, above, below)
         high = np.where(short, high + 2.0, high)
-    for _ in range(45):
-        middle = 0.5 * (low + high)
-        below = neurons(np.exp(middle))[0] < ridges / np.exp(middle)
-        low, high = np.where(below, middle, low), np.where(below, high, middle)
-    x = np.exp(0.5 * (low + high))
+        above = gap(high)
+    for _ in range(60):
+        share = -below / np.maximum(above - below, 1e-300)
+        middle = low + np.clip(share, 0.0, 1.0) * (high - low)
+        here = gap(middle)
+        if (np.abs(here) < _ROOT).all():
+            break
+        under = here < 0.0
+        above = np.where(under, 0.5 * above, here)
+        below = np.where(under, here, 0.5 * below)
+        low, high = np.where(under, middle, low), np.where(under, high, middle)
+    else:
+        raise NotConverged(
+            "The effective ridge of a finite width was not found: the equation is off by "
+            f"{np.abs(here).max():.2g} after 60 steps. Use a larger ridge or width."
+        )
+    x = np.exp(middle)
     return x, *neurons(x)
