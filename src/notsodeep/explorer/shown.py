@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.activations import from_formula, named
+from notsodeep.activations import Centred, from_formula, named
 from notsodeep.data import Dataset, MixtureStatistics
 from notsodeep.equivalents import (
     LimitingSpectrum,
@@ -98,7 +98,7 @@ class KnownData:
         Parameters
         ----------
         deq : DeepEquilibrium
-            On the sphere it is taken as it is, otherwise it is centred here.
+            As it is; a centred one is centred for the held-out rows.
         kernel, convention : str
 
         Raises
@@ -122,7 +122,8 @@ class KnownData:
         X = self.rows.X_test
         if self.statistics is None:
             return sphere_equivalent(deq, X, kernel=kernel, convention=convention)
-        model = deq.centred(self.statistics.tau0)
+        centred = isinstance(deq.cell[-1].activation, Centred)
+        model = deq.centred(self.statistics.tau0) if centred else deq
         return equivalent(model, X, self.statistics, kernel=kernel, convention=convention)
 
 
@@ -276,8 +277,7 @@ def view_of(state: ExplorerState, data: KnownData) -> View:
         else:
             certificate = found.certify(rows.X_test)
         try:
-            shown = found.deq if data.on_sphere else deq_of(state)
-            law = data.limiting_spectrum(shown, kernel, convention)
+            law = data.limiting_spectrum(found.deq, kernel, convention)
         except NotSoDeepError as error:
             return View(found, certificate, None, str(error))
     return View(found, certificate, law, law.origin)
