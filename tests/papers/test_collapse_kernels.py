@@ -25,9 +25,8 @@ def test_measures_are_those_of_the_exact_kernel(records: list[Record]) -> None:
         cell = record["cell"]
         rows = {"samples": cell["samples"], "test_samples": cell["test_samples"]}
         data = nsd.data.load(cell["data"], rng=cell["draw"], **rows)
-        found = nsd.match(
-            nsd.DeepEquilibrium("relu", cell["sigma_a2"]), data.X, kernel=cell["kernel"]
-        )
+        deq = nsd.DeepEquilibrium("relu", cell["sigma_a2"])
+        found = nsd.match(deq, data.X, kernel=cell["kernel"], centre=True)
         kernel = {"conjugate": nsd.conjugate_kernel, "tangent": nsd.tangent_kernel}[cell["kernel"]]
         K = kernel(found.deq, data.X_test, convention="feature")
         overall = nsd.collapse.kernel_nc1(K, data.y_test).overall
