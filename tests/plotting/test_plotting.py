@@ -71,6 +71,13 @@ def drawn() -> dict[str, Any]:
             {"DEQ": relu, "network": nsd.ExplicitNetwork(["tanh"])}, mixture, counts, ridge=[0.1]
         ),
         "risk_curve": nsd.predict_risk(relu, mixture, counts, ridge=[0.01, 0.1, 1.0]),
+        "transfer": prediction.transfer_on_rows(
+            {"DEQ": relu, "network": nsd.ExplicitNetwork(["tanh"])},
+            rows[:64],
+            labels[:64],
+            rows[64:],
+            labels[64:],
+        ),
         "width_curve": prediction.width_curve({"DEQ": relu}, mixture, counts, [64, 128], ridge=0.1),
         "certificate": certificate,
         "collapse": metrics.compute(),

@@ -281,6 +281,8 @@ class _Fit:
         flat = chebyshev_series(values.reshape(2, len(a), powers).transpose(2, 0, 1))
         series[:, :, a, b] = series[:, :, b, a] = flat.transpose(1, 0, 2)
         scale = np.abs(values).max(axis=1)
+        if not scale.all():
+            return None, False  # a kernel that vanishes has no scale, and the loops are right
         relative = np.abs(series) / scale[:, None, None, None]
         if relative[:, -2:].max() > _LEFT_OVER:
             return None, True  # a shorter reach may do
