@@ -243,7 +243,7 @@ def in_process(*arguments: str) -> Result:
 
 def example_of(command: str) -> list[str]:
     text = " ".join(in_process(command, "--help").stdout.split())
-    found = re.search(r"Example: notsodeep (.*?) (?:Options|Arguments|For images):", text)
+    found = re.search(r"Example: notsodeep (.*?) (?:Options|Arguments|Of a cell|For images):", text)
     assert found is not None
     return found[1].split()
 

@@ -143,13 +143,18 @@ def _near_pairs(
     across = sigma_a2 * sigma_b2 * (root1 * inputs.norm2 - root2 * inputs.norm1) ** 2
     drive = across / (size + along) + sigma_b2 * inputs.norm1 * inputs.norm2 * inputs.rest
     rest = 1.0 - np.abs(rho)
+    last = np.full_like(rest, np.inf)
     for _ in range(_MAX_STEPS):
         value, slope = _pairs(deq.activation, one.scales, two.scales, rho, rest)
         deficit = feature_rest(deq.activation, one, two, rho, rest, value)
         gap = drive + sigma_a2 * root1 * root2 * deficit - size * rest
         moved = np.maximum(rest + gap / (size * (1.0 - sigma_a2 * np.abs(slope))), 0.0)
-        settled = np.abs(moved - rest) <= 1e-13 * np.sqrt(rest) + 1e-30
-        rest = moved
+        step = np.abs(moved - rest)
+        # Probabilities of kinks at large scales have errors of about 1e-10 of their own: steps of
+        # that size which no longer shrink are those, and would go to and fro for ever.
+        noise = (step <= 1e-9 * rest) & (step >= 0.5 * last)
+        settled = (step <= 1e-13 * np.sqrt(rest) + 1e-30) | noise
+        rest, last = moved, step
         if settled.all():
             return _pairs(deq.activation, one.scales, two.scales, rho, rest)
     worst = int(np.argmin(settled))

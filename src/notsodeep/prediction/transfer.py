@@ -50,6 +50,12 @@ class Tuned(Record):
     ridge : float
     ridge_loss, ridge_accuracy : float
         Of ridge regression.
+
+    Examples
+    --------
+    >>> Tuned(rate=0.5, epochs=64, loss=0.3, accuracy=0.9, ridge=1.0, ridge_loss=0.3,
+    ...       ridge_accuracy=0.9).epochs
+    64
     """
 
     rate: float
@@ -82,6 +88,15 @@ class Transfer(Plotted):
     rows, new_rows : int
         Training rows, and those that losses and accuracies are of.
     kernel, convention : str
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> data = nsd.data.load("digits", samples=120, rng=0)
+    >>> models = {"one": nsd.ExplicitNetwork(["relu"]), "same": nsd.ExplicitNetwork(["relu"])}
+    >>> seen = nsd.prediction.transfer_on_rows(models, data.X, data.y, data.X_test, data.y_test)
+    >>> seen.names, seen.holds("same")
+    (('one', 'same'), True)
     """
 
     _drawing = "transfer"
