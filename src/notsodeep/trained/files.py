@@ -172,7 +172,9 @@ def cell_of_arrays(
 def read_arrays(path: Path) -> tuple[dict[str, FloatArray], dict[str, str]]:
     """Read the arrays of a file, as float64, and its metadata; a ``.pt`` file has none."""
     if not path.is_file():
-        raise DataNotFound(f"There is no file {path}. Write one with notsodeep.trained.save_cell.")
+        raise DataNotFound(
+            f"There is no file {path}. Write one with notsodeep.trained.files.save_cell."
+        )
     if path.suffix in (".pt", ".pth"):
         return _read_torch(path), {}
     if path.suffix != ".safetensors":
