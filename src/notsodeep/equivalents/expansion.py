@@ -34,6 +34,7 @@ from notsodeep.numerics.quadrature import resolved_samples
 from notsodeep.records import Record
 
 _TERMS = (60, 400)
+# E[φ⁽⁵⁾φ′], from the curvature of the tangent kernel's slopes, is the highest of the moments.
 _MOST_DERIVATIVES = 6
 _TAIL = 1e-14
 
@@ -171,6 +172,7 @@ class UnitMoments:
         """
         rho = covariance / self.scale**2
         terms = len(self.hermite) - _MOST_DERIVATIVES
+        # Each derivative multiplies term k by about √k: polynomial growth, which ρ^k outweighs.
         powers = rho ** np.arange(terms)
 
         def moment(a: int, b: int) -> float:
@@ -192,6 +194,7 @@ class _SlowSeries(InvalidInput):
 
 @lru_cache(maxsize=256)
 def _factorials(terms: int, a: int, b: int) -> FloatArray:
+    # In logarithms: (k + a)! overflows at k = 170.
     k = np.arange(terms)
     logarithms = 0.5 * (gammaln(k + a + 1) + gammaln(k + b + 1)) - gammaln(k + 1)
     return np.asarray(np.exp(logarithms))
@@ -203,6 +206,7 @@ def _unit_moments(activation: Activation, scale: float, terms: int) -> UnitMomen
     return UnitMoments(
         scale=scale,
         square=float(moments.square),
+        # ∂/∂q of a Gaussian expectation is half that of the second derivative (heat equation).
         square_slope=0.5 * float(moments.square_curvature),
         square_bend=_second_derivative(activation, scale),
         slope_square=float(moments.slope_square),
@@ -344,6 +348,8 @@ class _Ring:
             return inside, state
 
         start = _Norm(self.units[-1].square, 0.0, 0.0)
+        # A turn maps what is unknown at an order, y, to known + gain·y: start from y = 0 and
+        # divide.
         first = turn(start)[1].first / (1.0 - gain)
         start = start._replace(first=first)
         second = turn(start)[1].second / (1.0 - gain)
@@ -372,6 +378,7 @@ class _Ring:
             image = value
             for layer, unit in zip(self.cell, self.units, strict=True):
                 image = unit.mixed(layer.weight * image + layer.bias)(0, 0)
+            # To the last bit; the floor of 1e-46 is for odd activations, where V vanishes.
             if abs(image - value) <= 1e-16 * max(abs(image), 1e-30):
                 return image
             value = image
@@ -394,6 +401,9 @@ class _Ring:
             _composed(mixed, 1, full, q)
             for mixed, full, q in zip(self.mixed, self.fulls, self.variances, strict=True)
         ]
+        # Θ_l = G_l + w_l E[φ′φ′]_{l−1} Θ_{l−1} around the ring: a turn from Θ = 0 gives the
+        # inhomogeneous part, the product of the factors what multiplies Θ, and Θ = part/(1 −
+        # product).
         theta, product, before = _constant(0.0), _constant(1.0), slopes[-1]
         for layer, full, slope in zip(self.cell, self.fulls, slopes, strict=True):
             carried = before.times(_constant(layer.weight))
@@ -415,6 +425,7 @@ class _Ring:
             theta = unit.scale**2 + layer.weight * before * theta
             product *= layer.weight * before
             before = unit.slope_square
+        # `product` is below one where the equilibrium is stable: checked in `_stable_scales`.
         theta /= 1.0 - product
         if convention == "preactivation":
             return theta
@@ -456,6 +467,7 @@ def _second_derivative(activation: Activation, scale: float) -> float:
     scales = np.array([scale])
     for part in resolved_samples(value_and_slope, scales, splits, name=str(activation)):
         value, slope = part.values
+        # ¼ E[(φ²)⁗], with three of the derivatives moved to the density: φ need have only one.
         xi = part.rule.nodes
         total += float((part.rule.weights * value * slope * (xi**3 - 3.0 * xi)).sum())
     return 0.5 * total / scale**3

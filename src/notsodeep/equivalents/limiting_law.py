@@ -88,6 +88,7 @@ class LimitingSpectrum(Plotted):
             below = (level < 0.0) & (level > -1e-9 * self.bulk.equation.reach)
             smooth = self.bulk.cdf(np.where(below, 0.0, level))
         places = np.array([spike.value for spike in self.spikes])
+        # A spike is taken from the bulk: n − (spikes) eigenvalues follow its law.
         beyond = (points[..., None] >= places).sum(axis=-1)
         return np.asarray(((self.size - len(places)) * smooth + beyond) / self.size)
 

@@ -152,6 +152,7 @@ def _equilibrium_features(deq: DeepEquilibrium, tau0: float, kernel: KernelName)
     back, forth = deq.sigma_a2, deq.sigma_b2
     q = back * m.slope**2
     bend = m.curvature**2
+    # Fixed points of the recursion of `_through_layer`, with σb² added at every turn.
     alpha1, alpha4 = forth / (1.0 - q), forth / (1.0 - 0.5 * back * m.square_curvature)
     linear = m.slope**2 * alpha1
     norm_fluctuation = 0.25 * bend * alpha4**2 / (1.0 - q)
@@ -164,6 +165,7 @@ def _equilibrium_features(deq: DeepEquilibrium, tau0: float, kernel: KernelName)
                 f"{back * m.slope_square:.4g} must stay below 1. Use a smaller sigma_a2."
             )
         beta1 = alpha1 / (1.0 - q)
+        # β1 of the features: E[φ′]²(α1 + β1), where 1 + 1/(1 − q) = (2 − q)/(1 − q).
         linear *= (2.0 - q) / (1.0 - q)
         norm_fluctuation /= 1.0 - q
         covariance_overlap = (covariance_overlap + bend * alpha1 * beta1) / (1.0 - q)
@@ -219,6 +221,7 @@ def _through_layer(m: Moments, old: _Propagated) -> _Propagated:
     gain, bend = float(m.slope) ** 2, float(m.curvature) ** 2
     a1, a2, a3, a4 = old.alpha
     b1, b2, b3 = old.beta
+    # a4 = ∂τ_l²/∂‖x‖² is how fast the scale itself follows the norm.
     alpha = (
         gain * a1,
         gain * a2 + 0.25 * bend * a4**2,

@@ -190,6 +190,7 @@ def _require_own_statistics(X: FloatArray, stats: MixtureStatistics) -> None:
     difference = expected - stats.psi
     for a in range(len(stats.means)):
         here = difference[labels == a]
+        # ψ is ‖x − μ‖² less its expectation, so that the difference is constant within a class.
         if len(here) and np.ptp(here) > 1e-8 * max(float(expected.max()), 1e-300):
             raise InvalidInput(
                 "stats of equivalent must be those of X. Got the right shape, but ψ does not "

@@ -178,19 +178,24 @@ def _spectrum_behind(eigenvalues: FloatArray, rows: int) -> tuple[FloatArray, Fl
     top = float(eigenvalues[-1])
     x = np.concatenate([np.quantile(eigenvalues, np.linspace(0.0, 1.0, _POINTS // 2)),
                         np.linspace(0.0, 1.2 * top, _POINTS // 2)])  # fmt: skip
+    # High enough above the axis to average over many eigenvalues, low enough to tell atoms apart.
     z = x + 1j * (0.05 * np.maximum(x, float(eigenvalues.mean())))
     # The companion transform, of the matrix WWᵀ.
     transform = (1.0 / (eigenvalues - z[:, None])).sum(axis=1)
+    # WWᵀ has the nonzero eigenvalues of WᵀW, and rows − p zeros more (or fewer).
     transform = (transform - (rows - p) / z) / rows
+    # WᵀW is about (n/p) C°, and noise only widens a spectrum: no eigenvalue of C° is far above.
     largest = top / ratio * 1.2
     atoms = np.append(0.0, np.geomspace(1e-4 * largest, largest, _ATOMS))
     table = atoms / (1.0 + ratio * atoms * transform[:, None])
     right = z + 1.0 / transform
+    # Relative errors: |z + 1/m| ranges over decades.
     weight = 1.0 / np.abs(right)
     stacked = np.concatenate([(table * weight[:, None]).real, (table * weight[:, None]).imag])
     target = np.concatenate([(right * weight).real, (right * weight).imag])
     # Weights sum to one, and have the sample's first moment.
     mean = float(eigenvalues.sum()) / rows
+    # Two rows of this weight outweigh all others together, and so act as equality constraints.
     heavy = 10.0 * len(target)
     stacked = np.concatenate([stacked, [heavy * atoms / mean, np.full(len(atoms), heavy)]])
     target = np.append(target, [heavy, heavy])

@@ -29,6 +29,8 @@ from notsodeep.records import Record
 
 ComplexArray = NDArray[np.complex128]
 
+# u = 1, the edge, is 1.22 in the variable of the series: its terms fall as 1.92⁻ᵏ, 64 of them to
+# 1e-18.
 _NEAREST = 0.9  # u up to which there is a series
 _TERMS = 64
 _RESOLVED = 1e-13
@@ -106,9 +108,12 @@ def isolated_eigenvalues(
     start = population.beyond(bulk.support[-1][1])
     found, missed = [], []
     for index, strength in enumerate(determinant.strengths(start)):
+        # Every one of the eigenvalues, in descending order, decreases with z, so that the same
+        # index follows one of them from the edge outwards; at infinity R is 0.
         if strength > 1.0:
             value = _crossing(determinant, index, start)
             found.append(Spike(scale * value + shift, float(strength), index))
+        # The others are zero or negative: J and W Bᵀ make pairs of either sign.
         elif strength > 1e-9:
             missed.append(Spike(math.nan, float(strength), None))
     # Gaps of an estimated spectrum are those between the atoms of the estimate.  Below the bulk is
@@ -138,6 +143,7 @@ class _Determinant:
         self._outside = outside
         self._middle, self._energies = _middle(eq, population)
         values, axes = np.linalg.eigh(self._middle)
+        # M may be singular (coefficients that vanish, absent classes), and `branches` needs M⁻¹.
         kept = np.abs(values) > 1e-13 * np.abs(values).max(initial=0.0)
         self._values, self._axes = values[kept], axes[:, kept]
 
@@ -186,6 +192,7 @@ def _middle(eq: Equivalent, population: Population) -> tuple[FloatArray, FloatAr
     length = math.sqrt(float(energies.sum()))
     side = length * (lengths @ core[:-1, -1:]) / np.sqrt(p)
     empty = np.zeros((K, 1))
+    # X = W + JB, so that XXᵀ = WWᵀ + JBWᵀ + WBᵀJᵀ + JBBᵀJᵀ; the rest is V C Vᵀ/a.
     middle = np.block(
         [
             [lengths @ (B @ B.T + core[:-1, :-1] / p) @ lengths, lengths, side],
@@ -206,6 +213,7 @@ def _crossing(determinant: _Determinant, index: int, start: float) -> float:
 
 def _roots_in_gap(determinant: _Determinant, low: float, high: float) -> list[tuple[float, int]]:
     """Return the roots in a gap, largest first, and how many eigenvalues join the bulk above."""
+    # R has square-root singularities at the edges, where δ is least accurate.
     room = 1e-6 * (high - low)
     left, right = low + room, high - room
     at_right = determinant.branches(right)

@@ -154,6 +154,7 @@ def _equilibrium(deq: DeepEquilibrium, kernel: KernelName, convention: Conventio
     f = dual(angle)
     moments = activation.moments(np.sqrt(variance))
     # g = σa² f(g) + σb² t, differentiated at t = 0.
+    # g′ = σa² f′g′ + σb² and g″ = σa²(f″g′² + f′g″); σa² f′ < 1 since the angle map contracts.
     room = 1.0 - back * f.first
     first = forth / room
     g = _Jet(angle, first, back * f.second * first**2 / room, variance)
@@ -236,6 +237,7 @@ class SphereRing:
         start = solve_fixed_point(angle_map, 0.0, name=f"g(0) of the {model}").value
         state = _Jet(float(start), 0.0, 0.0, end)
         # What a turn leaves at an order is known + gain·(what it was given there).
+        # g(0) may be found with derivatives left at zero: a turn's value does not depend on them.
         _, features, slopes = self._turn(state)
         gain = math.prod(
             layer.weight * layer.squash * slope.value

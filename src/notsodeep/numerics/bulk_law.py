@@ -21,6 +21,7 @@ Interval = tuple[float, float]
 _MASS = 1e-6  # largest error of the total mass that is accepted
 _ZERO = 1e-14  # edges found by search below this share of the largest are zero
 _TERMS = (64, 128, 256)  # of the series of a piece, before it is cut in two
+# The whole law has mass one, so that these are absolute.
 _TAIL = 1e-8  # largest of the last terms of a series that is good enough
 _CUTS, _PIECES = 20, 500  # largest numbers of cuts to one piece, and of pieces of an interval
 _GRID = 600
@@ -63,6 +64,8 @@ class BulkLaw(Record):
         pieces = tuple(piece for interval in support for piece in _cut(equation, interval))
         total = zero_mass + sum(piece.mass for piece in pieces)
         error = abs(total - 1.0)
+        # The pieces are integrated whether or not their series is resolved; this is the only judge
+        # of them, and also catches an interval of the support that was not found.
         if not error <= _MASS:
             raise NotConverged(
                 f"The limiting density integrates to {total:.8f} with its point mass, and must to "
@@ -110,10 +113,12 @@ class _Piece(Record):
 
     @property
     def mass(self) -> float:
+        # T_k(1) = 1 for every k: the value of the integral at the upper end.
         return float(self._integral.sum())
 
     @property
     def is_resolved(self) -> bool:
+        # Several terms: every other one vanishes for a density that is symmetric in θ.
         return float(np.abs(self.series[-len(self.series) // 8 :]).max()) <= _TAIL
 
     def mass_below(self, x: FloatArray) -> FloatArray:
@@ -139,6 +144,7 @@ def _cut(equation: SilversteinEquation, interval: Interval) -> list[_Piece]:
             piece = _Piece(low, high, grain, _series(equation, low, high, grain, terms))
             if piece.is_resolved:
                 break
+        # In the coordinate of the piece, so that a cut of four decades makes two of two.
         middle = float(_positions(low, high, grain, np.array(0.5)))
         exhausted = cuts == _CUTS or len(done) + len(todo) >= _PIECES
         if piece.is_resolved or exhausted or not low < middle < high:
@@ -156,6 +162,7 @@ def _grain(equation: SilversteinEquation, low: float, high: float) -> float:
     if low == 0.0:
         values = equation.eigenvalues.max(axis=1)
         low = 1.0 / float(equation.weights @ (1.0 / values)) if (values > 0.0).all() else high
+    # Up to two decades a series in x itself is as short.
     return low if 100.0 * low < high else np.inf
 
 
@@ -172,6 +179,8 @@ def _series(
     angle = 0.5 * np.pi * (1.0 + chebyshev_points(terms))
     x = _positions(low, high, grain, np.sin(0.5 * angle) ** 2)
     slope = high - low if np.isinf(grain) else np.log1p((high - low) / grain) * (x - low + grain)
+    # dx/dθ = (dx/d share)·½ sin θ.  The density behaves as sin θ does at an edge, or as 1/sin θ
+    # where it diverges at x = 0 (n = p): the product is smooth in both cases.
     density = np.maximum(equation.stieltjes(x).imag, 0.0) / np.pi
     return chebyshev_series(density * slope * 0.5 * np.sin(angle))
 
@@ -194,6 +203,7 @@ def _support_of_one_class(equation: SilversteinEquation) -> tuple[Interval, ...]
     t, w = t[order], w[order]
     c = float(equation.ratios[0])
 
+    # h = −dx/ds, so that x falls as s grows through each interval outside the spectrum.
     def h(s: float) -> float:
         return float(1.0 - c * (w @ (t / (s + c * t)) ** 2))
 
@@ -203,12 +213,15 @@ def _support_of_one_class(equation: SilversteinEquation) -> tuple[Interval, ...]
     # At distance √(cΣwt²) from all poles h ≥ 0; at half of √(cw)t from one it is below zero.
     far = float(np.sqrt(c * (w @ t**2)))
     near = 0.5 * np.sqrt(c * w) * t
+    # Right of all poles is where x lies below the spectrum, left of all where it lies above.  The
+    # factor 1 + 1e-9 makes the sign at the far end certain when a single pole makes h = 0 there.
     left = brentq(h, -c * t[0] + near[0], -c * t[0] + far * (1 + 1e-9), xtol=1e-15)
     right = brentq(h, -c * t[-1] - far * (1 + 1e-9), -c * t[-1] - near[-1], xtol=1e-15)
     edges = [x(left)]
     strength = (w * t**2) ** (1.0 / 3.0)
     for k, (below, above) in enumerate(pairwise(t)):
         # The two poles alone keep h below zero if they are too close for their weights.
+        # The least of A/a² + B/b² over a + b = D is (A^⅓ + B^⅓)³/D².
         if c * (strength[k] + strength[k + 1]) ** 3 >= (c * (above - below)) ** 2:
             continue
         ends = (-c * above, -c * below)
@@ -218,10 +231,14 @@ def _support_of_one_class(equation: SilversteinEquation) -> tuple[Interval, ...]
             options={"xatol": 1e-12 * (ends[1] - ends[0])},
         )  # fmt: skip
         if -top.fun > 0.0:
+            # Both starts are within `near` of a pole, where h < 0, and on its side of the top.
             far_edge = brentq(h, ends[0] + min(near[k + 1], 0.49 * (top.x - ends[0])), top.x)
             near_edge = brentq(h, top.x, ends[1] - min(near[k], 0.49 * (ends[1] - top.x)))
+            # t ascends, so that gaps come in ascending order of x; in each the larger s is the
+            # smaller x.
             edges += [x(near_edge), x(far_edge)]
     edges.append(x(right))
+    # x has a double zero at s = 0 there: an s of the order of 1e-15 leaves x of the order of 1e-30.
     if edges[0] < 1e-20 * edges[-1]:  # n = p: the spectrum reaches zero
         edges[0] = 0.0
     return tuple((float(a), float(b)) for a, b in zip(edges[::2], edges[1::2], strict=True))
@@ -236,6 +253,8 @@ def _support_by_search(equation: SilversteinEquation) -> tuple[Interval, ...]:
         return np.asarray(inner.any(axis=1), dtype=np.float64).reshape(x.shape)
 
     # Finer at both ends, where the edges are; and at every scale, if there are many.
+    # The last point is beyond the spectrum, so that the number of edges that follow is even, or odd
+    # if the first point is inside.
     grid = 1.01 * equation.reach * np.sin(np.linspace(0.0, np.pi / 2, _GRID + 1)[1:]) ** 2
     smallest = float(equation.eigenvalues[equation.eigenvalues > 0.0].min())
     decades = np.log10(equation.reach / smallest)
@@ -251,6 +270,7 @@ def _support_by_search(equation: SilversteinEquation) -> tuple[Interval, ...]:
     low, high, start = grid[change], grid[change + 1], state[change]
     # At distance ε from an edge δ moves by √ε, which must stay above its accuracy.  Sixteen parts
     # at a time, because solving for many points costs little more than for one.
+    # Six rounds leave 16⁻⁶ = 6e-8 of a step of the grid.
     for _ in range(6):
         part = (high - low) / 16
         same = inside(low[:, None] + part[:, None] * np.arange(1, 16)) == start[:, None]

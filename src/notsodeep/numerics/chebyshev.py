@@ -38,6 +38,7 @@ def chebyshev_series(values: FloatArray) -> FloatArray:
     array([0., 0., 1., 0.])
     """
     series = dct(values, type=2, axis=0) / len(values)
+    # A DCT-II is twice the sum over the nodes; T_0 has norm 1 where the others have ½.
     series[0] *= 0.5
     return np.asarray(series)
 
@@ -69,11 +70,13 @@ def tabulated(function: ScaleFunction, low: float, high: float, count: int) -> S
     half = 0.5 * np.log(high / low)
     middle = 0.5 * (np.log(low) + np.log(high))
     for size in _SIZES:
+        # A table of as many nodes as there are scales saves nothing.
         if size >= count or half == 0.0:
             break
         values = function(np.exp(middle + half * chebyshev_points(size)))
         series = chebyshev_series(values)
         # A value that is not finite fails the comparison, and with it the table.
+        # Several of the last terms, not one: a single one may vanish by symmetry.
         if np.abs(series[-(size // 6) :]).max() <= _RESOLVED * max(1.0, np.abs(values).max()):
             return _chebyshev(series, middle, half)
     return _at_different_scales(function)
@@ -102,6 +105,7 @@ def _chebyshev(series: FloatArray, middle: float, half: float) -> ScaleFunction:
 
     def evaluate(scales: FloatArray) -> FloatArray:
         angles = np.arccos(np.clip((np.log(scales) - middle) / half, -1.0, 1.0))
+        # T_k(cos θ) = cos kθ: one product for all columns, where Clenshaw's recurrence is a loop.
         return np.asarray(np.cos(angles[:, None] * degrees) @ series)
 
     return evaluate

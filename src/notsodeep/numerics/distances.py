@@ -37,6 +37,8 @@ def operator_norm(matrix: FloatArray | LinearOperator, *, tolerance: float = 1e-
         return float(np.abs(np.linalg.eigvalsh(0.5 * (dense + dense.T))).max())
     start = np.random.default_rng(0).standard_normal(n)
     image = matrix @ start
+    # ARPACK fails on a start vector that the matrix maps to zero.  For a random one that means the
+    # matrix is zero.
     if not np.any(image):
         return 0.0
     try:
@@ -74,6 +76,7 @@ def difference_norms(
     (`KernelOperator`) leaves the Frobenius norm None.
     """
     if isinstance(left, StructuredMatrix) and isinstance(right, StructuredMatrix):
+        # `minus` wants a ≥ 0 to be left, and norms do not care about the sign.
         if left.linear < right.linear:
             left, right = right, left
         values = left.minus(right).eigvalsh()
@@ -106,6 +109,8 @@ def kolmogorov_to_law(
     n = len(ordered)
     below = int(np.searchsorted(ordered, start))
     law = cdf(np.maximum(ordered[below:], start))
+    # F_n jumps by 1/n at every eigenvalue, so that the largest gap is just after or just before
+    # one.
     after = np.arange(below + 1, n + 1) / n - law
     at_start = abs(below / n - float(cdf(np.array(start)))) if np.isfinite(start) else 0.0
     return max(at_start, *(float(np.abs(gap).max(initial=0.0)) for gap in (after, after - 1.0 / n)))
@@ -188,6 +193,7 @@ def _best_scaled_gap(
     The norm is convex in c, and the minimum lies where |c|·‖K′‖ ≤ 2‖K‖.  `start`, the minimum in
     Frobenius norm, is mostly near; it is one of the points tried.
     """
+    # Negative c are left out: for positive semidefinite K′ they only make K − cK′ larger.
     upper = 2.0 * norm / operator_norm(other)
     found = minimize_scalar(
         lambda c: operator_norm(reference - c * other, tolerance=1e-6),

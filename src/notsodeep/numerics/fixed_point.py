@@ -16,6 +16,9 @@ from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotConverged
 from notsodeep.records import Record
 
+# Slopes from which on plain steps are taken.  The secant slope carries an error of about (rounding
+# of f)/(last move), so 1 − s must stay well above it: 1e-4 leaves room for it down to moves of
+# 1e-12 x.
 _STEEP = 0.9999
 
 
@@ -101,6 +104,8 @@ def solve_fixed_point(
             # Near slope one the secant step is a quotient of two rounding errors: a map that
             # contracts by less than 1e-4 a step takes plain steps.
             step = np.where(slope < _STEEP, gap / (1.0 - np.minimum(slope, _STEEP)), gap)
+        # The test is on the step to be taken, not on the gap: with slope s it is larger by 1/(1 −
+        # s), and estimates the error of x itself.
         if (np.abs(step) <= atol + rtol * np.abs(x)).all():
             return FixedPoint(x + step, True, residual, steps, "converged")
         previous, x = (x, image), x + step

@@ -74,6 +74,7 @@ def hermite_expansion(
     for part in resolved_samples(lambda x: function(x)[None], scales, splits, name=name):
         weighted = part.rule.weights * part.values[0]
         squares[part.index] = (weighted * part.values[0]).sum(axis=-1)
+        # One set of nodes for all scales: one matrix product, and polynomials evaluated once.
         if part.rule.shared:
             coefficients[part.index] = weighted @ hermite_polynomials(part.rule.nodes[0], terms).T
         else:

@@ -32,6 +32,8 @@ TOLERANCE = 1e-12
 """Largest estimated error of an expectation, relative to √(E f(u)² E f(v)²)."""
 
 _NODES = 12  # the estimate is made of the last of so many coefficients: ten need a refinement
+# exp(−9²/2) = 2.6e-18: what is beyond does not count in double precision, unless f grows so fast
+# that its second moment has been rejected before.
 _REACH = 9.0
 _UNIT = np.arange(-_REACH, _REACH + 1.0, 1.5)  # panels that resolve the Gaussian density
 _REFINEMENTS = 7
@@ -79,6 +81,7 @@ def pair_quadrature(
     columns = []
     for pair in map(_Pair, scale1, scale2, rho, root):
         value = None
+        # At ρ = ±1 the inner density of that rule has no width.
         if not kinks and not ends and pair.root > 0.0:
             value = smooth_pair(function, *pair, TOLERANCE)
         if value is None:
@@ -151,6 +154,7 @@ class _Layout:
         reach = _REACH * max(pair.scale1, pair.scale2)
         centres = np.array(sorted({0.0, *(k for k in kinks if abs(k) < reach)}))
         near = [e for e in ends if abs(e) < reach]
+        # Activations vary on lengths of about one around 0 and their kinks, and more slowly away.
         self.grid = np.unique(np.concatenate([_graded(centres, 0.5, reach), near]))
         sharp = centres if kinks else centres[:0]
         self.outer_ends = _outer_ends(pair, self.grid, sharp, smooth=not kinks and not near)
@@ -166,6 +170,7 @@ def _integrate(
     """
     ends = layout.outer_ends
     panels = _Panels.of(first, second, combine, layout, (ends[:-1], ends[1:]), 0)
+    # Cost of a round: (outer nodes) × (inner nodes) of the panels chosen, 12 each per panel.
     for _ in range(_REFINEMENTS):
         value = panels.value.sum(axis=-1)
         if combine is np.multiply:
@@ -206,10 +211,12 @@ def _outer_ends(pair: _Pair, grid: FloatArray, kinks: FloatArray, *, smooth: boo
     sharp = [kinks / pair.scale1]
     slope = pair.rho * pair.scale2
     # The grid of a smooth function is only graded: one of two nearly equal ones will do.
+    # Below 1e-300 the quotients overflow, and E[v | ξ] is the same for all ξ.
     if abs(slope) * _REACH > 1e-300 and not (smooth and 0.7 < abs(slope) / pair.scale1 < 1.4):
         parts.append(grid / slope)
         sharp.append(kinks / slope)
     # Only a kink makes the inner integral change within √(1−ρ²); at ρ = ±1 it is a kink itself.
+    # From 0.5 on the unit panels resolve that change; 1e-13 is near the rounding of ξ itself.
     if kinks.size and 0.0 < pair.root < 0.5:
         for places in sharp:
             near = np.unique(places[np.abs(places) < _REACH])
@@ -280,6 +287,8 @@ class _Panels(NamedTuple):
                     conditional[:, part] = weighted.sum(axis=-1)
                     error[:, part] = gauss_legendre_errors(weighted, _NODES).sum(axis=-1)
             integrand = conditional * weights
+            # ξ stands for v/τ₂ here: v alone has the same law, so that E f(v)² needs no inner
+            # integral.
             squares = (of_u**2 * weights, second(pair.scale2 * xi) ** 2 * weights)
             return cls(
                 *ends,
@@ -299,6 +308,8 @@ class _Panels(NamedTuple):
         limit: FloatArray,
     ) -> _Panels:
         """Integrate again where the error is more than a panel's share of the limit."""
+        # A panel below its share of the limit cannot matter; all others are done again, and only in
+        # the direction whose sum is too large.
         share = limit[:, None] / self.left.size
         outside, inside = (
             (errors > share).any(axis=0) & bool((errors.sum(axis=-1) > limit).any())
@@ -350,6 +361,8 @@ class _InnerEnds:
             return _halved(_UNIT[None, :], self._refinement)
         index = low[:, None] + np.arange(most)
         met = self._grid[np.minimum(index, self._grid.size - 1)]
+        # Rows have different numbers of splits; panels of no width at the end keep the array
+        # rectangular and weigh nothing.
         split = np.where(index < high[:, None], (met - mean[:, None]) / self._spread, _REACH)
         unit = np.broadcast_to(_UNIT, (mean.size, _UNIT.size))
         ends = np.concatenate([unit, np.clip(split, -_REACH, _REACH)], axis=1)

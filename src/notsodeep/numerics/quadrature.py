@@ -23,6 +23,8 @@ from numpy.typing import NDArray
 from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotIntegrable, QuadratureError
 
+# A panel [h, 2h] is [−1, 1] with the origin at −3: a function that is analytic but for 0 is so in
+# the Bernstein ellipse of parameter 3 + √8 = 5.8.
 NODES = 16
 """Nodes per panel; on a geometric panel the error is about 5.8^(-2·NODES) = 4e-25."""
 
@@ -50,6 +52,7 @@ def _last_legendre_coefficients(nodes: int) -> FloatArray:
     x, w = gauss_legendre(nodes)
     basis = np.polynomial.legendre.legvander(x, nodes - 1)[:, -2:]
     degrees = np.arange(nodes - 2, nodes)
+    # c_k = (k + ½) ∫ f P_k; two of them, since one vanishes where the integrand is odd or even.
     rows: FloatArray = (basis * w[:, None] * (degrees + 0.5)).T
     return rows
 
@@ -85,6 +88,8 @@ def gauss_legendre_errors(weighted: FloatArray, nodes: int) -> FloatArray:
     ndarray of shape (…, panels)
     """
     _, w = gauss_legendre(nodes)
+    # Only the Legendre weights are divided out: the Gaussian density belongs to the integrand, as
+    # does the half-width of the panel.
     integrand = weighted.reshape(*weighted.shape[:-1], -1, nodes) / w
     last = np.abs(integrand @ _last_legendre_coefficients(nodes).T).sum(axis=-1)
     largest = np.abs(integrand).max(axis=-1)
@@ -107,6 +112,7 @@ def gaussian_rule(
     refinement : int, default 0
         Each panel is cut into 2**refinement equal ones.
     """
+    # The innermost panel is at most 1/(2τ) wide in ξ, half a unit in x.
     octaves = max(1, math.ceil(math.log2(float(scales.max()))) + 1)
     # What is beyond the reach of every scale is left out; beyond that of some, it makes an empty
     # panel at the end: harmless, and keeps rows equal.
@@ -201,6 +207,7 @@ def resolved_samples(
             rule = gaussian_rule(scales[index], kinks, refinement)
             with np.errstate(over="ignore", invalid="ignore"):
                 values = function(scales[index, None] * rule.nodes)
+                # A rule is good only if f² passes too: variances are integrated on the same nodes.
                 weighted = rule.weights * np.concatenate([values, values**2])
             _require_second_moment(weighted[len(values) :], scales[index], name)
             errors = gauss_legendre_errors(weighted, NODES)
@@ -229,6 +236,7 @@ def _require_second_moment(weighted: FloatArray, scales: FloatArray, name: str) 
     with np.errstate(over="ignore", invalid="ignore"):
         outermost = weighted[..., :NODES].sum(-1) + weighted[..., -NODES:].sum(-1)
         total = weighted.sum(-1)
+        # The outermost panels are 15 < |ξ| < 16, where the density is below 1e-49.
         dead = np.isfinite(total) & (outermost <= 1e-15 * total)
     bad = ~dead.all(axis=0)
     if bad.any():

@@ -89,11 +89,14 @@ def fit_ridge(
     if intercept:
         count = len(F) if weights is None else weights.sum()
         share = (np.ones(len(F)) if weights is None else weights) / count
+        # Minimising over c leaves a fit of centred targets on centred features, c = t̄ − a f̄.  Centring
+        # is done block by block below, so that F is never copied as a whole.
         centre, level = share @ F, share @ T
     roots = np.ones(len(F)) if weights is None else np.sqrt(weights)
     side: Side = "samples" if len(F) <= F.shape[1] else "features"
     gram, right = _system(F, roots[:, None] * (T - level), centre, roots, side)
     gram[np.diag_indices_from(gram)] += ridge
+    # dpocon estimates ‖G⁻¹‖₁ from the factor in O(n²), and needs ‖G‖₁ of before.
     norm = np.abs(gram).sum(axis=0).max()
     try:
         factor = cho_factor(gram, lower=True)
@@ -124,6 +127,7 @@ def _system(
     if side == "samples":
         for part in _parts(F.shape[1]):
             block = roots[:, None] * (F[:, part].astype(np.float64) - centre[part])
+            # block.T is in Fortran order as it stands, so that BLAS reads it without a copy.
             gram = dsyrk(1.0, block.T, 1.0, gram, trans=1, lower=1, overwrite_c=1)
         return _both_triangles(gram), T
     right = np.zeros((F.shape[1], T.shape[1]))

@@ -25,6 +25,7 @@ from notsodeep.records import Record
 
 ComplexArray = NDArray[np.complex128]
 
+# Two solutions meet at an edge, and there an error ε of the equation is one of √ε in δ.
 EDGE = 1e-7
 """Im δ up to this times 1 + |δ| counts as zero: the accuracy of δ where the spectrum ends."""
 
@@ -37,6 +38,8 @@ _CLOSE = 0.1 * _RESIDUAL  # where Newton's method stops
 _COARSE = np.array([1.0, 0.3, 0.1, 0.03, 0.01, 1e-3])
 _FINE = np.logspace(0.0, -17.0, 58)
 _CHUNK = 400_000  # numbers in a table of points × directions
+# Eigenvalues of companion matrices, O(m³) a point, are four times as fast as the continuation for
+# up to four groups, and slower from about a dozen.
 _POLYNOMIAL = 4  # distinct eigenvalues up to which roots of polynomials are used
 
 
@@ -112,6 +115,7 @@ class SilversteinEquation(Record):
         if (reached == reached[:, :1]).all():
             return float(min(self.ratios.sum(), rooms[reached[:, 0]].sum()))
         room, row = np.nonzero(reached)  # one unknown for each direction that a class reaches
+        # Maximise Σ f_ra subject to Σ_a f_ra ≤ room_r and Σ_r f_ra ≤ c_a, f ≥ 0.
         limits = np.concatenate([np.equal.outer(np.arange(len(rooms)), room),
                                  np.equal.outer(np.arange(len(self.ratios)), row)])  # fmt: skip
         flow = linprog(-np.ones(len(room)), limits, np.concatenate([rooms, self.ratios]))
@@ -140,6 +144,8 @@ class SilversteinEquation(Record):
             delta = result[active]
             image, jacobian = self._map(delta, z[active])
             gap = image - delta
+            # Points that have converged drop out, so that late steps cost as little as few points
+            # do.
             going = (np.abs(gap) > tolerance * (1.0 + np.abs(delta))).any(axis=1)
             active = active[going]
             delta, gap, jacobian = delta[going], gap[going], jacobian[going]
@@ -164,6 +170,7 @@ class SilversteinEquation(Record):
         image = self._map(delta, z)[0]
         solves = (np.abs(image - delta) <= _RESIDUAL * (1.0 + np.abs(delta))).all(axis=1)
         above = (delta.imag >= -EDGE * (1.0 + np.abs(delta))).all(axis=1)
+        # The radius changes in proportion to δ, whose error is up to EDGE where the spectrum ends.
         stable = self._radius(delta, z) < 1.0 + 100.0 * EDGE
         return np.asarray(solves & above & stable)
 
@@ -177,10 +184,14 @@ class SilversteinEquation(Record):
         """Return Σ_k f_k w_k λ_ka λ_kb for factors of shape (points, m); shape (points, K, K)."""
         K = len(self.ratios)
         weighted = self.weights[:, None] * self.eigenvalues
+        # One product (points × m)(m × K²) for all Jacobians: the table of K² columns does not
+        # depend on the point.
         products = (weighted[:, :, None] * self.eigenvalues[:, None, :]).reshape(-1, K * K)
         return np.asarray((factors @ products).reshape(-1, K, K))
 
     def _continued(self, z: ComplexArray) -> ComplexArray:
+        # Landing on another solution of the equation is harmless: it is not certified, and done
+        # again.
         delta = self._descended(z, _COARSE, 1e-3)
         bad = ~self._certified(delta, z)
         if bad.any():
@@ -210,6 +221,8 @@ class SilversteinEquation(Record):
         # the next one, and need not be precise.
         for height in ladder:
             delta = self._newton(delta, z + 1j * height * self.reach, 12, tolerance)
+        # Next to an edge, a double root, Newton's method gains one bit a step: 80 suffice for all
+        # 53.
         delta = self._newton(delta, z, 80, _CLOSE)
         # On the real axis the solution is defined up to conjugation.
         flipped = (z.imag == 0.0)[:, None] & (delta.imag < 0.0)
@@ -232,6 +245,7 @@ class SilversteinEquation(Record):
         companion[:, 0] = -table[:, 1:]
         companion[:, np.arange(1, len(t) + 1), np.arange(len(t))] = 1.0
         roots = np.linalg.eigvals(companion)
+        # q = −1/(z(1 + δ)) and s = 1/q.
         delta = -1.0 - roots / z[:, None]
         return self._limit_from_above(delta, z)
 
@@ -250,4 +264,5 @@ class SilversteinEquation(Record):
         choice = np.where((z.imag > 0.0) | complex_, most, stable.argmin(axis=1))
         chosen = delta[rows, choice]
         real = (z.imag == 0.0) & ~complex_
+        # A few Newton steps repair the digits that eigenvalues of a companion matrix lose.
         return self._newton(np.where(real, chosen.real, chosen)[:, None], z, 5, _CLOSE)[:, 0]

@@ -62,9 +62,11 @@ def smooth_pair(
     >>> bool(abs(value[0] - np.exp(-1.0) * np.cosh(0.6)) < 1e-15)
     True
     """
+    # ε(h) ≤ ε(2h)^{6/5} ≤ tolerance.
     enough = tolerance ** (5.0 / 6.0)
     # The outer nodes must see what f does to the mean of v as well: let u be the wider one.
     scale1, scale2 = max(scale1, scale2), min(scale1, scale2)
+    # Both numbers stay even under doubling, so that every other node includes both ends.
     outer = max(_FEWEST, 2 * math.ceil(math.asinh(_REACH * scale1) / _STEP))
     inner = _FEWEST
     while (outer + 1) * (inner + 1) <= _MOST:
@@ -80,6 +82,7 @@ def smooth_pair(
         )
         if not rough_outer and not rough_inner:
             return value
+        # Only the direction that is not resolved gets twice the nodes.
         outer <<= rough_outer
         inner <<= rough_inner
     return None
@@ -118,6 +121,7 @@ def _trapezoid(
         )
         weighted = function(mean[:, None] + away) * inner_weights
         fine[:, part] = weighted.sum(axis=-1)
+        # The ends would count half in a trapezoidal rule; the density makes them zero here.
         coarse[:, part] = 2.0 * weighted[..., ::2].sum(axis=-1)
     integrand = of_u * fine * weights
     squares = of_u**2, function(scale2 / scale1 * u) ** 2
@@ -134,6 +138,8 @@ def _window(mean: FloatArray, centre: FloatArray, width: float) -> tuple[FloatAr
     """Return the ends of δ that take v from mean − width to mean + width."""
     straight = width / np.sqrt(1.0 + mean**2)
     # A difference of two asinh would lose the digits of a narrow window; sinh is straight there.
+    # Where sinh is replaced by its tangent the ends are off by at most half of δ, 2.5 %: they stay
+    # beyond 8.7 standard deviations, with a density below 2e-17.
     narrow = straight < _LINEAR
     low = np.where(narrow, -straight, np.arcsinh(mean - width) - centre)
     high = np.where(narrow, straight, np.arcsinh(mean + width) - centre)

@@ -40,6 +40,7 @@ def _intervals(
     ends = np.array([-math.inf, *kinks, math.inf])
     segment = np.searchsorted(ends, x)
     low, high = ends[segment - 1], ends[segment]
+    # searchsorted puts a kink itself into the segment on its left, hence the slope there.
     local = np.minimum(radius, 0.5 * (high - low))
     return np.clip(x, low + local, high - local), local
 
@@ -87,12 +88,15 @@ def resolving_radius(
     x = np.concatenate([np.linspace(-reach, reach, 801), places])
     nodes, _ = gauss_legendre(_NODES)
     transform = _legendre_transform()[:, -2:]
+    # The largest that will do: differences amplify the rounding of f by 1/radius.
     for radius in _RADII:
         centre, local = _intervals(x, kinks, radius)
         values = function(centre[:, None] + local[:, None] * nodes)
         last = np.abs(values @ transform).sum(axis=1)
         if (last <= 1e-13 * np.abs(values).max()).all():
             return radius
+    # Not resolved at any radius: the derivative is then as good as rounding allows, and it is the
+    # quadrature that judges the function.
     return _RADII[-1]
 
 
@@ -189,6 +193,7 @@ def _rough_panels(
         narrow = right - left < narrowest
         found += zip(left[narrow].tolist(), right[narrow].tolist(), strict=True)
         left, right, narrowest = left[~narrow], right[~narrow], narrowest[~narrow]
+        # A function that is rough everywhere would double its panels without end.
         if len(found) + len(left) > most:
             return found + list(zip(left.tolist(), right.tolist(), strict=True))
         middle = 0.5 * (left + right)

@@ -114,12 +114,14 @@ class StructuredMatrix(LinearOperator):  # type: ignore[misc]  # scipy has no ty
         if not self.linear > 0.0:
             return np.asarray(corner)
         side = math.sqrt(self.linear) * (self.X.T @ low_rank)
+        # O(n k²), the largest cost of every solve on the small side; kept for further ridges.
         return np.block([[self.linear * (self.X.T @ self.X), side], [side.T, corner]])
 
     def _matmat(self, V: NDArray[Any]) -> NDArray[Any]:
         low_rank, signs = self._low_rank
         result = self.shift * V + low_rank @ (signs[:, None] * (low_rank.T @ V))
         if self.linear > 0.0:
+            # Right to left: O(np) a column, where XXᵀ first would be O(n²p).
             result += self.linear * (self.X @ (self.X.T @ V))
         return np.asarray(result)
 
@@ -159,6 +161,7 @@ class StructuredMatrix(LinearOperator):  # type: ignore[misc]  # scipy has no ty
             "Use the operator as it is: products, solve() and eigenvalues need no dense form.",
         )
         dense = self.rows(slice(None))
+        # Products of blocks are symmetric only to rounding, and eigh reads one triangle.
         dense += dense.T
         dense *= 0.5
         return dense
@@ -184,6 +187,7 @@ class StructuredMatrix(LinearOperator):  # type: ignore[misc]  # scipy has no ty
                 parts.insert(0, math.sqrt(self.linear) * self.X)
             (triangle,) = linalg.qr(np.concatenate(parts, axis=1), mode="r", overwrite_a=True)
             triangle = triangle[: len(self.signs)]
+            # F D Fᵀ = Q (R D Rᵀ) Qᵀ: the other n − k eigenvalues are zero.
             values = np.linalg.eigvalsh((triangle * self.signs) @ triangle.T)
         return np.sort(np.concatenate([values, np.zeros(n - len(values))])) + self.shift
 
@@ -282,6 +286,7 @@ class StructuredInverse(LinearOperator):  # type: ignore[misc]  # scipy has no t
         if int((values < 0.0).sum()) != negative or not np.abs(values).min() > 0.0:
             raise _indefinite(owner)
         self._values = values
+        # det D = ±1 has the sign of Π values, so that moduli are enough.
         return (n - k) * math.log(level) + float(np.log(np.abs(values)).sum())
 
     def _matmat(self, V: NDArray[Any]) -> NDArray[Any]:
@@ -293,6 +298,8 @@ class StructuredInverse(LinearOperator):  # type: ignore[misc]  # scipy has no t
             inner = linalg.cho_solve((self._cholesky, True), projected)
         else:
             inner = self._axes @ ((self._axes.T @ projected) / self._values[:, None])
+        # Cancels where V lies in the range of F: the error is about eps·‖M‖/s relative to the
+        # result, which is the condition number, as for any solve.
         return np.asarray((V - matrix._root_times(inner)) / self._level)
 
     def _matvec(self, v: NDArray[Any]) -> NDArray[Any]:
