@@ -24,7 +24,8 @@ from notsodeep.models import (
 )
 from notsodeep.records import Record
 
-_CENTRED = 1e-8  # largest |E φ|, relative to the root mean square, of a centred activation
+CENTRED = 1e-8
+"""Largest |E φ|, relative to the root mean square, of a centred activation."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -238,7 +239,7 @@ def _through_layer(m: Moments, old: _Propagated) -> _Propagated:
 
 
 def _require_centred(model: Model, activation: Activation, moments: Moments, tau0: float) -> None:
-    if abs(moments.mean) > _CENTRED * np.sqrt(moments.square):
+    if abs(moments.mean) > CENTRED * np.sqrt(moments.square):
         kind = "deq" if isinstance(model, DeepEquilibrium) else "network"
         raise InvalidInput(
             f"model of an equivalent must be centred, E φ(τξ) = 0 at τ = {moments.scale:.6g}. "

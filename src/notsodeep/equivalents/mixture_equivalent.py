@@ -15,7 +15,7 @@ from notsodeep.data import MixtureStatistics
 from notsodeep.data.preprocessing import to_theory_scale
 from notsodeep.equivalents.equivalent_matrix import Equivalent
 from notsodeep.equivalents.expansion import expansion
-from notsodeep.equivalents.mixture_coefficients import Coefficients, coefficients
+from notsodeep.equivalents.mixture_coefficients import CENTRED, Coefficients, coefficients
 from notsodeep.errors import InvalidInput
 from notsodeep.models import (
     Convention,
@@ -26,8 +26,6 @@ from notsodeep.models import (
 )
 from notsodeep.models.cell import solve_variances
 from notsodeep.models.varying_activations import require_varying
-
-_CENTRED = 1e-8  # largest |E φ|, relative to the root mean square, of a centred activation
 
 
 def equivalent(
@@ -126,7 +124,7 @@ def is_centred(model: DeepEquilibrium | ExplicitNetwork, tau0: float) -> bool:
 
 def _means_vanish(units: Iterable[tuple[Activation, float]]) -> bool:
     moments = (activation.moments(scale) for activation, scale in units)
-    return all(abs(m.mean) <= _CENTRED * np.sqrt(m.square) for m in moments)
+    return all(abs(m.mean) <= CENTRED * np.sqrt(m.square) for m in moments)
 
 
 def _expanded(

@@ -260,7 +260,7 @@ class SilversteinEquation(Record):
         # are real or come in pairs, and the right one is where the equation contracts.
         most = delta.imag.argmax(axis=1)
         rows = np.arange(len(z))
-        complex_ = delta.imag[rows, most] > 1e-7 * (1.0 + np.abs(delta[rows, most]))
+        complex_ = delta.imag[rows, most] > EDGE * (1.0 + np.abs(delta[rows, most]))
         choice = np.where((z.imag > 0.0) | complex_, most, stable.argmin(axis=1))
         chosen = delta[rows, choice]
         real = (z.imag == 0.0) & ~complex_
