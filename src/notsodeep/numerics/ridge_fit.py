@@ -89,8 +89,8 @@ def fit_ridge(
     if intercept:
         count = len(F) if weights is None else weights.sum()
         share = (np.ones(len(F)) if weights is None else weights) / count
-        # Minimising over c leaves a fit of centred targets on centred features, c = t̄ − a f̄.  Centring
-        # is done block by block below, so that F is never copied as a whole.
+        # Minimising over c leaves a fit of centred targets on centred features.  Centring is done
+        # block by block below, so that F is never copied as a whole.
         centre, level = share @ F, share @ T
     roots = np.ones(len(F)) if weights is None else np.sqrt(weights)
     side: Side = "samples" if len(F) <= F.shape[1] else "features"
