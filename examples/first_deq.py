@@ -19,7 +19,7 @@ print(deq, data.X.shape, data.X_test.shape)
 # certificate below with more care; nothing stops because of it.
 
 # %%
-conditions = nsd.conditions(deq, X=data.X)
+conditions = nsd.conditions(deq, data.X)
 axes = conditions.plot()
 
 # %% [markdown]

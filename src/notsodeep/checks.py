@@ -21,12 +21,17 @@ from numpy.typing import NDArray
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.errors import InvalidInput, NotConverged, NotEnoughMemory, UnknownName
 
+_LONGEST_VALUE = 400  # characters of a value that a message repeats
+
 
 def invalid(
     parameter: str, owner: str, requirement: str, got: object, remedy: str = ""
 ) -> InvalidInput:
     """Word the standard message: parameter, owner, requirement, value got, remedy."""
-    message = f"{parameter} of {owner} must {requirement}. Got {got}."
+    value = " ".join(str(got).split())  # arrays print themselves on many lines
+    if len(value) > _LONGEST_VALUE:
+        value = f"{value[: _LONGEST_VALUE // 2]} … {value[-_LONGEST_VALUE // 4 :]}"
+    message = f"{parameter} of {owner} must {requirement}. Got {value}."
     return InvalidInput(f"{message} {remedy}" if remedy else message)
 
 
@@ -157,6 +162,9 @@ def unmasked(values: object, parameter: str, owner: str) -> None:
 def plain_array(values: object, parameter: str, owner: str) -> NDArray[Any]:
     """Require something rectangular without masked entries; return it as an array of any dtype."""
     unmasked(values, parameter, owner)
+    if hasattr(values, "toarray"):  # SciPy's sparse arrays; NumPy would wrap one as an object
+        remedy = f"Pass {parameter}.toarray()."
+        raise invalid(parameter, owner, "be a dense array", "a sparse one", remedy)
     try:
         return np.asarray(values)
     except ValueError as error:  # ragged nesting

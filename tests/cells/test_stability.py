@@ -159,7 +159,7 @@ def test_wide_networks_have_these_kernels(name: str) -> None:
 
 
 def test_verdicts_on_a_monotone_network() -> None:
-    verdicts = nsd.conditions(MODELS["monotone relu"], 1.0)
+    verdicts = nsd.conditions(MODELS["monotone relu"], tau0=1.0)
     assert {v.name: v.holds for v in verdicts} == {
         "monotone weights": True,
         "existence of q": True,

@@ -104,3 +104,13 @@ def test_bad_input_is_refused() -> None:
         nsd.conditions(DEQ, X=X[1:], stats=stats)
     with pytest.raises(InvalidInput, match="X of conditions must be finite"):
         nsd.conditions(DEQ, X=[[np.nan]])
+    with pytest.raises(InvalidInput, match="X of conditions must be given with the labels"):
+        nsd.conditions(DEQ, stats=[0, 1])
+
+
+def test_data_and_labels_come_second_and_third() -> None:
+    X, y = nsd.data.paper_mixture(100).sample(80, rng=0)
+    expected = nsd.conditions(DEQ, X=X, stats=MixtureStatistics.estimate(X, y))
+    assert nsd.conditions(DEQ, X, y) == expected
+    with pytest.warns(DeprecationWarning, match=r"write conditions\(deq, tau0=...\)"):
+        assert nsd.conditions(DEQ, 1.0) == nsd.conditions(DEQ, tau0=1.0)

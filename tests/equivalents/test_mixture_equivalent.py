@@ -80,8 +80,17 @@ def test_statistics_of_other_data_are_refused() -> None:
             deq = nsd.DeepEquilibrium("swish", 0.2).centred(theirs.tau0)
             with pytest.raises(InvalidInput, match="changed, reordered or rescaled"):
                 nsd.equivalent(deq, wrong, theirs)
-    with pytest.raises(InvalidInput, match="be a MixtureStatistics"):
-        nsd.equivalent(MODEL, X, None)
+    with pytest.raises(InvalidInput, match=r"y of MixtureStatistics\.estimate must be a vector"):
+        nsd.equivalent(MODEL, X, "labels")
+
+
+def test_labels_stand_for_the_statistics_estimated_from_them() -> None:
+    X, y = nsd.data.paper_mixture(60).sample(50, rng=0)
+    relu = nsd.DeepEquilibrium("relu", 0.2)
+    given = nsd.equivalent(relu, X, MixtureStatistics.estimate(X, y)).to_dense()
+    np.testing.assert_array_equal(nsd.equivalent(relu, X, y).to_dense(), given)
+    alone = nsd.equivalent(relu, X, MixtureStatistics.estimate(X, np.zeros(50, dtype=int)))
+    np.testing.assert_array_equal(nsd.equivalent(relu, X).to_dense(), alone.to_dense())
 
 
 def test_own_statistics_are_accepted_at_any_scale() -> None:

@@ -121,7 +121,7 @@ def test_finite_networks_are_what_they_are(activation: Activation) -> None:
 )
 def test_small_is_not_constant(activation: Activation) -> None:
     deq = nsd.DeepEquilibrium(activation, 0.2)
-    assert nsd.conditions(deq, 1.0)["contraction"].holds
+    assert nsd.conditions(deq, tau0=1.0)["contraction"].holds
     found = nsd.match(deq, tau0=1.0, family="leaky_relu")
     assert found.feasible
     assert found.deq.activation.moments(found.deq.tau_star).square > 0.0

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scipy.sparse import csr_array
 
 import notsodeep as nsd
 from notsodeep.errors import InvalidInput, NotConverged
@@ -208,3 +209,17 @@ def test_an_explicit_network_passes_nan_on_as_torch_does() -> None:
     X[2, 3] = torch.nan
     finite = net(X).isfinite().all(dim=1)
     assert finite.tolist() == [row != 2 for row in range(ROWS)]
+
+
+def test_sparse_rows_are_rejected_with_the_call_that_makes_them_dense() -> None:
+    with pytest.raises(InvalidInput, match=r"be a dense array.*Pass X\.toarray\(\)"):
+        nsd.kernel(DEQ, csr_array(BASE))
+
+
+def test_a_message_repeats_no_whole_array() -> None:
+    with pytest.raises(InvalidInput, match="sigma_a2") as caught:
+        nsd.DeepEquilibrium("tanh", sigma_a2=list(range(5000)))  # type: ignore[arg-type]
+    message = str(caught.value)
+    assert len(message) < 600
+    assert "[0, 1, 2" in message
+    assert "4998, 4999]" in message

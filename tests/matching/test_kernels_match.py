@@ -147,7 +147,7 @@ def test_certificate_numbers_are_those_of_the_matrices() -> None:
     A = rng.standard_normal((12, 12))
     K = A @ A.T
     E = np.diag(np.arange(12.0)) * 0.01
-    conditions = nsd.conditions(RELU, 1.0)
+    conditions = nsd.conditions(RELU, tau0=1.0)
     labels = np.repeat([0, 1, 2], 4)
     result = certificate_of_kernels(
         K, K - E, 2.0 * K, y=labels, conditions=conditions,

@@ -174,7 +174,7 @@ def _attached(network: Any, data: Dataset) -> Any:
 
 
 def _data_record(found: Match, data: Dataset) -> dict[str, Any]:
-    verdicts = conditions(found.deq, found.tau0, X=data.X, stats=_statistics(data.X, data.y))
+    verdicts = conditions(found.deq, data.X, _statistics(data.X, data.y), tau0=found.tau0)
     if not isinstance(found.deq, ConvolutionalEquilibrium):  # pixels have a verdict of their own
         verdicts = Conditions((*verdicts, _scale(found.tau0)))
     return {

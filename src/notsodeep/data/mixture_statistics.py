@@ -372,3 +372,11 @@ def _unbiased_self_overlap(
     n = counts.astype(np.float64)
     bracket = (n - 1.0) * (n - 2.0) * square_trace + trace**2 - n * quartic
     return p * (n - 1.0) / (n * (n - 2.0) * (n - 3.0)) * bracket
+
+
+def statistics_of(X: FloatArray, given: object | None) -> MixtureStatistics:
+    """Return statistics as they are given, or estimate them: from labels, or of a single class."""
+    if isinstance(given, MixtureStatistics):
+        return given
+    labels = np.zeros(len(X), dtype=np.int64) if given is None else given
+    return MixtureStatistics.estimate(X, labels)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import warnings
+from numbers import Real
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from notsodeep import checks
 from notsodeep.data import MixtureStatistics
+from notsodeep.data.mixture_statistics import statistics_of
 from notsodeep.models import (
     Conditions,
     ConvolutionalEquilibrium,
@@ -28,10 +31,10 @@ _GAUSSIAN = 2.0
 
 def conditions(
     deq: DeepEquilibrium | ConvolutionalEquilibrium | MonotoneEquilibrium,
-    tau0: float | None = None,
-    *,
     X: ArrayLike | None = None,
-    stats: MixtureStatistics | None = None,
+    stats: MixtureStatistics | ArrayLike | None = None,
+    *,
+    tau0: float | None = None,
 ) -> Conditions:
     """Judge whether the theory's assumptions hold for a DEQ, and for data if it is given.
 
@@ -45,13 +48,14 @@ def conditions(
     ----------
     deq : DeepEquilibrium, ConvolutionalEquilibrium or MonotoneEquilibrium
         About a convolution the theory has no assumption on data but the scale of pixels.
+    X : array_like of shape (n, p), optional
+        Adds the verdict on p/n.
+    stats : MixtureStatistics or array_like of shape (n,), optional
+        Statistics, or the labels of X from which they are estimated.  Adds the verdicts on means,
+        traces, covariances and norms.
     tau0 : float, optional
         √(tr C°/p); that of `stats`, else the root mean squared norm of X, else 1.  Of images, the
         root mean squared norm of a pixel.
-    X : array_like of shape (n, p), optional
-        Adds the verdict on p/n.
-    stats : MixtureStatistics, optional
-        Adds the verdicts on means, traces, covariances and norms.
 
     Examples
     --------
@@ -59,6 +63,14 @@ def conditions(
     contraction: fails (σa² < 1/(4L²): 0.3 against 0.25)
     """
     owner = "conditions"
+    if isinstance(X, Real):
+        warnings.warn(
+            "conditions(deq, tau0) is deprecated; write conditions(deq, tau0=...).  The second "
+            "argument is the data.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        X, tau0 = None, float(X)
     if isinstance(deq, ConvolutionalEquilibrium):
         if tau0 is None:
             tau0 = 1.0 if X is None else deq.pixel_scale(deq.rows(X, "X", owner))
@@ -66,6 +78,10 @@ def conditions(
     if not isinstance(deq, DeepEquilibrium | MonotoneEquilibrium):
         raise checks.invalid("deq", owner, "be a DEQ", repr(deq))
     rows = None if X is None else checks.samples(X, "X", owner)
+    if stats is not None and not isinstance(stats, MixtureStatistics):
+        if rows is None:
+            raise checks.invalid("X", owner, "be given with the labels of its rows", None)
+        stats = statistics_of(rows, stats)
     if rows is not None and stats is not None:
         theirs = (len(stats.psi), stats.means.shape[1])
         if theirs != rows.shape:

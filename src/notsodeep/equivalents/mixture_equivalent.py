@@ -12,6 +12,7 @@ from notsodeep import checks
 from notsodeep.activations import Activation
 from notsodeep.arrays import FloatArray
 from notsodeep.data import MixtureStatistics
+from notsodeep.data.mixture_statistics import statistics_of
 from notsodeep.data.preprocessing import to_theory_scale
 from notsodeep.equivalents.equivalent_matrix import Equivalent
 from notsodeep.equivalents.expansion import expansion
@@ -31,7 +32,7 @@ from notsodeep.models.varying_activations import require_varying
 def equivalent(
     model: DeepEquilibrium | ExplicitNetwork,
     X: ArrayLike,
-    stats: MixtureStatistics,
+    stats: MixtureStatistics | ArrayLike | None = None,
     *,
     kernel: KernelName = "conjugate",
     convention: Convention = "preactivation",
@@ -59,8 +60,9 @@ def equivalent(
     ----------
     model : DeepEquilibrium or ExplicitNetwork
     X : array_like of shape (n, p)
-    stats : MixtureStatistics
-        Of this X: ``mixture.statistics(X, y)`` or ``MixtureStatistics.estimate(X, y)``.
+    stats : MixtureStatistics or array_like of shape (n,), optional
+        Statistics of this X, as ``mixture.statistics(X, y)`` gives them, or the labels from which
+        they are estimated.  Left out, all rows are of one class.
     kernel : {"conjugate", "tangent"}
     convention : {"preactivation", "feature"}
         Concerns DEQs only.
@@ -90,6 +92,7 @@ def equivalent(
     if min(n, p) < 2:
         requirement = "have at least two rows and two columns (the theory lets both grow)"
         raise checks.invalid("X", owner, requirement, f"shape {rows.shape}")
+    stats = statistics_of(rows, stats)
     _require_own_statistics(rows, stats)
     if order not in (1, 2):
         raise checks.invalid("order", owner, "be 1 or 2", repr(order))
@@ -169,9 +172,6 @@ def low_rank_core(numbers: Coefficients, stats: MixtureStatistics) -> FloatArray
 
 def _require_own_statistics(X: FloatArray, stats: MixtureStatistics) -> None:
     """Reject statistics of other data: ψ must be ‖x_i − μ_a/√p‖² up to one constant per class."""
-    if not isinstance(stats, MixtureStatistics):
-        remedy = "Use mixture.statistics(X, y) or MixtureStatistics.estimate(X, y)."
-        raise checks.invalid("stats", "equivalent", "be a MixtureStatistics", repr(stats), remedy)
     n, p = X.shape
     theirs = (len(stats.psi), stats.means.shape[1])
     if theirs != (n, p):

@@ -175,7 +175,7 @@ class Match(Plotted):
             kernels["baseline"],
             y=y,
             conditions=conditions(
-                self.deq, self.tau0, X=rows, stats=_statistics(rows, y) if stats is None else stats
+                self.deq, rows, _statistics(rows, y) if stats is None else stats, tau0=self.tau0
             ),
             kernel=self.kernel,
             convention=self.convention,

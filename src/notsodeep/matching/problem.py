@@ -212,7 +212,7 @@ class Problem:
     ) -> Match:
         """Put what a family found, or why it found nothing, on record.  As `Match` has them."""
         if deq not in self._conditions:
-            self._conditions[deq] = conditions(deq, tau0, X=self.X)
+            self._conditions[deq] = conditions(deq, self.X, tau0=tau0)
         return Match(
             family=family,
             deq=deq,

@@ -72,7 +72,11 @@ class Classes:
             known = _known_covariances(source, owner)
         else:
             requirement = "be a GaussianMixture, or the statistics of a sample of one"
-            raise checks.invalid("mixture", owner, requirement, type(source).__name__)
+            remedy = (
+                "Of rows and labels, prediction.estimated_mixture(X, y) makes one; "
+                "prediction.pilot_curve(kernel(model, X), y, ridges) needs none."
+            )
+            raise checks.invalid("mixture", owner, requirement, type(source).__name__, remedy)
         return cls._grouped(known, owner)
 
     @classmethod
