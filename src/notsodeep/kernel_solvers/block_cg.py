@@ -22,6 +22,7 @@ from notsodeep.arrays import FloatArray
 Product = Callable[[FloatArray], FloatArray]
 
 # Share of the largest eigenvalue of RᵀM⁻¹R below which a direction of R is rounding.
+# These are squares of lengths: a direction is dropped below 3e-7 of the longest.
 _LOST = 1e-13
 
 
@@ -70,6 +71,8 @@ def advance(state: BlockState, multiply: Product, precondition: Product) -> Bloc
     """
     image = multiply(state.directions)
     energy = state.directions.T @ image
+    # With D the directions and α = (DᵀAD)⁻¹: x ← x + DαC, Q′F = Q − ADα, C ← FC, D ← PQ′ + DFᵀ. A
+    # is touched once.
     values, axes = np.linalg.eigh(0.5 * (energy + energy.T))
     if not values[0] > 0.0:
         raise NotPositive
@@ -96,6 +99,7 @@ def _orthonormal(R: FloatArray, precondition: Product) -> tuple[FloatArray, Floa
         inner = R.T @ Z
         values, axes = np.linalg.eigh(0.5 * (inner + inner.T))
         largest = float(values.max(initial=0.0))
+        # All right-hand sides are solved: an empty block, which `advance` is not asked to move.
         if not np.any(R):
             values = np.zeros_like(values)
         else:

@@ -101,6 +101,8 @@ def top_eigenpairs(
     rtol = checks.positive_number(tolerance, "tolerance", owner)
     most = checks.positive_integer(max_steps, "max_steps", owner)
     generator = checks.random_generator(rng, owner)
+    # Convergence is ruled by the gap to the first eigenvalue outside the block, not by the next
+    # one.
     width = min(n, count + _EXTRA)
     fresh = np.linalg.qr(generator.standard_normal((n, width)))[0]
     basis, images = np.empty((n, 0)), np.empty((n, 0))
@@ -118,10 +120,13 @@ def top_eigenpairs(
         errors = moved - vectors * theta
         residuals = np.linalg.norm(errors, axis=0)
         allowed = rtol * np.abs(values).max()
+        # A basis of the whole space holds the eigenvectors themselves.
         if basis.shape[1] >= n or (residuals[:count] <= allowed).all():
             reason = "converged"
             break
         if basis.shape[1] + width > _BLOCKS * width:
+            # Twice the block: the second half keeps what has been learnt about the neighbours.
+            # `images` is transformed along, so that a restart costs no product with the operator.
             kept = axes[:, ::-1][:, : 2 * width]
             basis, images = basis @ kept, images @ kept
         fresh = _fresh_directions(errors[:, residuals > allowed], basis)

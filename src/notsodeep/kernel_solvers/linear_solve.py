@@ -252,6 +252,8 @@ class _Run:
         self.progress = self._begin(first)
         try:
             while not self.reason:
+                # `_worst` is the recurrence's residual, which may fall on when that of x no longer
+                # does.
                 while self._worst > self._tolerance and self.progress.steps < self._max_steps:
                     state = advance(self.progress.state, system.multiply, system.precondition)
                     history = np.vstack([self.progress.history, state.residual_norms()])
@@ -300,6 +302,7 @@ class _Run:
             self.remedy = (
                 "Allow more steps, use a preconditioner of higher rank, or a larger ridge."
             )
+        # The first cycle has nothing to be compared with: `before` is infinite.
         elif worst > _STAGNATION * before:
             self.reason = "rounding errors of the products with K stop the convergence"
             self.remedy = "Use cache='float64' or a larger tolerance."

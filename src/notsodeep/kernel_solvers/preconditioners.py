@@ -63,6 +63,7 @@ class LowRankInverse(LinearOperator):  # type: ignore[misc]  # scipy has no type
             return np.concatenate([F[rows].T @ V[rows] for F in self._factors])
 
         projected = sum(map_threads(projection, chunks), np.zeros((self.rank, V.shape[1])))
+        # The system is small; BLAS threads woken for it would spin while the next pass runs.
         with single_blas_thread():
             inner = linalg.cho_solve((self._cholesky, True), projected, overwrite_b=True)
         parts = np.split(inner, self._ends)
@@ -109,6 +110,7 @@ def pivoted_factor(
     n, done = len(left), 0
     rank = min(rank, n)
     F = np.empty((n, rank))
+    # Diagonal entries that are left as rounding errors of differences are no pivots.
     smallest = 1e-14 * float(left.max(initial=0.0))
     size = -(-rank // _ROUNDS)
     while done < rank:
@@ -116,9 +118,12 @@ def pivoted_factor(
         if not possible:
             break  # R has a lower rank, and is known
         weights = np.where(left > smallest, left, 0.0)
+        # A draw without replacement needs as many entries of positive probability.
         count = min(size, rank - done, possible)
         pivots = rng.choice(n, count, replace=False, p=weights / weights.sum())
         new = columns(pivots) - F[:, :done] @ F[pivots, :done].T
+        # F_new F_newᵀ = N core⁺ Nᵀ.  Pivots drawn together may be nearly dependent, hence
+        # eigenvalues with a cut-off where a single pivot needs a square root alone.
         core = new[pivots]
         values, axes = np.linalg.eigh(0.5 * (core + core.T))
         kept = values > _NEGLIGIBLE * values[-1]
@@ -126,6 +131,7 @@ def pivoted_factor(
         np.matmul(new, axes[:, kept] / np.sqrt(values[kept]), out=F[:, done : done + width])
         fresh = F[:, done : done + width]
         left = np.maximum(left - np.einsum("ij,ij->i", fresh, fresh), 0.0)
+        # Exactly, so that no pivot is drawn twice, nor one again whose direction was cut off.
         left[pivots] = 0.0
         done += width
     return F[:, :done], left
@@ -322,6 +328,7 @@ def _share_below(
     kernel = 0.5 * (kernel + kernel.T) + ridge * np.eye(len(sample))
     linear = root[sample] @ root[sample].T
     last = len(sample) - 1
+    # The largest μ with H Hᵀv = μ(K + λI)v: c = 1/μ is where K + λI − c·H Hᵀ turns singular.
     (largest,) = linalg.eigh(linear, kernel, eigvals_only=True, subset_by_index=(last, last))
     return float(min(1.0, _MARGIN / largest)) if largest > 0.0 else 1.0
 

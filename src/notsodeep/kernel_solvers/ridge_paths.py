@@ -275,6 +275,7 @@ def predicted_effective_dimension(law: LimitingSpectrum, ridges: ArrayLike) -> F
         equation = law.bulk.equation
         delta = equation.solve(-(law.shift + levels) / law.scale).real
         linear = (delta / (1.0 + delta)) @ (equation.ratios / equation.ratios.sum())
+    # (at + γ)/(at + γ + λ) averaged over t: with s = (γ + λ)/a it is (γ + λ·t/(t + s))/(γ + λ).
     bulk = (law.shift + levels * linear) / (law.shift + levels)
     spikes = np.array([spike.value for spike in law.spikes])
     beyond = (spikes / (spikes + levels[:, None])).sum(axis=1)

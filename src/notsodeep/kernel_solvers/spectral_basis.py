@@ -20,6 +20,7 @@ from notsodeep.kernel_solvers import requirements
 from notsodeep.kernel_solvers.spectral_density import SpectralDensity, spectral_density
 from notsodeep.numerics.structured_matrix import row_blocks
 
+# The workspace of dsyevd, 1 + 6n + 2n² numbers, passes 2³¹ at the next n.
 _LAPACK = 32_766  # rows beyond which eigenvectors overflow the 32-bit integers of LAPACK
 
 Filter = Callable[[FloatArray], FloatArray]
@@ -184,6 +185,8 @@ def _krylov_basis(
         old, width = len(inner), fresh.shape[1]
         grown = np.zeros((old + width, old + width))
         grown[:old, :old] = inner
+        # All earlier blocks, not the last two alone: rounding makes the short recurrence lose
+        # orthogonality as soon as a Ritz value converges.  The second time removes what is left.
         for _ in range(2):
             known = basis.T @ image
             grown[:, old:] += known
@@ -192,13 +195,17 @@ def _krylov_basis(
         inner = grown
         left, sizes, right = np.linalg.svd(image, full_matrices=False)
         room = n - basis.shape[1]
+        # Directions below rounding leave the block; when none is left the space is invariant.
         kept = np.flatnonzero(sizes[:room] > 1e-12 * np.abs(np.diag(inner)).max())
         next_block, onward = left[:, kept], sizes[kept, None] * right[kept]
         complete = not len(kept)
         if complete or step in (check, max_steps):
+            # A check is a dense eigenproblem, O(m³); at geometric distances all of them together
+            # cost little more than the last, and at most 30 % of the products are superfluous.
             check = max(check + 1, int(1.3 * check))
             values, axes = np.linalg.eigh(0.5 * (inner + inner.T))
             projected = axes.T @ (basis.T @ Y)
+            # K·basis = basis·inner + next_block·onward, where `onward` meets the last block alone.
             tail = onward @ axes[old:]
             space = SpectralBasis(values, np.empty((n, 0)), projected, tail, density)
             if complete or step == max_steps or good(space):

@@ -139,6 +139,7 @@ def spectral_density(
     for step in range(steps):
         image = np.asarray(matrix @ vectors[step])
         diagonals[:, step] = np.einsum("ij,ij->j", vectors[step], image)
+        # Without this converged Ritz values come back as copies, in the place of new nodes.
         for _ in range(2):
             known = np.einsum("tij,ij->tj", vectors[: step + 1], image)
             image -= np.einsum("tij,tj->ij", vectors[: step + 1], known)
@@ -156,5 +157,6 @@ def spectral_density(
         values, axes = eigh_tridiagonal(
             diagonals[probe, :length], offsets[probe, : length - 1], lapack_driver="stev"
         )
+        # Gauss quadrature: squared first components, since the probe is the first Lanczos vector.
         nodes[probe, :length], weights[probe, :length] = values, axes[0] ** 2
     return SpectralDensity(nodes, weights, n)
