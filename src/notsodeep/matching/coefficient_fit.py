@@ -61,6 +61,8 @@ def fit_coefficients(
     for start in starts:
         x = _nearest_root(mismatch, start) if nearest else _least_squares(mismatch, start)
         size = float(np.abs(mismatch(x)).max())
+        # A later start has to halve the mismatch: earlier ones are nearer to the shape that was
+        # asked for.
         if best is None or size < 0.5 * best[0] - 1e-13:
             best = (size, x)
         if size <= 1e-12:
@@ -82,7 +84,11 @@ def _nearest_root(mismatch: Callable[[FloatArray], FloatArray], start: FloatArra
     for _ in range(40):
         if np.abs(value).max() <= 1e-14:
             break
+        # The Jacobian has an error of about 1e-10: singular values near that are not to be divided
+        # by.
         step = np.linalg.pinv(_jacobian(mismatch, x), rcond=1e-8) @ value
+        # In the largest residual, the measure by which a match is judged; not in the sum of
+        # squares.
         for damping in 0.5 ** np.arange(7):
             trial = mismatch(x - damping * step)
             if np.abs(trial).max() < np.abs(value).max():
@@ -96,6 +102,7 @@ def _nearest_root(mismatch: Callable[[FloatArray], FloatArray], start: FloatArra
 def _jacobian(mismatch: Callable[[FloatArray], FloatArray], x: FloatArray) -> FloatArray:
     columns = []
     for k, entry in enumerate(x):
+        # Near eps^{1/3}, where the error of central differences, h², meets that of rounding, eps/h.
         h = 1e-5 * max(1.0, abs(entry))
         forward, backward = x.copy(), x.copy()
         forward[k] += h

@@ -191,6 +191,7 @@ def match_convolution(
             kernel,
             each.bounds,
         )
+        # The gap on held-out images, of whichever of start and refined parameters was kept.
         tried.append(_Candidate(min(record.before, record.after), each, parameters, record))
     best = min(tried, key=lambda candidate: candidate.gap)
     names = best.family.parameter_names

@@ -126,11 +126,13 @@ def _tame_signs(magnitudes: FloatArray, natural: FloatArray) -> FloatArray:
     All combinations of the leading signs are tried, the others are chosen one by one.
     """
     x = np.linspace(-5.0, 5.0, 201)
+    # h_k(x)| ≤ e^{x²/4}, so that no term is above its magnitude.
     table = hermite_polynomials(x, len(magnitudes)) * np.exp(-0.25 * x**2)
     terms = magnitudes[:, None] * table
     used = np.flatnonzero(magnitudes > 1e-12 * magnitudes.max())
     lead, rest = used[:_SIGNED], used[_SIGNED:]
     candidates = np.array(list(itertools.product((1.0, -1.0), repeat=max(len(lead) - 1, 0))))
+    # The first sign is free: −σ has the kernel of σ.  2⁹ combinations are left to try.
     candidates = np.column_stack([np.ones(len(candidates)), candidates])
     own = np.where(natural[lead] < 0.0, -1.0, 1.0)
     candidates = np.concatenate([own[None], candidates])

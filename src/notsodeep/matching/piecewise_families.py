@@ -87,6 +87,8 @@ class LeakyReLU(MixtureFamily):
         found = fit_coefficients(
             problem,
             lambda x: problem.achieved(self.network(np.append(1.0, x), problem)),
+            # First layers from nearly linear to nearly even, second ones as if the first were
+            # linear.
             [np.array([s, *one]) for s in (0.8, 0.3, -0.3)],
         )
         return np.append(1.0, found)
@@ -157,6 +159,8 @@ class HardTanh(MixtureFamily):
             top = 0.5 * (m.square + tau0**2 * m.slope_square) if tangent else m.square
             return float(top / (tau0 * m.slope) ** 2) - wanted
 
+        # The ratio falls from its limit at c = 0, a jump, to 1 at c = ∞, a line: one root, in log
+        # c/τ0.  Beyond e⁴ τ0 the clip is never met.
         low, high = -3.0, 1.0
         while excess(low) < 0.0 and low > -33.0:
             low -= 2.0
@@ -234,6 +238,7 @@ def _moments(slopes: FloatArray, clip: float, tau: float) -> Moments:
     knots = np.array([-clip, 0.0, clip])
     density = np.exp(-0.5 * knots**2) / math.sqrt(2.0 * math.pi)
     share = np.diff(ndtr(knots), prepend=0.0, append=1.0)
+    # ∫ξϕ = −ϕ and ∫ξ²ϕ = Φ − ξϕ, between neighbouring knots.
     first = -np.diff(density, prepend=0.0, append=0.0)
     second = share - np.diff(knots * density, prepend=0.0, append=0.0)
     alpha = tau * slopes
@@ -264,6 +269,7 @@ def three_knots_moments(x: FloatArray, tau0: float) -> tuple[Moments]:
 def _fitted_shape(problem: Problem) -> FloatArray:
     """Slopes of the best fit to φ(τ*ξ), with its knots at ±1.5 and the scale of the target."""
     xi = np.linspace(-4.0, 4.0, 401)
+    # The root of the density: least squares squares it.
     weight = np.exp(-0.25 * xi**2)
     clip = 1.5
     inner = np.clip(xi, -clip, clip)

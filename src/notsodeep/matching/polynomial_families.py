@@ -85,6 +85,7 @@ class Quadratic(MixtureFamily):
                 f"linear, with scale2 = τ0²·linear = {tau0**2 * target.linear:.6g}; it should be "
                 f"{target.scale2:.6g}"
             )
+        # Linear parts of two layers multiply, b₁²b₂² = linear.
         gain = max(target.linear, 1e-6) ** 0.25
 
         def full(x: FloatArray) -> FloatArray:

@@ -103,6 +103,7 @@ def refined(
     wanted = target(rows)
     fixed = FixedPairs(rows)
     aim = fixed.entries(wanted)
+    # An entry off the diagonal stands for two: the sum of squares is ‖K − K_θ‖_F²/‖K‖_F².
     weight = np.sqrt(fixed.multiplicity) / np.linalg.norm(wanted)
     evaluations = 0
 
@@ -117,11 +118,14 @@ def refined(
                 whole = exact_kernel(network, rows, kind=kernel, convention="feature")
                 reached = fixed.entries(np.asarray(whole))
         except NotSoDeepError:
+            # No kernel at these parameters: far worse than any, so that the search turns back.
             return np.full(len(weight), 1.0)
         return np.asarray((reached - aim) * weight)
 
     low, high = (np.broadcast_to(edge, start.shape) for edge in bounds)
     begin = np.clip(start, low, high)
+    # Frobenius norm, because it is a smooth sum of squares; judged below by the operator norm, on
+    # other rows.  Loose tolerances: what is gained beyond them does not carry over to these.
     fit = least_squares(
         difference, begin, bounds=(low, high), xtol=1e-4, ftol=1e-6, gtol=1e-10, max_nfev=25
     )

@@ -92,6 +92,8 @@ def _root(ratio: Callable[[ArrayLike], FloatArray], wanted: float, homogeneous: 
             f"scale2/(τ0²·linear) = {wanted:.6g}, and {only:.6g} for every multiple of this φ, "
             "which is homogeneous"
         )
+    # Homogeneous φ are done: for the others the ratio depends on b, though not always
+    # monotonically.
     values = ratio(_LOGARITHMS)
     sides = np.where(np.isfinite(values), np.sign(values - wanted), np.nan)
     changes = np.flatnonzero(sides[:-1] * sides[1:] <= 0.0)

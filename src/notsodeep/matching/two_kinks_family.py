@@ -16,6 +16,7 @@ from notsodeep.matching.family import MET, Family, Infeasible, MixtureFamily
 from notsodeep.matching.problem import EIGHT, Problem
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 
+# 60 terms of Mehler's series, and the 6 that derivatives shift away (see `UnitMoments`).
 _TERMS = 66
 _ROOTS = [math.sqrt(k) for k in range(_TERMS)]
 _DIVISORS = np.sqrt(np.arange(2, _TERMS) * np.arange(1, _TERMS - 1))
@@ -195,6 +196,8 @@ def _layer(part: FloatArray, tau: float) -> UnitMoments:
     for k, d, phi, tail in zip(knots, changes, densities, tails, strict=True):
         mean += d * (phi - k * tail)
         slope += d * tail
+        # The second derivative of (ξ − κ)₊ is δ_κ, so that a_n = ϕ(κ) h_{n−2}(κ)/√(n(n − 1)); the
+        # recurrence carries ϕh_n.  Plain floats: arrays of this length cost more than the loop.
         row, before, now = [], 0.0, d * phi
         for n in range(_TERMS - 2):
             row.append(now)
