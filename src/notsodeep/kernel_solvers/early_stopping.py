@@ -100,7 +100,8 @@ def _exponent(values: FloatArray, time: float) -> FloatArray:
 def _flow(values: FloatArray, time: float) -> FloatArray:
     """(1 − exp(−tw))/w, and its limit t at w = 0."""
     exponent = _exponent(values, time)
-    small = np.abs(exponent) < 1e-8
+    # The next term of the limit's series, tw/2, is below rounding; expm1 is exact for all others.
+    small = np.abs(exponent) < 1e-16
     safe = np.where(small, 1.0, values)
     return np.where(small, time, -np.expm1(exponent) / safe)
 
