@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -176,3 +177,10 @@ def test_uniqueness_is_undecided_where_it_cannot_be_computed() -> None:
     verdict = nsd.conditions(wild.centred(1.0))["uniqueness of τ*"]
     assert verdict.holds is None
     assert "undecided" in str(verdict)
+
+
+@pytest.mark.parametrize("call", [nsd.kernel, nsd.match])
+def test_given_weights_are_sent_to_compile(call: Callable[..., object]) -> None:
+    cell = nsd.EquilibriumCell.from_weights(0.1 * np.eye(3), np.eye(3), None, "tanh")
+    with pytest.raises(InvalidInput, match=r"weights are given is for compile\(cell, X\)"):
+        call(cell, np.eye(3))

@@ -33,6 +33,7 @@ from notsodeep.models import (
     kernel_name,
     require_varying,
 )
+from notsodeep.models.kernel_kind import GIVEN_WEIGHTS
 
 _DRAWN = 2000  # rows of the data that are looked at, at most
 # How far behind the best a start may be.  On digits and on the mixture of the theory (φ tanh, relu,
@@ -141,7 +142,7 @@ def match(
         options = {"family": family, "kernel": kernel, "convention": convention, "rng": rng}
         return match_convolution(deq, X, **options)  # type: ignore[arg-type]
     if not isinstance(deq, DeepEquilibrium):
-        raise checks.invalid("deq", owner, "be a DeepEquilibrium", repr(deq))
+        raise checks.invalid("deq", owner, "be a DeepEquilibrium", repr(deq), GIVEN_WEIGHTS)
     checked_choice(deq, kernel, convention, owner)
     X, tau0 = _former_arguments(X, tau0, data)
     choice = _former_family(family, layers, degree, start)

@@ -18,6 +18,11 @@ KernelName = Literal["conjugate", "tangent"]
 Convention = Literal["preactivation", "feature"]
 
 
+GIVEN_WEIGHTS = (
+    "Kernels are about random weights; a network whose weights are given is for compile(cell, X)."
+)
+"""The remedy for one who passes a trained network where a description belongs."""
+
 _ALIASES = {"ck": "conjugate", "nngp": "conjugate", "ntk": "tangent"}
 
 
@@ -37,7 +42,7 @@ def checked_choice(model: object, kernel: str, convention: str, owner: str) -> K
     """Reject what is not a model, a kernel or a convention; return the kernel by its name."""
     if not isinstance(model, Model):
         requirement = "be a DeepEquilibrium or an ExplicitNetwork (or a MonotoneEquilibrium)"
-        raise checks.invalid("model", owner, requirement, repr(model))
+        raise checks.invalid("model", owner, requirement, repr(model), GIVEN_WEIGHTS)
     kernel = kernel_name(kernel, f"kernel of {owner}")
     checks.known_name(convention, get_args(Convention), f"convention of {owner}")
     if isinstance(model, MonotoneEquilibrium) and (kernel, convention) == (
