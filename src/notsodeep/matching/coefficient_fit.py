@@ -61,8 +61,7 @@ def fit_coefficients(
     for start in starts:
         x = _nearest_root(mismatch, start) if nearest else _least_squares(mismatch, start)
         size = float(np.abs(mismatch(x)).max())
-        # A later start has to halve the mismatch: earlier ones are nearer to the shape that was
-        # asked for.
+        # A later start has to halve the mismatch: callers give the preferred shape first.
         if best is None or size < 0.5 * best[0] - 1e-13:
             best = (size, x)
         if size <= 1e-12:
