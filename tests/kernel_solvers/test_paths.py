@@ -114,6 +114,12 @@ def test_flow_of_a_singular_kernel_and_very_late() -> None:
     assert np.isfinite(path.generalised_cross_validation).all()
 
 
+def test_flow_of_a_nearly_singular_kernel_to_rounding() -> None:
+    path = early_stopping_path(np.diag([5e-9, 2.0]), [1.0, 1.0], [1.0])
+    # t(1 − tw/2) differs from t by 2.5e-9 here.
+    np.testing.assert_allclose(path.coefficients(1.0)[0], 1.0 - 2.5e-9, rtol=1e-15)
+
+
 @pytest.mark.parametrize("kernel", ["conjugate", "tangent"])
 def test_effective_dimension_and_risk_from_the_law(kernel) -> None:
     mixture = nsd.data.paper_mixture(dimension=900)

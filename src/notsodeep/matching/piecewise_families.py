@@ -87,8 +87,8 @@ class LeakyReLU(MixtureFamily):
         found = fit_coefficients(
             problem,
             lambda x: problem.achieved(self.network(np.append(1.0, x), problem)),
-            # First layers from nearly linear to nearly even, second ones as if the first were
-            # linear.
+            # First layers from nearly linear to bending back; the second as in the match of one
+            # layer.
             [np.array([s, *one]) for s in (0.8, 0.3, -0.3)],
         )
         return np.append(1.0, found)
