@@ -2,19 +2,21 @@
 
 ``python papers.py run EXPERIMENT SECONDS [KEY=VALUE …]`` computes cells of the paper profile that
 the file lacks, in the profile's order, until so many seconds have passed; only those with the
-given values, such as ``data="mnist" width=512``.  It may be stopped and resumed.
+given values, such as ``data="mnist" 'width=[32, 64]'``.  It may be stopped and resumed.
 ``python papers.py keep DIRECTORY`` adds what is in the directory of a ``notsodeep reproduce``.
 ``python papers.py left`` counts what is missing.  ``python papers.py tables [FIGURES]`` prints the
 tables of docs/reproduction.md, and draws the figures into a directory.  The file is papers.json
-beside this script.
+beside this script, or that of the environment variable PAPERS.
 """
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 import time
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +27,19 @@ from notsodeep.files.manifests import versions
 from notsodeep.papers.authors_protocol import table
 from notsodeep.papers.image_scalings import PAPER, SCALINGS, factor_for
 from notsodeep.papers.reproduction import cell_name, cell_seed, experiment
+from notsodeep.papers.width_summary import WidthSummary, by_width
 from notsodeep.plotting import save_figure
 from notsodeep.report.reproduction_figures import reproduction_figure
 
 Record = dict[str, Any]
-STORE = Path(__file__).with_suffix(".json")
-NAMES = ("authors-protocol", "image-scalings", "gaussian-process-limit", "kernel-variability")
+STORE = Path(os.environ.get("PAPERS", Path(__file__).with_suffix(".json")))
+NAMES = (
+    "accuracy-versus-width",
+    "authors-protocol",
+    "image-scalings",
+    "gaussian-process-limit",
+    "kernel-variability",
+)
 
 
 def say(text: str = "") -> None:
@@ -71,13 +80,13 @@ def _rounded(value: Any) -> Any:
     return value
 
 
-def run(name: str, seconds: float, wanted: dict[str, Any]) -> None:
-    """Compute missing cells, and store each as it ends."""
+def run(name: str, seconds: float, wanted: dict[str, list[Any]]) -> None:
+    """Compute missing cells with one of the wanted values each, and store each as it ends."""
     begin, work = time.monotonic(), experiment(name)
     for cell in work.cells("paper"):
         if time.monotonic() - begin > seconds:
             return
-        if any(cell.get(key) != value for key, value in wanted.items()):
+        if not all(cell.get(key) in values for key, values in wanted.items()):
             continue
         if cell_name(cell) not in stored().get(name, {}):
             add(name, {"cell": cell, **work.compute(cell, cell_seed(cell))})
@@ -91,6 +100,40 @@ def records_of(name: str) -> list[Record]:
     known = [found[each] for each in names if each in found]
     # Sets whose files are not on this machine are no cells of it, but keep their numbers.
     return known + [record for each, record in found.items() if each not in names]
+
+
+def width_tables() -> None:
+    """One table for each curve of accuracies against the width."""
+    curves = groupby(
+        by_width(records_of("accuracy-versus-width")),
+        lambda s: (s.data, s.activation, s.train, s.kernel_gap),
+    )
+    for (data, activation, train, gaps), curve in curves:
+        what = "read-out" if train == "readout" else "all weights"
+        say(
+            f"\n**{data.replace('_', ' ')}, {activation}, {what}**; relative distance of exact "
+            f"kernels {gaps['matched']:.2%} matched, {gaps['unmatched']:.2%} unmatched\n"
+        )
+        say("| width | draws | DEQ | matched | unmatched | matched − DEQ | unmatched − DEQ "
+            "| training, DEQ / matched | inference, DEQ / matched |")  # fmt: skip
+        say("|" + "---|" * 9)
+        for summary in curve:
+            roles = ("deq", "matched", "unmatched")
+            parts = [
+                str(summary.width),
+                str(summary.draws),
+                *(summary.accuracy_text(role) for role in roles),
+                *(difference(summary, role) for role in roles[1:]),
+                *(f"{summary.ratio(work):.1f}" for work in ("training", "inference")),
+            ]
+            say("| " + " | ".join(parts) + " |")
+
+
+def difference(summary: WidthSummary, role: str) -> str:
+    """Difference of accuracies with its interval, in points."""
+    interval = summary.interval(role)
+    span = "" if interval is None else f" ({interval[0]:+.2f} … {interval[1]:+.2f})"
+    return f"{summary.difference(role):+.2f}{span}".replace("-", "−")
 
 
 def protocol_tables() -> None:
@@ -183,6 +226,7 @@ def variability_table() -> None:
 
 def tables(figures: Path | None) -> None:
     """Print all tables, and draw what there is."""
+    width_tables()
     protocol_tables()
     loss_table()
     scaling_table()
@@ -204,8 +248,9 @@ def left() -> None:
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["run", name, seconds, *pairs]:
-            parts = (pair.split("=", 1) for pair in pairs)
-            run(name, float(seconds), {key: json.loads(value) for key, value in parts})
+            given = {key: json.loads(value) for key, value in (p.split("=", 1) for p in pairs)}
+            wanted = {k: v if isinstance(v, list) else [v] for k, v in given.items()}
+            run(name, float(seconds), wanted)
         case ["keep", directory]:
             settings = json.loads((Path(directory) / "settings.json").read_text())["settings"]
             for piece in sorted((Path(directory) / "pieces").glob("*.json")):
