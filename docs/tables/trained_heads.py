@@ -1,12 +1,12 @@
 """Runs of trained heads, kept in one small JSON file, and the tables made of them.
 
-``python trained_heads.py run EXPERIMENT PROFILE [SECONDS [FROM TO]]`` trains what the file lacks of
-a profile, in the profile's order, until so many seconds have passed; it may be stopped and resumed.
-FROM and TO take a slice of the cells.  ``python trained_heads.py left EXPERIMENT PROFILE`` counts
-what is missing.  ``python trained_heads.py tables`` prints the tables of
-docs/collapse-experiments.md; ``docs`` puts them there and draws the pictures, ``picture``
-the one of three classes, for which it trains.  The file is trained_heads.json
-beside this script, or that of the environment variable HEADS.
+``python trained_heads.py run EXPERIMENT PROFILE SECONDS [KEY=VALUE …]`` trains what the file lacks
+of a profile, in the profile's order, until so many seconds have passed; only cells with the given
+values, such as ``'activation="relu"' 'seed=[1, 2]'``.  It may be stopped and resumed.
+``python trained_heads.py left EXPERIMENT PROFILE`` counts what is missing.
+``python trained_heads.py tables`` prints the tables of docs/collapse-experiments.md; ``docs`` puts
+them there and draws the pictures, ``picture`` the one of three classes, for which it trains.  The
+file is trained_heads.json beside this script, or that of the environment variable HEADS.
 """
 
 from __future__ import annotations
@@ -78,14 +78,15 @@ def number(value: float) -> float:
     return float(f"{value:.4g}")
 
 
-def run(name: str, profile: Any, seconds: float, part: slice) -> None:
-    """Train missing cells in order, and store each as it ends."""
+def run(name: str, profile: Any, seconds: float, wanted: dict[str, Any]) -> None:
+    """Train missing cells with one of the wanted values each, and store each as it ends."""
     checks.known_name(profile, get_args(Profile), "profile")
     begin, work = time.monotonic(), experiment(name)
-    for cell in work.cells(profile)[part]:
+    for cell in work.cells(profile):
         if time.monotonic() - begin > seconds:
             return
-        if cell_name(cell) in stored():
+        values = {key: v if isinstance(v, list) else [v] for key, v in wanted.items()}
+        if cell_name(cell) in stored() or not all(cell[k] in v for k, v in values.items()):
             continue
         clock = time.process_time()
         record = work.compute(cell, cell_seed(cell))
@@ -250,9 +251,9 @@ def left(name: str, profile: Any) -> None:
 
 if __name__ == "__main__":
     match sys.argv[1:]:
-        case ["run", name, profile, *more]:
-            limit = float(more[0]) if more else float("inf")
-            run(name, profile, limit, slice(*(int(place) for place in more[1:] or ["0", "100000"])))
+        case ["run", name, profile, seconds, *pairs]:
+            wanted = {key: json.loads(value) for key, value in (p.split("=", 1) for p in pairs)}
+            run(name, profile, float(seconds), wanted)
         case ["left", name, profile]:
             left(name, profile)
         case ["tables"]:
