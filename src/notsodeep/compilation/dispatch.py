@@ -223,7 +223,10 @@ def compile(
         )
     images = isinstance(model, ConvolutionalEquilibrium)
     if not isinstance(model, DeepEquilibrium | ConvolutionalEquilibrium):
-        remedy = "Describe it, as in DeepEquilibrium('relu', sigma_a2=0.2)."
+        remedy = (
+            "Describe it, as in DeepEquilibrium('relu', sigma_a2=0.2), or take the weights of a "
+            "torch module with EquilibriumCell.from_module(module)."
+        )
         raise checks.invalid(
             "model", "compile", "be a DeepEquilibrium or an EquilibriumCell", repr(model), remedy
         )

@@ -74,7 +74,7 @@ def compile_random_deq(
     force : bool
         Replace results of other settings, or on other data.
     say : callable
-        Is told what is being done.
+        Called with what is being done.
 
     Raises
     ------

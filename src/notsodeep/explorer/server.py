@@ -95,7 +95,7 @@ def serve(
     browser : bool
         Open a browser on it.
     announce : callable, optional
-        Is told the address as soon as there is something to see at it.
+        Called with the address as soon as there is something to see at it.
 
     Raises
     ------

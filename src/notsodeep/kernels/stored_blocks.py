@@ -124,7 +124,7 @@ class StoredBlocks:
             A directory is a symbolic link: what is written there would go elsewhere.
         """
         extras.require("store_kernel", "zarr")
-        self._refuse_links()
+        self._reject_links()
         with named_write_failures(self.directory):
             self._remove_abandoned()
         # It is a function of what is known here, so one that was damaged is written again.
@@ -139,7 +139,7 @@ class StoredBlocks:
         DataCorrupted
             A directory is a symbolic link: what it leads to is not ours.
         """
-        self._refuse_links()
+        self._reject_links()
         with named_write_failures(self.directory):
             for place in self.places():
                 self._mark(place).unlink(missing_ok=True)
@@ -155,7 +155,7 @@ class StoredBlocks:
         rows = [self.directory / "c" / str(row) for row in range(self.across)]
         return [*rows, self.directory / "c", self.directory / _MARKS]
 
-    def _refuse_links(self) -> None:
+    def _reject_links(self) -> None:
         for directory in self._directories():
             _no_link(directory)
 

@@ -143,7 +143,7 @@ def fit_layers(
     rng : int
         Of these.
     advance : callable
-        Is told of progress.
+        Called with what is being done.
     """
     steps = problem.steps()
     best: tuple[Layer, ...] = ()
