@@ -106,6 +106,7 @@ class Classes:
         if len(self.values) <= groups:
             return self
         order = np.argsort(self.values.mean(axis=1), kind="stable")
+        # By the middle of each direction's share, so that a heavy one does not straddle two groups.
         share = np.cumsum(self.weights[order]) - 0.5 * self.weights[order]
         label = np.empty(len(order), np.intp)
         label[order] = np.minimum((share * groups).astype(np.intp), groups - 1)

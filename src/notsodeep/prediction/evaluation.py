@@ -108,6 +108,7 @@ def filter_scores(ensemble: Ensemble, problem: Problem, filters: Sequence[Filter
         resolvent = ensemble.resolvent(poles)
         fit = resolvent.fitted(problem.given)
         noise = problem.noise_covariance
+        # Quadratic in the number of poles, in time and in memory: hence the batches.
         same, crossed = fit.covariances(fit, noise), fit.covariances(fit.conjugate(), noise)
         weights = np.stack([f.weights for f in batch])
         residual = np.stack([f.residual_weights for f in batch])[..., None] * resolvent.q

@@ -206,6 +206,8 @@ def _score_spread(
         noise, mean = np.einsum("ni,ni->n", seen, u), np.square(along)
         own = seen @ d - along[:, None] * r
         part = own[:, :, None] * own[:, None, :]
+        # Var(XR) = (s² + m²)V + s² rrᵀ + ccᵀ + m(crᵀ + rcᵀ) for Gaussian X ~ (m, s²) and R ~ (r, V)
+        # with covariance c; own·ownᵀ = (c + mr)(c + mr)ᵀ has m² rrᵀ too many.
         part += np.multiply.outer(noise + mean, V) + np.multiply.outer(noise - mean, np.outer(r, r))
         total += weight * part
     return total

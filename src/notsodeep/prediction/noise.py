@@ -90,6 +90,7 @@ class GroupedNoise:
         """Y of shape (…, m, K, K)."""
         strengths, V = self._spectrum
         D = occupation[..., None, :] * self.values
+        # Woodbury: A may be singular, so that A⁻¹ + D is only formed on its range.
         inner = (D[..., None, :] * V.T) @ V
         rank = np.arange(len(strengths))
         inner[..., rank, rank] += 1.0 / strengths
@@ -111,6 +112,8 @@ class GroupedNoise:
         """See `Noise`."""
         v = self.values
         factors = self.weights[:, None, None] * v[:, :, None] * v[:, None, :]
+        # Sums over groups as matrix products, for all pairs of poles at once: the largest cost of
+        # filters.
         left = np.moveaxis(factors * Y, (-4, -3), (-2, -1))  # (…, a, b, P, g)
         right = np.moveaxis(np.swapaxes(other, -1, -2), (-4, -3), (-1, -2))  # (…, a, b, g, P′)
         return np.asarray(np.moveaxis(left @ right, (-2, -1), (-4, -3)))

@@ -268,6 +268,8 @@ def _searched(task: Task, axis: Axis, grid: FloatArray, goal: Goal, width: int |
         here = risk_of(task, Regularisation(axis, np.exp([x])), width)
         return float(sign * _scores(here, goal)[0])
 
+    # In the logarithm, and between the neighbours of the grid's best: a curve may have several
+    # minima.
     refined = minimize_scalar(value, bounds=(low, high), method="bounded", options={"xatol": 1e-4})
     better = refined.fun < scores[i]
     best = float(np.exp(refined.x)) if better else float(grid[i])

@@ -190,6 +190,7 @@ def _left_out(
         wrong.append(nearest != labels)
         weights = path.coefficients(float(level), raises=False)
         # α = (inverse's diagonal)·residual, column by column.
+        # Any column gives the same diagonal; this one divides by nothing that is nearly zero.
         column = int(np.abs(residual.reshape(len(Y), -1)).min(axis=0).argmax())
         inverse = weights.reshape(len(Y), -1)[:, column] / residual.reshape(len(Y), -1)[:, column]
         spread.append(inverse.std() / inverse.mean())

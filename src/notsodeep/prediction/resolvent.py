@@ -110,6 +110,8 @@ class Ensemble:
             overlap = sum(noise.overlap(Y, Y) for noise, Y in pairs)
             slopes = image[:, :, None] * overlap * self.ratios * q[:, None, :]
             step = np.linalg.solve(eye - slopes, gap[:, :, None])[:, :, 0]
+            # A factor of e³ at most: where the equation is nearly flat Newton's step is far too
+            # long.
             s = s + np.clip(step, -3.0, 3.0)
         worst = float(np.abs(gap).max())
         if worst > 1e-9:  # rounding can keep a tiny ridge from the last digits
@@ -121,6 +123,8 @@ class Ensemble:
 
     def _continued(self, z: Array) -> Array:
         """Follow the solution from high above the spectrum down to z."""
+        # δ(0) is the trace of a sample's own features, so that this bounds the diagonal; the factor
+        # is that of the Marchenko–Pastur edge.
         trace = self._delta(np.zeros((1, len(self.ratios))))
         reach = float(trace.max() + self.tables.diagonal.max())
         reach *= (1.0 + math.sqrt(self.ratios.sum())) ** 2
@@ -131,6 +135,7 @@ class Ensemble:
         q = np.repeat(-1.0 / (z + 1j * ladder[0])[:, None], len(self.ratios), axis=1)
         for _ in range(30):
             q = self._image(q, z + 1j * ladder[0])
+        # Steps on the way need to stay on the branch only; the last one, at z itself, is precise.
         for height in ladder:
             q = self._newton(q, z + 1j * height, 1e-6 if height else _TOLERANCE)
         if (q.imag < -1e-7 * np.abs(q)).any():
@@ -237,6 +242,10 @@ class Resolvent:
         J, Z, P, O = block  # noqa: E741
         inner = tables.linear * classes.mean_products
         tilt = np.diag(tables.tilt) / math.sqrt(classes.dimension)
+        # Λ in the blocks J (members of classes), Z (noise along the means), P (norms ψ) and O
+        # (noise along a sample's own mean).  With x = μ/√p + w, A x·y gives J–J (means with means)
+        # and J–Z (means with noise); the tilt (1 + κψ) of the linear part repeats both in J–P and
+        # Z–P.
         core = np.zeros((4 * K, 4 * K))
         core[J, J] = tables.constant + inner
         core[J, Z] = core[Z, J] = np.eye(K)
@@ -250,6 +259,8 @@ class Resolvent:
         own = -twice
         forms = classes.mean_forms()
         own[..., a, a] += occupation * forms[a, a, a]
+        # Classes are diagonal in J.  ψ holds e·(μ·w) besides the norm of the noise, so that P meets
+        # Z and O as e times O does; the noise's own norm, of variance 2T_aa/p, is diagonal again.
         H = np.zeros((*self.q.shape[:-1], 4 * K, 4 * K), self.q.dtype)
         H[..., a, a] = occupation
         H[..., Z, Z] = rest
@@ -260,6 +271,7 @@ class Resolvent:
         right = np.zeros((4 * K, targets.shape[1]))
         right[J] = targets
         right = np.broadcast_to(right, (*H.shape[:-1], targets.shape[1]))
+        # O((4K)³) a pole.
         G = np.linalg.solve(np.eye(4 * K) + core @ H, right)
         return Fit(self, G[..., J, :], G[..., Z, :], G[..., P, :], G[..., O, :])
 
@@ -341,6 +353,8 @@ def _quadratic_noise(classes: Classes, coefficient: FloatArray) -> GroupedNoise:
     """Features w_k w_l, k ≤ l: eigenvalues are products, and there are p/2 times p of them."""
     few = classes.coarser(_QUADRATIC_GROUPS)
     i, j = np.triu_indices(len(few.values))
+    # (w·w′)² = Σ_{k≤l} with features √2 w_k w_l, of variance 2λ_kλ_l/p²; the p²/2 of them count as
+    # p/2 times p directions, and one p of the variance is in `GroupedNoise` itself.
     pairs = np.where(i == j, 0.5, 1.0) * few.weights[i] * few.weights[j] * classes.dimension
     values = few.values[i] * few.values[j]
     return GroupedNoise(values, pairs, 2.0 * coefficient / classes.dimension)

@@ -260,6 +260,7 @@ def _gaussian_process(
     fit = resolvent.fitted(problem.given)
     q, k, n = resolvent.q, problem.outputs, float(problem.counts.sum())
     noise = np.trace(problem.noise_covariance, axis1=-2, axis2=-1)
+    # YᵀQY: α_i = q_a·(leave-one-out residual of i), averaged over targets and their noise.
     energy = n * ((q * ((problem.given * fit.residual).sum(axis=-1) + noise)) @ problem.shares)
     logdet = resolvent.log_determinant()
     surprise = 0.5 * (k * np.log(2.0 * np.pi / q) + q * scores.class_errors(problem))

@@ -108,6 +108,8 @@ def _conditioned(m: FloatArray, L: FloatArray, lattice: FloatArray) -> float:
         inside = ndtr(rest / L[i, i])  # P(own part > −rest)
         weight = weight * inside
         if i < d - 1:
+            # Conditioned on own > −rest/L, by symmetry as −Φ⁻¹(uΦ(rest/L)): lower tails keep their
+            # relative precision, where 1 − Φ would round to zero.
             drawn[i] = -ndtri(np.clip(inside * lattice[i], _TINY, 1.0))
     return float(weight.mean())
 
@@ -119,6 +121,7 @@ def _lower_root(V: FloatArray) -> FloatArray:
     size = 1e-13 * np.maximum(np.diagonal(V, axis1=1, axis2=2), 1e-300)
     for i in range(d):
         pivot = V[:, i, i] - np.square(L[:, i, :i]).sum(axis=1)
+        # Singular covariances are usual: one-hot scores sum to a constant.
         L[:, i, i] = np.sqrt(np.where(pivot > size[:, i], pivot, 0.0))
         below = V[:, i + 1 :, i] - np.einsum("njk,nk->nj", L[:, i + 1 :, :i], L[:, i, :i])
         own = np.where(L[:, i, i] > 0.0, L[:, i, i], np.inf)

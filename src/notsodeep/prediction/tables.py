@@ -186,6 +186,8 @@ class _PairLaw:
             cross=2.0 * forms[a, :, a] / p**2,  # μ_aᵀ C_a μ_b
             widening=classes.third_overlaps / np.diag(T) / T,
         )
+        # The outermost node is at 2.86 standard deviations: E‖x‖² > 2.86·√(2 tr C²)/p needs (tr
+        # C)²/tr C² > 16.3.
         reach = float(_rule()[0].max()) * np.sqrt(law.norm_variance)
         if (reach >= law.scales).any():
             worst = int(np.argmax(reach / law.scales))
@@ -226,6 +228,9 @@ class _PairLaw:
         )
         found = []
         for (b, _, _, basis), f in zip(pairs, values, strict=True):
+            # A projection in L² of the Gaussian law.  The columns are not orthogonal, since d
+            # depends on the norms through `cross` and `widening`, hence least squares; the mean is
+            # taken by itself.
             fit = np.linalg.lstsq(roots[:, None] * basis, roots * f, rcond=None)[0]
             found.append((b, _Projection(float(roots**2 @ f), *map(float, fit[1:]))))
         return found
@@ -253,6 +258,7 @@ def _pair_values(
     pairs, points = right.shape
     u = np.repeat(left, points // len(left))
     cosine = inner / np.sqrt(u)
+    # Gaussian nodes of x·y may exceed the norms; such points go to the nearest that exist.
     sine = np.sqrt(np.maximum(right - cosine**2, 1e-12))
     result = np.empty((pairs, points))
     for i, square in enumerate(left):

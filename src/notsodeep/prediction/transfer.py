@@ -285,6 +285,8 @@ class _Fits:
 
     def tuned(self) -> Tuned:
         """Find the lowest losses on the rows set apart for this."""
+        # η ≤ 1/x_max, half of the stable 2/x_max; powers of two, so that slightly different kernels
+        # are tried with the same rates.
         fastest = math.floor(-math.log2(self.rows.eigenvalues[-1]))
         seen, best = _epochs(), (math.inf, 0.0, 1)
         for rate in 2.0 ** (fastest - np.arange(_RATES)):
@@ -305,6 +307,8 @@ class _Fits:
 
     def descent(self, rate: float, epochs: FloatArray) -> FloatArray:
         """Return the responses of gradient descent after so many epochs each, shape (E, n)."""
+        # Below, 1 − ηx is 1 up to rounding.  No score feels it: entries of `cross` are at most √(x
+        # k_zz).
         x = np.maximum(self.rows.eigenvalues, 1e-14 * self.rows.eigenvalues[-1])
         with np.errstate(over="ignore"):
             return np.asarray((1.0 - (1.0 - rate * x) ** epochs[:, None]) / x)

@@ -75,6 +75,8 @@ def shifted_ginibre(x: FloatArray, q: float) -> tuple[FloatArray, FloatArray]:
     >>> float(g), float(slope)
     (2.0, -16.0)
     """
+    # The root at x = 0, the largest: g falls with x.  At most nine tenths of g go in one step, so
+    # that it stays positive.
     g = np.full(np.shape(x), 1.0 / (1.0 - q))
     for _ in range(200):
         u = 1.0 + q * g
@@ -127,6 +129,7 @@ def width_scores(
     noise = problem.noise_covariance
     V = fit.covariance(noise)
     second = fit.residual[..., :, None] * fit.residual[..., None, :] + V + noise
+    # tr K²Q² = tr (I − xQ)², and tr Q² = −d tr Q/dx.
     df2 = n - 2.0 * x * (q @ counts) - x**2 * (slope @ counts)
     # YᵀQY/n, YᵀQ²Y/n and YᵀKQ²Y, Q = (K + x)⁻¹
     once = np.einsum("ra,ak,ral->rkl", shares * q, problem.given, fit.residual)
@@ -230,6 +233,7 @@ def _effective_ridge(
     def gap(at: FloatArray) -> FloatArray:
         return np.asarray(np.log(neurons(np.exp(at))[0] / ridges) + at)
 
+    # At x = λ the gap is log ζ ≤ 0, since ζ falls from ζ(0) = tr Σ/m = 1.
     low, high = np.log(ridges), np.log(ridges) + 1.0
     below, above = gap(low), gap(high)
     for _ in range(100):
