@@ -23,6 +23,7 @@ _NEAR = 1e-6  # 1 − |ρ| below this is computed by itself
 _MAX_STEPS = 100
 _TOLERANCE = 4e-15  # a step, relative to the largest possible covariance, not worth another turn
 _RESIDUAL = 1e-12
+# A turn by quadrature costs 10⁵ evaluations a pair and layer, eight turns by series a few thousand.
 _START_TERMS, _START_STEPS = 192, 8
 
 
@@ -59,6 +60,7 @@ def ring_kernels(
     T_l is the trained part of G_l; `train` holds the factors of weights, inputs, biases, read-out.
     """
     state, before = passages[-1].value, passages[-1].slope
+    # A turn from Θ = 0 gives the inhomogeneous part; Θ = part/(1 − product) closes the ring.
     theta, product = np.zeros_like(state), np.ones_like(state)
     full = state
     for layer in passages:
@@ -261,6 +263,8 @@ def _near_pairs(layers: list[PairLayer], inputs: InputPairs, state: FloatArray) 
                 (lengths1[i] * lengths2[j] - lengths1[j] * lengths2[i]) ** 2
                 for i, j in ((0, 1), (0, 2), (1, 2))
             ) / (whole + (lengths1 * lengths2).sum(axis=0))
+            # For components of the sign of ρ, w s_i s_j(1 − |cos|); of the other sign 1 + |cos| = 2
+            # − (1 − |cos|).
             missing = np.stack(
                 [
                     np.where(sign == toward, rest, 2.0 - rest),
@@ -284,6 +288,8 @@ def _near_pairs(layers: list[PairLayer], inputs: InputPairs, state: FloatArray) 
             root1, root2 = _roots(layer)
             values.append(incoming)
             slopes.append(slope)
+        # Newton's step on d(V): the slope is that of a turn, with moduli because d counts down from
+        # |V|.
         moved = np.maximum(deficit + (rest - deficit) / (1.0 - product), 0.0)
         settled = np.abs(moved - deficit) <= 1e-13 * np.sqrt(deficit) + 1e-30
         deficit = moved

@@ -82,6 +82,8 @@ class CellLayer:
         if self.featured:
             facts[compiled.MEAN] = self.gain * raw
         else:
+            # E(h − c)(h − c) = E hh − c(m_i + m_j − c): a sum of one half for each sample, so that
+            # the loop adds where normalised features multiply their means.
             facts[compiled.TAKEN] = constant * (raw - 0.5 * constant)
         return facts
 
@@ -147,6 +149,8 @@ class CellPairs(PairMap):
         incoming = _of_norms(
             lambda squares: solve_variances(cell, squares, name=name)[0].incoming, self._squares
         )
+        # A scan over variances, too slow for every norm: the ends of the range stand for what is
+        # between.
         for square in {float(self._squares.min()), float(self._squares.max())}:
             other = another_variance(cell, square)
             if other is not None:
@@ -286,4 +290,5 @@ def _of_norms(function: Callable[[FloatArray], FloatArray], squares: FloatArray)
     def logarithms(norms: FloatArray) -> FloatArray:
         return np.asarray(np.log(np.maximum(function(norms**2), LEAST_SCALE**2)).T)
 
+    # In logarithms a table has a relative error, whatever the decades between the norms.
     return np.exp(at_many_scales(logarithms, np.sqrt(different)).T)[:, place]

@@ -118,6 +118,7 @@ class KernelOperator(TiledOperator):
         self._which = get_args(KernelName).index(kernel)
         # A tile takes half of the memory at most; not less for more threads, so that their number
         # does not change the result.
+        # Whole strips of the compiled loops: a partial one costs as much as a full one.
         side = math.isqrt(self._memory // (2 * _PAIR)) // PADDING * PADDING
         self._tiles = self._plan.tiles(min(side, SIDE))
         self._kept: TileCache | None = None
@@ -160,6 +161,7 @@ class KernelOperator(TiledOperator):
         # Half of the memory is for tiles in work, half for products that wait for their turn.
         largest, half = self._tiles[0].shape, self._memory // 2
         threads = max(1, min(thread_count(), half // (_PAIR * math.prod(largest))))
+        # A symmetric tile leaves two products, of its height and of its width.
         size = max(threads, min(_BATCH, half // max(1, sum(largest) * V[0].nbytes)))
         yield from parts_in_batches(work, len(self._tiles), threads, size)
         if not self._reported:

@@ -188,6 +188,7 @@ class Plan:
         """If the norms differ by rounding only, make them equal, and say so."""
         everything = np.concatenate([self._squares1, self._squares2])
         middle = 0.5 * float(everything.min() + everything.max())
+        # Rows that were divided by their norm: ‖x‖² is a sum of p products, right to some 1e-15.
         if middle == 0.0 or np.ptp(everything) > 1e-13 * middle:
             return False
         self._squares1 = np.full_like(self._squares1, middle)
@@ -205,11 +206,14 @@ class Plan:
         if high > 0.0 and (self._one_norm or self._homogeneous):
             reason = "inputs of one norm" if self._one_norm else "positively homogeneous activation"
             norm = low if self._one_norm else 1.0
+            # Functions of the cosine alone: a fit costs milliseconds, and so pays for any number of
+            # pairs, however many of them are beyond its reach.
             for reach in self._reaches(1.0):
                 table = fitted_table(*about, norm, norm, not self._one_norm, reach)
                 if table is not None:
                     self._outer = outer_pieces(*about, norm, reach)
                     return table, Explanation("univariate", reason)
+        # With norms as two more variables the fit costs as much as 250,000 pairs.
         elif high > 0.0 and self.shape[0] * self.shape[1] >= _WORTH_A_TABLE:
             for reach in self._reaches(0.1):
                 table = fitted_table(*about, low, high, False, reach)
@@ -230,6 +234,8 @@ class Plan:
         low, high = float(norms[inside].min()), float(norms[inside].max())
         if self._one_norm:
             return low, high
+        # `fitted_table` is cached by its arguments: rounded ranges make another sample of the same
+        # data, or the training and the test rows, find the table that is there.
         ends = math.floor(_GRID * math.log2(low)), math.ceil(_GRID * math.log2(high))
         return 2.0 ** (ends[0] / _GRID), 2.0 ** (ends[1] / _GRID)
 
@@ -297,6 +303,12 @@ class Plan:
         n, m = self.shape
         side = side or SIDE
         if self.Y is None:
+            #     c0   c1   c2
+            #   ┌────┬────┬────┐
+            # r0│ ◥  │ ██ │ ██ │  Only these are computed.  A tile off the diagonal also stands for
+            # r1│    │ ◥  │ ██ │  its mirror image; of one on the diagonal the upper half is done.
+            # r2│    │    │ ◥  │
+            #   └────┴────┴────┘
             parts = _parts(n, side)
             return [Tile(r, c) for i, r in enumerate(parts) for c in parts[i:]]
         # Few rows or few columns make long tiles, of the same size.
@@ -341,6 +353,8 @@ class Plan:
             where = np.nonzero(np.arange(width) >= first[:, None])
             self._fill_list(tile, inner, where, conjugate, tangent)
         else:
+            # The loop marks what is beyond the table by NaN and counts it, so that most tiles are
+            # not searched.
             left = self._table.run(
                 inner, results, first, self._samples1, tile.rows, self._samples2, tile.columns
             )
@@ -388,7 +402,10 @@ class Plan:
         if self._outer is not None and len(rows) >= _WORTH_PIECES:
             size = self._norms1[rows] * self._norms2[columns]
             cosine = products / np.where(size > 0.0, size, 1.0)
+            # Nearer to ±1 the cosine from x·y has lost the digits of √(1 − |c|): those pairs need
+            # the inputs themselves.
             far = (size > 0.0) & (np.abs(cosine) < 1.0 - compiled.NEAR_ONE)
+            # A homogeneous model was fitted at norm 1: its kernels scale with ‖x‖‖y‖.
             factor = size if self._homogeneous and not self._one_norm else np.ones_like(size)
             found = self._outer.run(cosine[far], factor[far])
             if found is not None:
@@ -411,6 +428,7 @@ class Plan:
             here = left[start : start + _CAREFUL]
             row, column = rows[here], columns[here]
             X, Y = self.X[row], self._columns[column]
+            # Copies of a row: 1 − |ρ| is exactly zero, and the diagonal has its own formula.
             same = (X == Y).all(axis=1)
             for value, diagonal in zip(values, self.diagonal(), strict=True):
                 value[here[same]] = diagonal[row[same]]

@@ -227,6 +227,7 @@ class VanillaPairs(PairMap):
         (layer,) = self.layers
         one, two = layer.rows.take(rows), layer.columns.take(columns)
         if self.convention == "feature":
+            # `near` is E[φφ] in this convention; the equation is about G.
             near = self.model.sigma_a2 * near + self.model.sigma_b2 * inputs.inner
         full, value, slope = equilibrium_pairs(self.model, inputs, one, two, near)
         dot = self.model.sigma_a2 * slope
@@ -253,6 +254,8 @@ class ExplicitPairs(PairMap):
         self.layers = []
         scales = np.sqrt(squares)
         for activation in model.activations:
+            # A zero row has no correlation with any other; a scale above zero keeps 0/0 out of the
+            # loops.
             scales = np.maximum(scales, 1e-30)
             second = None if squares2 is None else scales[split:]
             self.layers.append(Layer(activation, scales[:split], second))

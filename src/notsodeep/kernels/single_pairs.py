@@ -57,6 +57,7 @@ class InputPairs:
         unit1, unit2 = (
             Z / np.maximum(norm, LEAST_SCALE)[:, None] for Z, norm in ((X, norm1), (Y, norm2))
         )
+        # 1 ∓ cos = ½‖x/‖x‖ ∓ y/‖y‖‖²: differences of nearly equal entries are exact (Sterbenz).
         difference = unit1 - np.where(inner >= 0.0, 1.0, -1.0)[:, None] * unit2
         rest = 0.5 * np.einsum("ij,ij->i", difference, difference)
         # With a zero row there is no angle; by convention it is a right one.
@@ -98,6 +99,8 @@ def equilibrium_pairs(
     active = np.flatnonzero(solvable)
     for _ in range(_MAX_STEPS):
         here = gap[active]
+        # The residual falls with ρ where σa²E[φ′φ′] < 1, so that its sign says on which side the
+        # root is.
         low[active] = np.where(here >= 0.0, rho[active], low[active])
         high[active] = np.where(here <= 0.0, rho[active], high[active])
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -153,6 +156,7 @@ def _near_pairs(
         # Probabilities of kinks at large scales have errors of about 1e-10 of their own: steps of
         # that size which no longer shrink are those, and would go to and fro for ever.
         noise = (step <= 1e-9 * rest) & (step >= 0.5 * last)
+        # What is wanted is a function of √r, whose error is step/(2√r).
         settled = (step <= 1e-13 * np.sqrt(rest) + 1e-30) | noise
         rest, last = moved, step
         if settled.all():
@@ -194,8 +198,10 @@ def explicit_pairs(
     covariance, tangent, rest = inputs.inner.copy(), inputs.inner.copy(), inputs.rest
     for depth, (activation, (one, two)) in enumerate(zip(network.activations, layers, strict=True)):
         rho = np.clip(covariance / (one.scales * two.scales), -1.0, 1.0)
+        # Carried from the layer before where it is tiny; elsewhere ρ itself is the better source.
         rest = np.where(1.0 - np.abs(rho) < _NEAR, rest, 1.0 - np.abs(rho))
         value, slope = _pairs(activation, one.scales, two.scales, rho, rest)
+        # Only a kink further on feels √(1 − |ρ|), and this costs a quadrature for each pair.
         if any(later.kinks for later in network.activations[depth + 1 :]):
             rest = feature_rest(activation, one, two, rho, rest, value)
         tangent = value + tangent * slope

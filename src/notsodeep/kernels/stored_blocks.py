@@ -176,6 +176,8 @@ class StoredBlocks:
         with named_write_failures(chunk):
             array = zarr_format.open_array(self.directory, self._description, read_only=False)
             array[tile.rows, tile.columns] = block
+            # Data before mark: after a power failure a mark must not vouch for a chunk that was
+            # never written.
             with chunk.open("rb") as stream:
                 os.fsync(stream.fileno())
             synchronise_directory(chunk.parent)
@@ -279,6 +281,7 @@ def _version(chunk: Path) -> tuple[int, ...] | None:
     if _behind_link(chunk) or not chunk.exists():
         return None
     found = chunk.stat()
+    # Inode and change time too: a rename or a restored mtime would escape the other two.
     return (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
