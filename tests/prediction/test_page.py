@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("streamlit")
 from streamlit.testing.v1 import AppTest
 
+from notsodeep.explorer.drawings import svg_of
 from notsodeep.explorer.prediction_page import prediction_figure, prediction_view, told
 from notsodeep.explorer.state import PredictionState
 
@@ -39,10 +40,10 @@ def test_the_page_follows_its_sliders_and_its_link() -> None:
 def test_figures_are_drawn_within_a_second() -> None:
     def shown(state: PredictionState) -> None:
         view = prediction_view(state)
-        assert len(prediction_figure(view, state).axes) == 3
+        assert svg_of(lambda: prediction_figure(view, state)).count("<svg") == 1
         assert "independent" in told(view, state)
 
     shown(PredictionState())  # compiled loops, fonts
     start = time.process_time()
     shown(PredictionState(activation="tanh", sigma_a2=0.3, log_ridge=-1.0))
-    assert time.process_time() - start < 2.0  # one on an idle machine
+    assert time.process_time() - start < 1.0

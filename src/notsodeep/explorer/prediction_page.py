@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from notsodeep.data import GaussianMixture
 from notsodeep.errors import NotSoDeepError
-from notsodeep.explorer.drawings import svg_of
+from notsodeep.explorer.drawings import svg_of, thin_out
 from notsodeep.explorer.page_state import PageState, plain, show_error, show_figure, show_problems
 from notsodeep.explorer.state import WIDTHS, PredictionState
 from notsodeep.matching import match
@@ -81,12 +81,15 @@ def prediction_view(state: PredictionState) -> PredictionView:
 def prediction_figure(view: PredictionView, state: PredictionState) -> Figure:
     """Draw networks over the ridge, errors over n/p, accuracies over the width."""
     figure, (left, middle, right) = new_figure(3, width=4.0)
+    figure.set_layout_engine(None)
+    figure.subplots_adjust(left=0.055, right=0.985, bottom=0.15, top=0.86, wspace=0.26)
     view.comparison.plot(left)
     view.learned.plot(middle)
     view.widths.plot(right)
     here = (10.0**state.log_ridge, 2.0**state.log_ratio, state.width)
     for axes, value in zip((left, middle, right), here, strict=True):
         axes.axvline(value, color="0.7", lw=0.8)
+        thin_out(axes)
     return figure
 
 

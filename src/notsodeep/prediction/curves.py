@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from notsodeep import checks
-from notsodeep.arrays import FloatArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.data import GaussianMixture
 from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.models import Convention, KernelName, Model
@@ -17,7 +17,7 @@ from notsodeep.prediction.problem import Problem, usual_targets
 from notsodeep.prediction.risk import risk_of
 from notsodeep.prediction.scores import point_errors
 from notsodeep.prediction.task import Regularisation, TableName, Task
-from notsodeep.prediction.width import RowKernel, recurrence, row_width_scores
+from notsodeep.prediction.width import RowKernel, recurrence, row_width_scores, width_scores
 from notsodeep.records import Plotted
 
 
@@ -156,7 +156,7 @@ def width_curve(
     {'DEQ': array([0.75]), 'matched': array([0.771])}
     """
     owner = "width_curve"
-    sizes = np.atleast_1d(checks.real_array(widths, "widths", owner)).astype(int)
+    sizes = _whole_widths(widths, owner)
     level = checks.positive_number(ridge, "ridge", owner)
     mse, right, effective = {}, {}, {}
     limit_mse, limit_right = {}, {}
@@ -164,14 +164,13 @@ def width_curve(
     for name, model in models.items():
         task = Task.of(problem, model, kernel="conjugate", convention="feature", tables=tables)
         stop = Regularisation("ridge", task.values(level, "ridge"))
-        rows = [risk_of(task, stop, m if m is None else int(m)) for m in (*sizes, None)]
-        mse[name] = np.array([r.test_mse[0] for r in rows[:-1]])
-        right[name] = np.array([r.accuracy[0] for r in rows[:-1]])
-        effective[name] = np.array(
-            [r.effective_width[0] for r in rows[:-1] if r.effective_width is not None]
-        )
-        limit_mse[name] = float(rows[-1].test_mse[0])
-        limit_right[name] = float(rows[-1].accuracy[0])
+        q = recurrence(model, problem.classes.scale(problem.shares), owner)
+        finite = width_scores(task.ensemble, problem, np.full(len(sizes), level), sizes, q)
+        mse[name] = finite.scores.class_errors(problem) @ problem.test_weights
+        right[name] = finite.scores.accuracies(problem) @ problem.test_weights
+        effective[name] = finite.effective_width
+        limit = risk_of(task, stop)
+        limit_mse[name], limit_right[name] = float(limit.test_mse[0]), float(limit.accuracy[0])
     return WidthCurve(sizes.astype(float), mse, right, effective, limit_mse, limit_right, level)
 
 
@@ -219,7 +218,7 @@ def width_curve_on_rows(
     rows, new = checks.samples(X, "X", owner), checks.samples(X_test, "X_test", owner)
     labels = checks.class_labels(y, len(rows), owner)
     truth = checks.class_labels(y_test, len(new), owner, int(labels.max()) + 1)
-    sizes = np.atleast_1d(checks.real_array(widths, "widths", owner)).astype(int)
+    sizes = _whole_widths(widths, owner)
     level = checks.positive_number(ridge, "ridge", owner)
     targets, generator = usual_targets(int(labels.max()) + 1), checks.random_generator(rng, owner)
     tau0 = float(np.sqrt(np.square(rows).sum(axis=1).mean()))
@@ -238,3 +237,10 @@ def width_curve_on_rows(
         still = np.zeros((*mean.shape, mean.shape[1]))
         limit_mse[name], limit_right[name] = point_errors(mean, still, targets, truth, generator)
     return WidthCurve(sizes.astype(float), mse, right, effective, limit_mse, limit_right, level)
+
+
+def _whole_widths(widths: ArrayLike, owner: str) -> IntArray:
+    given = np.atleast_1d(checks.real_array(widths, "widths", owner))
+    if given.ndim != 1 or not given.size or (given < 1.0).any() or (given % 1.0).any():
+        raise checks.invalid("widths", owner, "be whole numbers of at least 1", given.tolist())
+    return given.astype(int)

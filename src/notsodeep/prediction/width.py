@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.arrays import FloatArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.errors import NotConverged
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 from notsodeep.prediction.evaluation import Scores
@@ -108,9 +108,13 @@ class WidthScores:
 
 
 def width_scores(
-    ensemble: Ensemble, problem: Problem, ridges: FloatArray, width: int, q_recurrent: float
+    ensemble: Ensemble,
+    problem: Problem,
+    ridges: FloatArray,
+    width: int | IntArray,
+    q_recurrent: float,
 ) -> WidthScores:
-    """Predict ridge regression on `width` features.
+    """Predict ridge regression on `width` features; one width for all ridges, or one for each.
 
     The ridge becomes x = λ/ζ(e) with ζ(e) = (1/m) tr Σ(1 + eΣ)⁻¹ and e = df₁(x)/(ζm), where
     df₁(x) = tr K(K + x)⁻¹; a score of class b gains the variance (1/q_b + x q_b′/q_b²) YᵀK(K+x)⁻²Y
@@ -216,7 +220,7 @@ class RowKernel:
 def _effective_ridge(
     freedom: Callable[[FloatArray], FloatArray],
     ridges: FloatArray,
-    width: int,
+    width: int | IntArray,
     q_recurrent: float,
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return x, ζ and dζ/de: the root of log ζ(df₁(x)·x/(λm)) + log x − log λ, which grows with x.
