@@ -79,6 +79,9 @@ def _arccos_coefficients() -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 _ARCCOS = _arccos_coefficients()
+# Only contraction, x·y + z in one rounding: the other liberties of fastmath reorder sums, with
+# results that depend on the width of the vectors, and assume that there is no NaN.  The error model
+# of NumPy spares the test for zero before each division, which would end vectorisation.
 _options = {"cache": True, "nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
 _compile = numba.njit(**_options)
 # A part of a loop becomes part of its machine code.  As a function of its own it would be there
@@ -104,6 +107,8 @@ def _series(work, products, terms):
             p0 = work[_P + t]
             d0 = work[_D + t]
             e0 = work[_E + t]
+            # Synthetic division: e, d and p are P″/2, P′ and P of the terms so far, each from the
+            # one before it, so that second derivatives cost one more multiplication with addition.
             e1 = e0 * r + d0
             d1 = d0 * r + p0
             p1 = p0 * r + products[a + t]
@@ -133,6 +138,8 @@ def _gather(products, left, right, rows, columns, begin, end):
 def _indices(rows, columns, row_of, column_of, start, count):
     """Copy the indices of a strip of pairs; behind the last, it is repeated."""
     for t in range(_STRIP):
+        # The strip is always full: a copy of the last pair converges with it, and is not written
+        # back.
         place = min(start + t, count - 1)
         rows[t], columns[t] = row_of[place], column_of[place]
 
@@ -152,6 +159,8 @@ def _hinge(work, both, cross):
     for t in range(_STRIP):
         r = work[t]
         rest = 1.0 - abs(r)
+        # arccos |ρ| with its square root taken out, of which the rest is a polynomial: right to the
+        # last digits at |ρ| → 1, where arccos itself has an infinite slope.
         angle = math.sqrt(rest) * work[_P + t]
         angle = angle if r >= 0.0 else math.pi - angle
         root = math.sqrt(rest * (1.0 + abs(r)))
@@ -160,6 +169,7 @@ def _hinge(work, both, cross):
         value = s * (both * (root + r * toward) - cross * (root - r * angle))
         work[_P + t] = value + work[_OFFSET + t]
         work[_D + t] = s * (both * toward + cross * angle)
+        # P″ is infinite at ρ = ±1; pairs that end there are marked by `NEAR_ONE`.
         work[_E + t] = 0.5 * s * (both - cross) / max(root, 1e-30)
 
 
@@ -168,6 +178,7 @@ def _terms_for(largest, table):
     """Terms that the series needs at |ρ| = largest; negative if the table cannot say."""
     if not largest <= 1.0:
         return -1
+    # The upper end of the bin: never fewer terms than |ρ| asks for.
     return table[min(int(largest * BINS) + 1, BINS)]
 
 
@@ -276,6 +287,7 @@ def solve_pairs(
     rows, columns = np.empty(_STRIP, np.int64), np.empty(_STRIP, np.int64)
     for start in range(0, count, _STRIP):
         _indices(rows, columns, row_of, column_of, start, count)
+        # σb² = 1 − σa².
         _load(work, inner, start, count, 1.0 - sigma_a2)
         _prepare(work, scale1, scale2, mean1, mean2, constant, rows, columns)
         gathered = 0
@@ -290,6 +302,8 @@ def solve_pairs(
                 _hinge(work, both, cross)
             else:
                 terms = _SHORT
+                # One short turn first: afterwards ρ is known well enough to say how many terms it
+                # needs.
                 if turn_of_newton > 0:
                     terms = _terms_for(_largest(work, 0), table)
                     terms = terms if terms > 0 else left.shape[1]
@@ -298,6 +312,8 @@ def solve_pairs(
                     gathered = terms
                 _series(work, products, terms)
             _newton(work, sigma_a2)
+            # The short turn is never the last.  A strip is iterated until its slowest pair has
+            # settled; the others stay where they are, since their steps are rounding errors.
             done = kind == HINGE or turn_of_newton > 0
             if done and _largest(work, _STEP) == 0.0:
                 break
@@ -307,6 +323,7 @@ def solve_pairs(
             outcome = DONE
             if not (ratio < 1.0 - NEAR_ONE and work[_STEP + t] == 0.0 and work[_D + t] < 1.0):
                 outcome = CAREFUL
+            # Outranks CAREFUL: a series that was cut short may be why the pair did not settle.
             if kind == SERIES and ratio < 1.0 - NEAR_ONE and _terms_for(ratio, table) < 0:
                 outcome = LONGER
             conjugate[start + t], tangent[start + t] = work[_C + t], work[_E + t]
@@ -331,6 +348,7 @@ def map_pairs(
         _load(work, conjugate, start, count, 1.0)
         _prepare(work, scale1, scale2, mean1, mean2, constant, rows, columns)
         for t in range(_STRIP):
+            # _C keeps ρ as it came, since clipping would hide |ρ| > 1 from the test below.
             work[_C + t] = work[_C + t] / work[_SIZE + t]
             work[t] = _clipped(work[_C + t])
         if kind == SERIES:
@@ -742,6 +760,14 @@ def table_block(
     rows, columns = inner.shape
     work = np.empty((4 + MOST_RANKS) * _STRIP, inner.dtype)
     beyond = 0
+    # One panel: four rows, strips of 64 columns.  The ψ of a strip are loaded once for all four.
+    #
+    #              column  column+64
+    #                ├────────┼────────┼────────┼──
+    #   panel      r0│▒▒▒▒▒▒▒▒│░░░░░░░░│        │       ▒ strip in work
+    #              r1│▒▒▒▒▒▒▒▒│░░░░░░░░│        │       ░ the next one
+    #              r2│▒▒▒▒▒▒▒▒│░░░░░░░░│        │
+    #              r3│▒▒▒▒▒▒▒▒│░░░░░░░░│        │
     for panel in range(0, rows, _PANEL):
         last = min(panel + _PANEL, rows)
         # Row by row the columns begin further to the right, or all at the same.
@@ -767,6 +793,7 @@ def table_block(
                     work[_POWER + t] = z * z if odd else z
                     work[_ONE + t] = 0.0
                     work[_TWO + t] = 0.0
+                    # Written so that NaN, from samples outside of the table's range, counts as far.
                     far += 0 if abs(z) <= 1.0 else 1
                 _table_sums(work, numbers[r], ranks)
                 if odd:

@@ -391,6 +391,8 @@ def _monotone_tangent(
     slopes = model.activation.derivative(units @ W.T + drive)
     adjoint = np.stack([d * np.linalg.solve(np.eye(m) - W.T * d, readout) for d in slopes])
     adjoint /= math.sqrt(m)
+    # Gradients are of rank one or two in each matrix, so that their inner products are entrywise
+    # products of Gram matrices: no gradient of m² numbers is formed.
     gg, yy, gy = adjoint @ adjoint.T, units @ units.T, adjoint @ units.T
     Ag, Ay = adjoint @ A.T, units @ A.T
     cross = (Ag @ Ay.T) * gy.T
