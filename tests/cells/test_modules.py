@@ -11,12 +11,12 @@ import torch
 
 import notsodeep as nsd
 from notsodeep.activations.torch_twins import torch_twin
-from notsodeep.errors import InvalidInput, NotConverged
-from notsodeep.models import DeepEquilibrium, Dense
+from notsodeep.errors import InvalidInput, NotConverged, NotVanilla
+from notsodeep.models import DeepEquilibrium, Dense, MonotoneEquilibrium
 from notsodeep.networks.torch_draws import torch_draw
 
 X = np.array([[1.0, 0.0, 0.0], [0.6, 0.8, 0.0], [-0.3, 0.5, 0.9]])
-MODELS = {
+MODELS: dict[str, DeepEquilibrium | MonotoneEquilibrium] = {
     "ring": DeepEquilibrium(cell=[Dense("tanh", 0.5, 0.6, 0.1), Dense("relu", 0.8, 0.3, 0.05)]),
     "bias": DeepEquilibrium(cell=[Dense("tanh", 1.3, 0.9, 0.15)]),
     "no injection": DeepEquilibrium(cell=[Dense("tanh", 0.5, 0.6), Dense("relu", 0.5)]),
@@ -26,12 +26,15 @@ MODELS = {
             Dense("relu", 0.3, 0.3, 0.0, "feature"),
         ]
     ),
+    "monotone": MonotoneEquilibrium("tanh", 0.5, symmetric=0.5, skew=0.3, inject=1.0, bias=0.1),
+    "monotone relu": MonotoneEquilibrium("relu", 0.5, symmetric=0.5, skew=0.3),
 }
 
 
-def test_gradients_are_those_of_the_fixed_point() -> None:
+@pytest.mark.parametrize("name", ["normalised", "monotone"])
+def test_gradients_are_those_of_the_fixed_point(name: str) -> None:
     net = nsd.build(
-        MODELS["normalised"], 3, 12, 1, rng=0, dtype=torch.float64,
+        MODELS[name], 3, 12, 1, rng=0, dtype=torch.float64,
         solver={"name": "fixed_point", "tolerance": 1e-13, "max_steps": 2000},
     )  # fmt: skip
     rows = torch.tensor(X)
@@ -47,13 +50,14 @@ def test_gradients_are_those_of_the_fixed_point() -> None:
         assert float(weight.grad[2, 0]) == pytest.approx(float(up - down) / 2e-6, abs=1e-6)
 
 
-def test_modules_are_saved_and_loaded(tmp_path: Path) -> None:
-    net = nsd.build(MODELS["ring"], 3, 12, 2, rng=0)
-    nsd.save(net, tmp_path / "ring.safetensors")
-    again = nsd.load(tmp_path / "ring.safetensors")
+@pytest.mark.parametrize("name", ["ring", "monotone"])
+def test_modules_are_saved_and_loaded(name: str, tmp_path: Path) -> None:
+    net = nsd.build(MODELS[name], 3, 12, 2, rng=0)
+    nsd.save(net, tmp_path / "cell.safetensors")
+    again = nsd.load(tmp_path / "cell.safetensors")
     rows = torch.tensor(X, dtype=torch.float32)
     assert torch.equal(again(rows), net(rows))
-    assert again.description == MODELS["ring"]
+    assert again.description == MODELS[name]
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -83,14 +87,33 @@ def test_a_readout_is_fitted_to_a_cell() -> None:
     np.testing.assert_allclose(net(torch.tensor(X)).detach().numpy(), y, atol=1e-6)
 
 
-def test_a_cell_of_one_layer_is_recognised() -> None:
-    net = nsd.build(MODELS["bias"], 3, 20, 2, rng=0, dtype=torch.float64)
-    found = nsd.EquilibriumCell.from_module(net)
-    z = math.sqrt(20) * net.features(torch.tensor(X)).detach().numpy()
-    field = z @ found.recurrent.T + X @ found.injection.T + found.bias
-    np.testing.assert_allclose(found.activation(field), z, atol=1e-8)
-    with pytest.raises(InvalidInput, match="one layer without normalisation"):
-        nsd.EquilibriumCell.from_module(nsd.build(MODELS["ring"], 3, 20, 2, rng=0))
+@pytest.mark.parametrize("name", MODELS)
+def test_cells_are_recognised_in_their_modules(name: str) -> None:
+    net = nsd.build(MODELS[name], 3, 20, 2, rng=0, bias=True, dtype=torch.float64)
+    rows = torch.tensor(X)
+    with torch.no_grad():
+        net.readout_bias.copy_(torch.tensor([0.5, -1.0]))
+        z, logits = math.sqrt(20) * net.features(rows).numpy(), net(rows).numpy()
+    shift, scale = np.array([0.5, 0.0, -1.0]), 2.0
+    found = nsd.EquilibriumCell.from_module(net, shift=shift, scale=scale)
+    np.testing.assert_allclose(found.step(z, found.drive(scale * X + shift)), z, atol=1e-8)
+    np.testing.assert_allclose(found.logits(z), logits, atol=1e-12)
+    assert found.is_affine is (name in ("bias", "monotone", "monotone relu"))
+
+
+def test_a_monotone_network_settles_where_plain_steps_do_not() -> None:
+    net = nsd.build(MonotoneEquilibrium("relu", 0.2, symmetric=4.0, skew=4.0), 3, 40, 2, rng=0)
+    rows = torch.tensor(X, dtype=torch.float32)
+    net(rows)
+    assert net.last_record.forward.converged
+    cell = nsd.EquilibriumCell.from_module(net)
+    z, drive = np.zeros((3, 40)), cell.drive(X)
+    for _ in range(100):
+        z = cell.step(z, drive)
+    assert np.abs(cell.step(z, drive) - z).max() > 1.0
+    diagnosis = nsd.diagnose(net.description, np.tile(X, (4, 1)), width=40, rng=0)
+    assert diagnosis.margin.kind == "monotone"
+    assert diagnosis.margin.value >= 0.2
 
 
 @pytest.mark.slow
@@ -105,7 +128,7 @@ def test_a_smooth_skip_has_a_torch_twin() -> None:
     agree(model, 60, 6)
 
 
-def agree(model: DeepEquilibrium, width: int, draws: int) -> None:
+def agree(model: DeepEquilibrium | MonotoneEquilibrium, width: int, draws: int) -> None:
     draw = torch_draw(model, width, convention="feature", out_features=2)
     estimates = nsd.monte_carlo(draw, X, draws, rng=1)
     for name, estimate in estimates.items():
@@ -115,8 +138,16 @@ def agree(model: DeepEquilibrium, width: int, draws: int) -> None:
         assert (error <= 5 * estimate.standard_error + 3.0 / width * np.abs(exact).max()).all()
 
 
-def test_kernels_of_modules_are_near_the_exact_ones() -> None:
-    agree(MODELS["no injection"], 60, 6)
+@pytest.mark.parametrize("name", ["no injection", "monotone relu"])
+def test_kernels_of_modules_are_near_the_exact_ones(name: str) -> None:
+    agree(MODELS[name], 60, 6)
+
+
+def test_draws_need_a_convention_that_the_model_has() -> None:
+    with pytest.raises(InvalidInput, match="be 'feature' for draws of a monotone network"):
+        torch_draw(MODELS["monotone"], 8)
+    with pytest.raises(NotVanilla, match="sigma_a2"):
+        torch_draw(MODELS["ring"], 8)
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ def test_options_reach_the_module() -> None:
         ({"rng": -1}, "rng of build"),
         ({"dtype": torch.float16}, "float32 or torch.float64"),
         ({"dtype": "float32"}, "float32 or torch.float64"),
-        ({"model": "tanh"}, "model of build must be a DeepEquilibrium, an ExplicitNetwork or"),
+        ({"model": "tanh"}, "model of build must be a DeepEquilibrium, a Monotone"),
     ],
 )
 def test_bad_arguments_are_refused(change: dict[str, object], words: str) -> None:

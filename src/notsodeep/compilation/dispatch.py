@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from notsodeep.compilation.black_box_cell import BlackBoxCompilation
     from notsodeep.compilation.trained_record import TrainedCompilation
-    from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule
+    from notsodeep.networks.modules import ExplicitModule, ImplicitNetwork
     from notsodeep.trained.explicit_layers import Kinds
 
 Progress = bool | Callable[[str], None]
@@ -280,7 +280,7 @@ def _cell_rows(X: Any, y: Any, X_test: Any, y_test: Any) -> tuple[Any, Any, Any,
 
 def load(
     path: str | Path,
-) -> Compilation | TrainedCompilation | EquilibriumNetwork | ExplicitModule:
+) -> Compilation | TrainedCompilation | ImplicitNetwork | ExplicitModule:
     """Read a compilation from its directory, or a network from its file.
 
     Parameters

@@ -13,7 +13,7 @@ from notsodeep.compilation.settings import DESCENT, SCALE_ROWS, NetworkSettings
 from notsodeep.data import Dataset, draw_rows
 from notsodeep.models import ConvolutionalEquilibrium, DeepEquilibrium, ExplicitNetwork
 from notsodeep.networks.build import build
-from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule
+from notsodeep.networks.modules import ExplicitModule, ImplicitNetwork
 from notsodeep.networks.readout import fit_readout
 from notsodeep.networks.timing import time_against
 from notsodeep.networks.timing import tolerance_front as tolerance_front  # of this module too
@@ -21,7 +21,7 @@ from notsodeep.networks.training import train
 from notsodeep.networks.training_records import TrainingSettings
 from notsodeep.numerics.paired_times import TimingTable
 
-FiniteNetwork = EquilibriumNetwork | ExplicitModule
+FiniteNetwork = ImplicitNetwork | ExplicitModule
 
 
 def train_network(
@@ -90,7 +90,7 @@ def fit_network(
 
     Parameters
     ----------
-    module : EquilibriumNetwork or ExplicitModule
+    module : ImplicitNetwork or ExplicitModule
     data : Dataset
     settings : NetworkSettings
     index : int

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 
 from notsodeep import checks
 from notsodeep.models import (
-    ConvolutionalModel,
     ConvolutionalNetwork,
     DeepEquilibrium,
     ExplicitNetwork,
+    MonotoneEquilibrium,
 )
-from notsodeep.networks.cell_module import CellNetwork
+from notsodeep.networks.cell_module import CellNetwork, MonotoneNetwork
 from notsodeep.networks.convolutional import ConvolutionalModule
 from notsodeep.networks.equilibrium_solvers import Solver
 from notsodeep.networks.implicit_gradient import Gradient
-from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule, FeatureNetwork, Trainable
+from notsodeep.networks.modules import (
+    Description,
+    EquilibriumNetwork,
+    ExplicitModule,
+    FeatureNetwork,
+    ImplicitNetwork,
+    Trainable,
+)
 from notsodeep.networks.solve_records import OnFailure
 
 Initialisation = Literal["gaussian", "uniform", "rademacher"]
@@ -27,7 +34,7 @@ ReadoutStart = Literal["gaussian", "zeros"]
 
 
 def build(
-    model: DeepEquilibrium | ExplicitNetwork | ConvolutionalModel,
+    model: Description,
     in_features: int,
     width: int,
     out_features: int,
@@ -42,7 +49,7 @@ def build(
     solver: str | Mapping[str, Any] | Solver | None = None,
     gradient: str | Mapping[str, Any] | Gradient | None = None,
     on_failure: OnFailure | None = None,
-) -> EquilibriumNetwork | ExplicitModule:
+) -> ImplicitNetwork | ExplicitModule:
     """Build a torch module with random weights, in the scaling of the theory.
 
     A DEQ becomes f = a z*, z* = φ(√σa² A z* + √σb² B x)/√m; an explicit network f = a x_L,
@@ -52,7 +59,7 @@ def build(
 
     Parameters
     ----------
-    model : DeepEquilibrium or ExplicitNetwork
+    model : DeepEquilibrium, MonotoneEquilibrium or ExplicitNetwork
         Or a convolutional model, whose width is its number of channels.
     in_features, width, out_features : int
         p, m and K; every hidden layer has the same width.
@@ -78,8 +85,7 @@ def build(
 
     Returns
     -------
-    EquilibriumNetwork, CellNetwork or ExplicitModule
-        Or, for a convolutional model, `notsodeep.networks.convolutional.ConvolutionalModule`.
+    EquilibriumNetwork, CellNetwork, MonotoneNetwork, ConvolutionalModule or ExplicitModule
 
     Examples
     --------
@@ -91,43 +97,43 @@ def build(
     True
     """
     owner = "build"
-    if not isinstance(model, DeepEquilibrium | ExplicitNetwork | ConvolutionalModel):
-        requirement = "be a DeepEquilibrium, an ExplicitNetwork or a convolutional model"
+    if not isinstance(model, Description):
+        requirement = (
+            "be a DeepEquilibrium, a MonotoneEquilibrium, an ExplicitNetwork or a convolutional "
+            "model"
+        )
         raise checks.invalid("model", owner, requirement, repr(model))
     generator = checks.random_generator(rng, owner)
     checks.known_name(initialisation, get_args(Initialisation), f"initialisation of {owner}")
     checks.known_name(readout_start, get_args(ReadoutStart), f"readout_start of {owner}")
-    sizes = (in_features, width, out_features)
-    module: FeatureNetwork
+    given = {"solver": solver, "gradient": gradient, "on_failure": on_failure}
     if isinstance(model, ExplicitNetwork | ConvolutionalNetwork):
-        options = {"solver": solver, "gradient": gradient, "on_failure": on_failure}
-        _no_options_for(options, owner, "for an explicit network")
-    if isinstance(model, ExplicitNetwork):
-        module = ExplicitModule(
-            model, *sizes, trainable=trainable, bias=bias, dtype=dtype, device=device
-        )
-    else:
-        module = _kind(model)(
-            model,
-            *sizes,
-            trainable=trainable,
-            bias=bias,
-            solver=solver or "fixed_point",
-            gradient=gradient or "implicit",
-            on_failure=on_failure,
-            dtype=dtype,
-            device=device,
-        )
+        _no_options_for(given, owner, "for an explicit network")
+    options = {name: value for name, value in given.items() if value is not None}
+    module: ImplicitNetwork | ExplicitModule = module_class(model)(
+        model,
+        in_features,
+        width,
+        out_features,
+        trainable=trainable,
+        bias=bias,
+        dtype=dtype,
+        device=device,
+        **options,
+    )
     _draw_weights(module, generator, initialisation, readout_start)
-    # The other kinds have the attributes of these two but their weights.
-    return cast(EquilibriumNetwork | ExplicitModule, module)
+    return module
 
 
-def _kind(model: DeepEquilibrium | ConvolutionalModel) -> Any:
-    """Return the class of modules with a solver that a model becomes."""
-    if isinstance(model, ConvolutionalModel):
-        return ConvolutionalModule
-    return EquilibriumNetwork if model.is_vanilla else CellNetwork
+def module_class(model: Description) -> Any:
+    """Return the class of modules that a description becomes."""
+    if isinstance(model, ExplicitNetwork):
+        return ExplicitModule
+    if isinstance(model, MonotoneEquilibrium):
+        return MonotoneNetwork
+    if isinstance(model, DeepEquilibrium):
+        return EquilibriumNetwork if model.is_vanilla else CellNetwork
+    return ConvolutionalModule
 
 
 def _draw_weights(

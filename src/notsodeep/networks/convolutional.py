@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any, get_args
+from collections.abc import Mapping, Sequence
 
-import torch
 from torch import Tensor, nn
 
 from notsodeep import checks
-from notsodeep.activations.torch_twins import torch_twin
+from notsodeep.activations import Activation
 from notsodeep.models import ConvolutionalModel
-from notsodeep.networks.equilibrium_solvers import Solver, as_solver
-from notsodeep.networks.gradient_choices import as_gradient
-from notsodeep.networks.implicit_gradient import Gradient
-from notsodeep.networks.implicit_layer import implicit_layer
-from notsodeep.networks.modules import FeatureNetwork, HiddenLayer, Trainable
-from notsodeep.networks.solve_records import (
-    FailureCount,
-    ImplicitRecord,
-    OnFailure,
-    Report,
-    report_for,
-)
+from notsodeep.networks.modules import HiddenLayer, ImplicitNetwork
 
 
-class ConvolutionalModule(FeatureNetwork):
+class ConvolutionalModule(ImplicitNetwork):
     """A convolutional model with m channels, and a linear read-out of its pooled states.
 
     Weights are kept at unit variance, with the factors of `notsodeep.Convolution` applied in
@@ -38,69 +25,48 @@ class ConvolutionalModule(FeatureNetwork):
         A_l of shape (m, m, k, k), U_l of shape (m, C, k, k) and β_l of shape (m,), as far as their
         variances are not zero.
     readout : Parameter of shape (K, pooled pixels · m)
-    solver, gradient, on_failure, failures, last_record
-        As in `EquilibriumNetwork`; of equilibrium models only.
 
-    See `FeatureNetwork` for the other attributes, and `build` for the arguments.
+    See `ImplicitNetwork` (of equilibrium models only) and `FeatureNetwork` for the other
+    attributes, and `build` for the arguments.
 
     Examples
     --------
     >>> import notsodeep as nsd
     >>> layer = nsd.Convolution("tanh", weight=0.2, inject=0.8)
     >>> model = nsd.ConvolutionalEquilibrium([layer], (6, 6), pooling="average")
+    >>> import torch
     >>> module = nsd.build(model, 36, 16, 2, rng=0)
     >>> module(torch.ones(3, 36)).shape, module.last_record.forward.converged
     (torch.Size([3, 2]), True)
     """
 
+    # Gradients of convolutions are sums over pixels.
+    by_layers = False
+
     description: ConvolutionalModel
 
-    def __init__(
-        self,
-        description: ConvolutionalModel,
-        in_features: int,
-        width: int,
-        out_features: int,
-        *,
-        trainable: Trainable = "all",
-        bias: bool = False,
-        solver: str | Mapping[str, Any] | Solver = "fixed_point",
-        gradient: str | Mapping[str, Any] | Gradient = "implicit",
-        on_failure: OnFailure | None = None,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str | None = None,
-    ) -> None:
-        if in_features != description.features:
-            requirement = f"be {description.features}, the numbers in an image of {description}"
-            raise checks.invalid("in_features", "build", requirement, in_features)
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        model, m = self.description, self.width
+        if self.in_features != model.features:
+            requirement = f"be {model.features}, the numbers in an image of {model}"
+            raise checks.invalid("in_features", "build", requirement, self.in_features)
         shapes: dict[str, tuple[int, ...]] = {}
-        for number, layer in enumerate(description.cell, start=1):
+        for number, layer in enumerate(model.cell, start=1):
             window = (layer.size, layer.size)
             if layer.weight > 0.0:
-                shapes[f"weight_{number}"] = (width, width, *window)
+                shapes[f"weight_{number}"] = (m, m, *window)
             if layer.inject > 0.0:
-                shapes[f"injection_{number}"] = (width, description.image_shape[2], *window)
+                shapes[f"injection_{number}"] = (m, model.image_shape[2], *window)
             if layer.bias > 0.0:
-                shapes[f"bias_{number}"] = (width,)
-        super().__init__(
-            description,
-            in_features,
-            width,
-            out_features,
-            shapes,
-            trainable=trainable,
-            bias=bias,
-            dtype=dtype,
-            device=device,
-            pixels=pooled_pixels(description),
-        )
-        self.solver, self.gradient = as_solver(solver), as_gradient(gradient)
-        if on_failure is not None:
-            checks.known_name(on_failure, get_args(OnFailure), "on_failure of ConvolutionalModule")
-        self.on_failure = on_failure
-        self.failures = FailureCount()
-        self.last_record: ImplicitRecord | None = None
-        self._twins = tuple(torch_twin(layer.activation) for layer in description.cell)
+                shapes[f"bias_{number}"] = (m,)
+        return shapes
+
+    def _activations(self) -> Sequence[Activation]:
+        return [layer.activation for layer in self.description.cell]
+
+    @property
+    def _features(self) -> int:
+        return pooled_pixels(self.description) * self.width
 
     def _convolve(self, values: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
         """Convolve (n, channels, height, width), and divide by k."""
@@ -165,21 +131,13 @@ class ConvolutionalModule(FeatureNetwork):
             return self.turn(flat.reshape(-1, *shape[1:]), layers, matrices)[1].reshape(flat.shape)
 
         flat = [drive.flatten(1) for drive in drives]
-        h, self.last_record = implicit_layer(
-            around,
-            (*flat, *recurrent.values()),
-            flat[0],
-            solver=self.solver,
-            gradient=self.gradient,
-            on_failure=self._report(),
-            subject=f"the fixed point of {self.description} with {self.width} channels",
-        )
+        h = self._solve(around, (*flat, *recurrent.values()), flat[0])
         return self.turn(h.reshape(shape), drives, given)[0]
 
     def hidden_pass(self, X: Tensor, *weights: Tensor) -> tuple[Tensor, tuple[HiddenLayer, ...]]:
         """Return the pooled states, flattened and divided by √(their pixels).
 
-        Gradients of convolutions are no products δ ⊗ v, so that no layers are left behind.
+        No layers are left behind, see `by_layers`.
         """
         states, pooling = self.states(X, *weights), self.description.pooling
         if pooling == "average":
@@ -190,13 +148,6 @@ class ConvolutionalModule(FeatureNetwork):
                 states = nn.functional.pad(states, (0, b - 1, 0, b - 1), mode="circular")
             states = nn.functional.avg_pool2d(states, b, stride=1)
         return states.flatten(1) / math.sqrt(pooled_pixels(self.description)), ()
-
-    def _report(self) -> Report:
-        others = as_solver(self.solver).others
-        remedy = f"Use smaller weights, more channels, {others}, or more steps."
-        if self.on_failure is not None:
-            return report_for(self.on_failure, remedy)
-        return self.failures.report(remedy) if self.training else report_for("raise", remedy)
 
 
 def pooled_pixels(model: ConvolutionalModel) -> int:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from notsodeep import checks
 from notsodeep.errors import NotEnoughMemory
 from notsodeep.networks import requirements
-from notsodeep.networks.convolutional import ConvolutionalModule
 from notsodeep.networks.modules import FeatureNetwork
 from notsodeep.networks.readout import as_tensor
 from notsodeep.progress import progress_bar
@@ -57,10 +56,11 @@ def empirical_kernels(
 ) -> EmpiricalKernels:
     """Compute the kernels of a finite network, in the module's precision and on its device.
 
-    Networks made by `build` have weight gradients of the form δ ⊗ v, so that a layer contributes
-    (δ(x)·δ(y))(v(x)·v(y)) to the tangent kernel and no Jacobian is ever formed; for a DEQ the δ
-    come from one transposed solve for all outputs.  For any other module the Jacobians of a batch
-    are formed, (batch_size × outputs × parameters) numbers at a time.
+    Dense networks made by `build` have weight gradients of the form δ ⊗ v, so that a layer
+    contributes (δ(x)·δ(y))(v(x)·v(y)) to the tangent kernel and no Jacobian is ever formed; for a
+    DEQ the δ come from one transposed solve for all outputs.  For any other module (convolutional
+    ones too) the Jacobians of a batch are formed, (batch_size × outputs × parameters) numbers at a
+    time.
 
     The module is put into evaluation mode meanwhile.
 
@@ -97,8 +97,7 @@ def empirical_kernels(
     training = module.training
     module.eval()
     try:
-        # Gradients of convolutions are sums over pixels, which have no such factors.
-        if isinstance(module, FeatureNetwork) and not isinstance(module, ConvolutionalModule):
+        if isinstance(module, FeatureNetwork) and module.by_layers:
             return _by_layers(module, left, right, size)
         return _by_jacobians(module, left, right, size)
     finally:
@@ -158,6 +157,8 @@ def _by_layers(module: FeatureNetwork, X: Tensor, Y: Tensor | None, size: int) -
         for (factor, v), (_, v2) in zip(inputs, inputs2, strict=True):
             gram.addmm_(v, v2.mT, alpha=factor**2)
         tangent += gram * (delta @ delta2.mT) / module.out_features
+    if left.deltas:
+        tangent += module.other_gradients(left.features, left.deltas, right.features, right.deltas)
     return _answer(conjugate, tangent, symmetric=Y is None)
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from numpy.typing import ArrayLike
@@ -20,11 +20,17 @@ from notsodeep import checks
 from notsodeep.activations import Activation
 from notsodeep.activations.torch_twins import torch_twin
 from notsodeep.errors import NotEnoughMemory
-from notsodeep.models import ConvolutionalModel, DeepEquilibrium, ExplicitNetwork
+from notsodeep.models import (
+    ConvolutionalModel,
+    DeepEquilibrium,
+    ExplicitNetwork,
+    MonotoneEquilibrium,
+)
 from notsodeep.models.given_weights import estimate_model
 from notsodeep.networks import requirements
 from notsodeep.networks.equilibrium_map import EquilibriumMap
 from notsodeep.networks.equilibrium_solvers import Solver, as_solver
+from notsodeep.networks.fixed_point_problems import Map, Problem
 from notsodeep.networks.gradient_choices import as_gradient
 from notsodeep.networks.implicit_gradient import Gradient
 from notsodeep.networks.implicit_layer import implicit_layer
@@ -38,6 +44,7 @@ from notsodeep.networks.solve_records import (
 
 Trainable = Literal["all", "readout"]
 PRECISIONS = (torch.float32, torch.float64)
+Description = DeepEquilibrium | MonotoneEquilibrium | ExplicitNetwork | ConvolutionalModel
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ class FeatureNetwork(nn.Module, ABC):
 
     Attributes
     ----------
-    description : DeepEquilibrium, ExplicitNetwork or ConvolutionalModel
+    description : DeepEquilibrium, MonotoneEquilibrium, ExplicitNetwork or ConvolutionalModel
     in_features, width, out_features : int
         p, m and K.
     trainable : {"all", "readout"}
@@ -84,22 +91,23 @@ class FeatureNetwork(nn.Module, ABC):
     torch.Size([3, 8])
     """
 
+    by_layers: ClassVar[bool] = True
+    """Whether the gradient of every hidden weight is a product δ ⊗ v; see `HiddenLayer`."""
+
     readout: nn.Parameter
     readout_bias: nn.Parameter | None
 
     def __init__(
         self,
-        description: DeepEquilibrium | ExplicitNetwork | ConvolutionalModel,
+        description: Description,
         in_features: int,
         width: int,
         out_features: int,
-        shapes: Mapping[str, tuple[int, ...]],
         *,
-        trainable: Trainable,
-        bias: bool,
-        dtype: torch.dtype,
-        device: torch.device | str | None,
-        pixels: int = 1,
+        trainable: Trainable = "all",
+        bias: bool = False,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
     ) -> None:
         super().__init__()
         owner = type(self).__name__
@@ -110,6 +118,7 @@ class FeatureNetwork(nn.Module, ABC):
         self.width = checks.positive_integer(width, "width", owner)
         self.out_features = checks.positive_integer(out_features, "out_features", owner)
         self.trainable = trainable
+        shapes = self._shapes()
         self.hidden_names = tuple(shapes)
         if str(device) in ("None", "cpu"):
             count = sum(map(math.prod, shapes.values()))
@@ -120,15 +129,44 @@ class FeatureNetwork(nn.Module, ABC):
                 self.register_parameter(name, nn.Parameter(weight))
             else:
                 self.register_buffer(name, weight)
-        read = torch.zeros(out_features, pixels * width, dtype=dtype, device=device)
+        read = torch.zeros(out_features, self._features, dtype=dtype, device=device)
         self.readout = nn.Parameter(read)
         self.readout_bias = (
             nn.Parameter(torch.zeros(out_features, dtype=dtype, device=device)) if bias else None
         )
+        self._twins = tuple(map(torch_twin, self._activations()))
+
+    @abstractmethod
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return names and shapes of the hidden weights, in the order in which they are drawn."""
+
+    @abstractmethod
+    def _activations(self) -> Sequence[Activation]:
+        """Return the activations of the layers."""
+
+    @property
+    def _features(self) -> int:
+        """How many features the read-out sees."""
+        return self.width
 
     @abstractmethod
     def hidden_pass(self, X: Tensor, *weights: Tensor) -> tuple[Tensor, tuple[HiddenLayer, ...]]:
         """Return the features for given hidden weights, and what each layer leaves behind."""
+
+    def other_gradients(
+        self, z: Tensor, deltas: Sequence[Tensor], z2: Tensor, deltas2: Sequence[Tensor]
+    ) -> Tensor:
+        """Return what weights without a place in the hidden layers add to the tangent kernel.
+
+        Parameters
+        ----------
+        z, z2 : Tensor of shape (n, m) and (n2, m)
+            Features of two sets of samples.
+        deltas, deltas2 : sequence of Tensor of shape (n, K·m) and (n2, K·m)
+            Gradients of all outputs at the pre-activations of every hidden layer.
+        """
+        del deltas, deltas2
+        return z.new_zeros(len(z), len(z2))
 
     def features(self, X: Tensor) -> Tensor:
         """Return the last features, shape (n, m)."""
@@ -168,34 +206,14 @@ class ExplicitModule(FeatureNetwork):
 
     description: ExplicitNetwork
 
-    def __init__(
-        self,
-        description: ExplicitNetwork,
-        in_features: int,
-        width: int,
-        out_features: int,
-        *,
-        trainable: Trainable = "all",
-        bias: bool = False,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str | None = None,
-    ) -> None:
-        shapes = {
-            f"weight_{layer}": (width, in_features if layer == 1 else width)
-            for layer in range(1, description.depth + 1)
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        return {
+            f"weight_{layer}": (self.width, self.in_features if layer == 1 else self.width)
+            for layer in range(1, self.description.depth + 1)
         }
-        super().__init__(
-            description,
-            in_features,
-            width,
-            out_features,
-            shapes,
-            trainable=trainable,
-            bias=bias,
-            dtype=dtype,
-            device=device,
-        )
-        self._twins = tuple(map(torch_twin, description.activations))
+
+    def _activations(self) -> Sequence[Activation]:
+        return self.description.activations
 
     def hidden_pass(self, X: Tensor, *weights: Tensor) -> tuple[Tensor, tuple[HiddenLayer, ...]]:
         """Return x_L, and W_l x_{l−1} and x_{l−1} for every l."""
@@ -206,7 +224,69 @@ class ExplicitModule(FeatureNetwork):
         return X, tuple(layers)
 
 
-class EquilibriumNetwork(FeatureNetwork):
+class ImplicitNetwork(FeatureNetwork):
+    """Features at a fixed point: what all networks with a solver have in common.
+
+    Attributes
+    ----------
+    solver : Solver
+    gradient : Gradient
+    on_failure : {"raise", "warn", "ignore"} or None
+        What happens if the fixed point, or a gradient, is not found.  None raises in evaluation,
+        and in training counts in `failures` and warns the first time.
+    failures : FailureCount
+    last_record : ImplicitRecord or None
+        Of the last pass, gradients included.
+    """
+
+    def __init__(
+        self,
+        description: Description,
+        in_features: int,
+        width: int,
+        out_features: int,
+        *,
+        solver: str | Mapping[str, Any] | Solver = "fixed_point",
+        gradient: str | Mapping[str, Any] | Gradient = "implicit",
+        on_failure: OnFailure | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(description, in_features, width, out_features, **options)
+        self.solver = as_solver(solver)
+        self.gradient = as_gradient(gradient)
+        if on_failure is not None:
+            owner = f"on_failure of {type(self).__name__}"
+            checks.known_name(on_failure, get_args(OnFailure), owner)
+        self.on_failure = on_failure
+        self.failures = FailureCount()
+        self.last_record: ImplicitRecord | None = None
+
+    def _solve(self, problem: Problem | Map, parameters: Sequence[Tensor], start: Tensor) -> Tensor:
+        """Solve for the fixed point by the module's own solver, and keep the record."""
+        remedy = self._remedy()
+        report: Report
+        if self.on_failure is not None:
+            report = report_for(self.on_failure, remedy)
+        else:
+            report = self.failures.report(remedy) if self.training else report_for("raise", remedy)
+        found, self.last_record = implicit_layer(
+            problem,
+            parameters,
+            start,
+            solver=self.solver,
+            gradient=self.gradient,
+            on_failure=report,
+            subject=f"the fixed point of {self.description} of width {self.width}",
+        )
+        return found
+
+    def _remedy(self) -> str:
+        """Return what the message of a failed solve advises."""
+        others = as_solver(self.solver).others
+        return f"Use smaller weights, a larger width, {others}, or more steps."
+
+
+class EquilibriumNetwork(ImplicitNetwork):
     """z* = φ(√σa² A z* + √σb² B x)/√m, and f = a z*.
 
     Attributes
@@ -217,16 +297,9 @@ class EquilibriumNetwork(FeatureNetwork):
         B.
     input_scale : float
         What inputs are multiplied by; 1 except after `from_weights`.
-    solver : Solver
-    gradient : Gradient
-    on_failure : {"raise", "warn", "ignore"} or None
-        What happens if z*, or a gradient, is not found.  None raises in evaluation, and in training
-        counts in `failures` and warns the first time.
-    failures : FailureCount
-    last_record : ImplicitRecord or None
-        Of the last pass, gradients included.
 
-    See `FeatureNetwork` for the other attributes, and `build` for the arguments.
+    See `ImplicitNetwork` and `FeatureNetwork` for the other attributes, and `build` for the
+    arguments.
 
     Examples
     --------
@@ -250,36 +323,19 @@ class EquilibriumNetwork(FeatureNetwork):
         width: int,
         out_features: int,
         *,
-        trainable: Trainable = "all",
-        bias: bool = False,
         input_scale: float = 1.0,
-        solver: str | Mapping[str, Any] | Solver = "fixed_point",
-        gradient: str | Mapping[str, Any] | Gradient = "implicit",
-        on_failure: OnFailure | None = None,
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            description,
-            in_features,
-            width,
-            out_features,
-            {"recurrent": (width, width), "injection": (width, in_features)},
-            trainable=trainable,
-            bias=bias,
-            dtype=dtype,
-            device=device,
-        )
+        super().__init__(description, in_features, width, out_features, **options)
         self.input_scale = checks.positive_number(input_scale, "input_scale", "EquilibriumNetwork")
-        self.solver = as_solver(solver)
-        self.gradient = as_gradient(gradient)
-        if on_failure is not None:
-            checks.known_name(on_failure, get_args(OnFailure), "on_failure of EquilibriumNetwork")
-        self.on_failure = on_failure
-        self.failures = FailureCount()
-        self.last_record: ImplicitRecord | None = None
-        self._twin = torch_twin(description.activation)
-        self._problem = EquilibriumMap(self._twin, math.sqrt(description.sigma_a2 / width))
+        self._problem = EquilibriumMap(self._twins[0], math.sqrt(description.sigma_a2 / width))
+
+    def _shapes(self) -> dict[str, tuple[int, ...]]:
+        m = self.width
+        return {"recurrent": (m, m), "injection": (m, self.in_features)}
+
+    def _activations(self) -> Sequence[Activation]:
+        return (self.description.activation,)
 
     def hidden_pass(self, X: Tensor, *weights: Tensor) -> tuple[Tensor, tuple[HiddenLayer, ...]]:
         """Return z*; A and B are one layer with the inputs √σa² z* and √σb² x.
@@ -290,16 +346,8 @@ class EquilibriumNetwork(FeatureNetwork):
         share_a, share_b = self.description.sigma_a2, self.description.sigma_b2
         X = X * (self.input_scale * math.sqrt(share_b))
         drive = nn.functional.linear(X, injection)
-        h, self.last_record = implicit_layer(
-            self._problem,
-            (drive, recurrent),
-            drive,
-            solver=self.solver,
-            gradient=self.gradient,
-            on_failure=self._report(),
-            subject=f"the fixed point of {self.description} of width {self.width}",
-        )
-        z = self._twin(h) / math.sqrt(self.width)
+        h = self._solve(self._problem, (drive, recurrent), drive)
+        z = self._twins[0](h) / math.sqrt(self.width)
         return z, (HiddenLayer(drive, ((math.sqrt(share_a), z), (1.0, X))),)
 
     @classmethod
@@ -375,16 +423,13 @@ class EquilibriumNetwork(FeatureNetwork):
                 module.readout_bias.copy_(torch.from_numpy(c.copy()))
         return module
 
-    def _report(self) -> Report:
+    def _remedy(self) -> str:
         bound, solver = self.description.contraction_bound, as_solver(self.solver)
-        remedy = (
+        return (
             "At finite width it is sure to exist and be unique for "
             f"σa² < 1/(4L²) = {bound:.4g} only. Use a smaller sigma_a2, a larger width, "
             f"{solver.others}, or more steps: solver={{'name': {solver.name!r}, 'max_steps': …}}."
         )
-        if self.on_failure is not None:
-            return report_for(self.on_failure, remedy)
-        return self.failures.report(remedy) if self.training else report_for("raise", remedy)
 
 
 def _weights_fit(needed: int, owner: str) -> None:

@@ -18,11 +18,16 @@ from notsodeep.data import Preprocessing
 from notsodeep.errors import NotConverged
 from notsodeep.files import atomic_write
 from notsodeep.networks import requirements
-from notsodeep.networks.cell_module import CellNetwork
+from notsodeep.networks.cell_module import CellNetwork, MonotoneNetwork
 from notsodeep.networks.convolutional import ConvolutionalModule
 from notsodeep.networks.equilibrium_map import EquilibriumMap
 from notsodeep.networks.equilibrium_solvers import DEFAULT_TOLERANCE, FixedPointIteration, solve
-from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule, FeatureNetwork
+from notsodeep.networks.modules import (
+    EquilibriumNetwork,
+    ExplicitModule,
+    FeatureNetwork,
+    ImplicitNetwork,
+)
 from notsodeep.networks.onnx_graph import GraphBuilder, apply_activation
 from notsodeep.networks.onnx_images import append_images
 from notsodeep.networks.persistence import attached
@@ -38,7 +43,7 @@ Output = tuple[str, int, Sequence[str | int]]
 
 
 def export_onnx(
-    module: EquilibriumNetwork | ExplicitModule | torch.nn.Module,
+    module: torch.nn.Module,
     path: str | Path,
     *,
     preprocessing: Preprocessing | None = None,
@@ -54,7 +59,8 @@ def export_onnx(
     versions of several functions.  Class names go into the metadata as JSON under ``classes``.
 
     A DEQ becomes a loop h ← √σb² B x + √(σa²/m) A φ(h), from h = √σb² B x (a general cell one over
-    its units, from zero; a convolutional one over all pixels, from √u U ∗ x), which ends by the
+    its units, from zero; a convolutional one over all pixels, from √u U ∗ x; a monotone network one
+    of its splitting), which ends by the
     module's own rule: ‖change of h‖ ≤ tolerance·‖h‖ for every row, with the tolerance of its
     solver but not below 1e-6, or after the most steps of its solver.  Two more outputs tell how it
     went: ``residual``, the largest relative change in the last step (infinite if a row is not
@@ -62,9 +68,9 @@ def export_onnx(
 
     Parameters
     ----------
-    module : EquilibriumNetwork, CellNetwork, ConvolutionalModule or ExplicitModule
-        Or the network or hybrid of a compiled DEQ.  A certified hybrid is a graph of its own, in
-        float64; see its ``write_onnx``.
+    module : ImplicitNetwork or ExplicitModule
+        As made by `build`; or the network or hybrid of a compiled DEQ.  A certified hybrid is a
+        graph of its own, in float64; see its ``write_onnx``.
     path : path
     preprocessing : Preprocessing, optional
         Without it, the one that the module was loaded with, if any.
@@ -119,6 +125,8 @@ def export_onnx(
     features, residual, count = "", "", ""
     if isinstance(module, CellNetwork):
         features, residual, count = _cell(graph, module, rows, steps)
+    elif isinstance(module, MonotoneNetwork):
+        features, residual, count = _monotone(graph, module, rows, steps)
     elif isinstance(module, EquilibriumNetwork):
         features, residual, count = _equilibrium(graph, module, rows, steps)
     elif isinstance(module, ConvolutionalModule):
@@ -232,6 +240,34 @@ def _cell(
     return graph.apply("Mul", units, width**-0.5), residual, taken
 
 
+def _monotone(
+    graph: GraphBuilder, module: MonotoneNetwork, x: str, steps: int | None
+) -> tuple[str, str, str]:
+    """Append the loop of a monotone network over its pre-activations, from the drive."""
+    with torch.no_grad():
+        own = module.scaled({name: getattr(module, name) for name in module.hidden_names})
+        resolvent = module.resolvent(own)
+    if steps is None:
+        narrow = {name: weight.cpu().float() for name, weight in own.items()}
+        start, inverse = module.drive(_random_rows(module), narrow), resolvent.cpu().float()
+        _require_convergence(module, lambda h: module.turn(h, start, inverse), start)
+    drive = _linear(graph, x, _array(own["injection"]), "injection")
+    if "shift" in own:
+        shift = graph.constant(_array(own["shift"])[:, 0].astype(np.float32), "shift")
+        drive = graph.apply("Add", drive, shift)
+    phi = module.description.activation
+
+    def step(body: GraphBuilder) -> str:
+        units = apply_activation(body, phi, "h")
+        reflected = body.apply("Sub", body.apply("Add", units, units), "h")
+        driven = body.apply("Add", reflected, drive)
+        moved = _linear(body, driven, 2.0 * _array(resolvent), "resolvent")
+        return body.apply("Sub", moved, reflected)
+
+    h, residual, taken = _loop(graph, module, drive, step, steps)
+    return graph.apply("Mul", apply_activation(graph, phi, h), module.width**-0.5), residual, taken
+
+
 def _images(
     graph: GraphBuilder, module: ConvolutionalModule, x: str, steps: int | None
 ) -> tuple[str, str, str]:
@@ -255,7 +291,7 @@ def _normalised(graph: GraphBuilder, rows: str, width: int) -> str:
 
 def _loop(
     graph: GraphBuilder,
-    module: EquilibriumNetwork | CellNetwork | ConvolutionalModule,
+    module: ImplicitNetwork,
     start: str,
     step: Callable[[GraphBuilder], str],
     steps: int | None,
@@ -306,7 +342,7 @@ def _loop(
     return h, last_residual, taken
 
 
-def _tolerance(module: EquilibriumNetwork | CellNetwork | ConvolutionalModule) -> float:
+def _tolerance(module: ImplicitNetwork) -> float:
     return max(module.solver.tolerance or 0.0, DEFAULT_TOLERANCE[torch.float32])
 
 
@@ -350,7 +386,7 @@ def _image_map(module: ConvolutionalModule) -> tuple[TensorFunction, torch.Tenso
 
 @torch.no_grad()
 def _require_convergence(
-    module: EquilibriumNetwork | CellNetwork | ConvolutionalModule,
+    module: ImplicitNetwork,
     step: TensorFunction,
     start: torch.Tensor,
 ) -> None:

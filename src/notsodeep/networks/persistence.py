@@ -11,7 +11,7 @@ import numbers
 import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import safetensors
 import safetensors.torch
@@ -28,12 +28,23 @@ from notsodeep.files.stored_arrays import (
     sha256_of_arrays,
     write_network_file,
 )
-from notsodeep.models import DeepEquilibrium, ExplicitNetwork
+from notsodeep.models import DeepEquilibrium, ExplicitNetwork, MonotoneEquilibrium
 from notsodeep.models.convolutional import CONVOLUTIONAL
 from notsodeep.networks import requirements
-from notsodeep.networks.cell_module import CellNetwork
-from notsodeep.networks.convolutional import ConvolutionalModule
-from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule, FeatureNetwork
+from notsodeep.networks.build import module_class
+from notsodeep.networks.modules import (
+    EquilibriumNetwork,
+    ExplicitModule,
+    FeatureNetwork,
+    ImplicitNetwork,
+)
+
+_MODELS: dict[str, Any] = {
+    "deep_equilibrium": DeepEquilibrium,
+    "explicit_network": ExplicitNetwork,
+    "monotone_equilibrium": MonotoneEquilibrium,
+    **CONVOLUTIONAL,
+}
 
 
 def save(
@@ -47,7 +58,7 @@ def save(
 
     Parameters
     ----------
-    module : EquilibriumNetwork or ExplicitModule
+    module : ImplicitNetwork or ExplicitModule
         As made by `build`, trained or not.
     path : path
         By custom with the suffix ``.safetensors``.
@@ -89,7 +100,7 @@ def save(
     write_network_file(Path(path), arrays, content)
 
 
-def load(path: str | Path) -> EquilibriumNetwork | ExplicitModule:
+def load(path: str | Path) -> ImplicitNetwork | ExplicitModule:
     """Read a network written by `save`, on the CPU and in evaluation mode.
 
     Two attributes come with it: ``preprocessing``, the map from raw rows to the rows it takes, and
@@ -174,7 +185,7 @@ def _architecture(module: FeatureNetwork) -> dict[str, Any]:
     }
     if isinstance(module, EquilibriumNetwork):
         form["input_scale"] = module.input_scale
-    if isinstance(module, EquilibriumNetwork | CellNetwork | ConvolutionalModule):
+    if isinstance(module, ImplicitNetwork):
         form |= {
             "solver": module.solver.to_dict(),
             "gradient": module.gradient.to_dict(),
@@ -183,26 +194,17 @@ def _architecture(module: FeatureNetwork) -> dict[str, Any]:
     return form
 
 
-def _empty_module(form: Mapping[str, Any]) -> EquilibriumNetwork | ExplicitModule:
+def _empty_module(form: Mapping[str, Any]) -> ImplicitNetwork | ExplicitModule:
     """Build a module without memory for its weights."""
     options = dict(form)
     description = options.pop("description")
     sizes = [options.pop(name) for name in ("in_features", "width", "out_features")]
     options["dtype"] = {"float32": torch.float32, "float64": torch.float64}[options["dtype"]]
-    if description["kind"] == "explicit_network":
-        network = ExplicitNetwork.from_dict(description)
-        return ExplicitModule(network, *sizes, device="meta", **options)
-    if description["kind"] in CONVOLUTIONAL:
-        images = CONVOLUTIONAL[description["kind"]].from_dict(description)
-        # The other kinds have the attributes of these two but their weights.
-        convolutional: Any = ConvolutionalModule(images, *sizes, device="meta", **options)
-        return cast(EquilibriumNetwork, convolutional)
-    deq = DeepEquilibrium.from_dict(description)
-    if not deq.is_vanilla:
-        # A CellNetwork has the attributes of an EquilibriumNetwork but its weights.
-        module: Any = CellNetwork(deq, *sizes, device="meta", **options)
-        return cast(EquilibriumNetwork, module)
-    return EquilibriumNetwork(deq, *sizes, device="meta", **options)
+    model = _MODELS[description["kind"]].from_dict(description)
+    module: ImplicitNetwork | ExplicitModule = module_class(model)(
+        model, *sizes, device="meta", **options
+    )
+    return module
 
 
 def _fill(module: FeatureNetwork, tensors: Mapping[str, Tensor], path: Path) -> None:

@@ -14,7 +14,7 @@ from notsodeep import checks
 from notsodeep.errors import NotConverged
 from notsodeep.networks.equilibrium_solvers import SOLVERS, as_solver
 from notsodeep.networks.gradient_choices import as_gradient
-from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule, FeatureNetwork
+from notsodeep.networks.modules import ExplicitModule, FeatureNetwork, ImplicitNetwork
 from notsodeep.networks.readout import tensor_rows
 from notsodeep.numerics.paired_times import FrontPoint, Timing, TimingTable, seconds, time_beside
 
@@ -23,7 +23,7 @@ _TRIALS = 2  # further runs of the solvers that are not
 
 
 def time_against(
-    deq: EquilibriumNetwork,
+    deq: ImplicitNetwork,
     explicit: ExplicitModule,
     X: Any,
     *,
@@ -39,7 +39,7 @@ def time_against(
 
     Parameters
     ----------
-    deq : EquilibriumNetwork
+    deq : ImplicitNetwork
     explicit : ExplicitModule
         Of the same width, inputs, outputs, dtype and `trainable`.
     X : array_like or Tensor of shape (batch, p)
@@ -94,7 +94,7 @@ def time_against(
 
 
 def tolerance_front(
-    deq: EquilibriumNetwork,
+    deq: ImplicitNetwork,
     explicit: ExplicitModule,
     X: Any,
     y: Any,
@@ -107,7 +107,7 @@ def tolerance_front(
 
     Parameters
     ----------
-    deq : EquilibriumNetwork
+    deq : ImplicitNetwork
     explicit : ExplicitModule
         Of the same width, inputs, outputs, dtype and `trainable`.
     X, y : array_like of shape (n, p) and (n,)
@@ -140,7 +140,7 @@ def tolerance_front(
     return points
 
 
-def _variant(deq: EquilibriumNetwork, solver: str, tolerance: float | None) -> EquilibriumNetwork:
+def _variant(deq: ImplicitNetwork, solver: str, tolerance: float | None) -> ImplicitNetwork:
     """Return the same DEQ, on the same memory, with another solver."""
     form = {
         "name": solver,
@@ -187,7 +187,7 @@ def _training_step(module: FeatureNetwork, rows: Tensor) -> Callable[[], None]:
 
 
 def _compare(
-    variants: dict[str, EquilibriumNetwork],
+    variants: dict[str, ImplicitNetwork],
     explicit: ExplicitModule,
     rows: Tensor,
     work: Work,

@@ -10,7 +10,7 @@ import torch
 
 from notsodeep import checks
 from notsodeep.arrays import FloatArray
-from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork
+from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork, MonotoneEquilibrium
 from notsodeep.networks.build import Initialisation, build
 from notsodeep.networks.empirical_kernels import empirical_kernels
 
@@ -18,7 +18,7 @@ TorchDraw = Callable[[np.random.Generator, FloatArray], dict[str, FloatArray]]
 
 
 def torch_draw(
-    model: DeepEquilibrium | ExplicitNetwork,
+    model: DeepEquilibrium | MonotoneEquilibrium | ExplicitNetwork,
     width: int,
     *,
     convention: Convention = "preactivation",
@@ -29,12 +29,12 @@ def torch_draw(
 
     Parameters
     ----------
-    model : DeepEquilibrium or ExplicitNetwork
+    model : DeepEquilibrium, MonotoneEquilibrium or ExplicitNetwork
     width : int
         m.
     convention : {"preactivation", "feature"}
         Concerns DEQs only.  "feature" gives the CK and the NTK of the module, call them Φ and Θ;
-        "preactivation" gives σa² Φ + σb² X Xᵀ and σa² Θ + σb² X Xᵀ.
+        "preactivation", of vanilla models only, σa² Φ + σb² X Xᵀ and σa² Θ + σb² X Xᵀ.
     out_features : int
         K.  The tangent kernel is a mean over the outputs, so it fluctuates less with more of them.
     initialisation : {"gaussian", "uniform", "rademacher"}
@@ -54,6 +54,12 @@ def torch_draw(
     True
     """
     checks.known_name(convention, get_args(Convention), "convention of torch_draw")
+    shares = None
+    if convention == "preactivation" and isinstance(model, MonotoneEquilibrium):
+        requirement = "be 'feature' for draws of a monotone network"
+        raise checks.invalid("convention", "torch_draw", requirement, convention)
+    if convention == "preactivation" and isinstance(model, DeepEquilibrium):
+        shares = model.sigma_a2, model.sigma_b2
 
     def draw(generator: np.random.Generator, X: FloatArray) -> dict[str, FloatArray]:
         module = build(
@@ -70,9 +76,9 @@ def torch_draw(
             name: np.asarray(getattr(pair, name), dtype=np.float64)
             for name in ("conjugate", "tangent")
         }
-        if isinstance(model, DeepEquilibrium) and convention == "preactivation":
-            gram = model.sigma_b2 * (X @ X.T)
-            return {name: model.sigma_a2 * kernel + gram for name, kernel in kernels.items()}
-        return kernels
+        if shares is None:
+            return kernels
+        gram = shares[1] * (X @ X.T)
+        return {name: shares[0] * kernel + gram for name, kernel in kernels.items()}
 
     return draw

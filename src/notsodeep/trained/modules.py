@@ -39,11 +39,11 @@ from notsodeep.activations import (
     scaled,
 )
 from notsodeep.arrays import FloatArray
-from notsodeep.models import DeepEquilibrium
+from notsodeep.models import DeepEquilibrium, MonotoneEquilibrium
 from notsodeep.networks.build import build
-from notsodeep.networks.cell_module import CellNetwork
+from notsodeep.networks.cell_module import CellNetwork, MonotoneNetwork
 from notsodeep.networks.heads import EquilibriumHead
-from notsodeep.networks.modules import EquilibriumNetwork
+from notsodeep.networks.modules import EquilibriumNetwork, ImplicitNetwork
 from notsodeep.trained.cell import AffineCell, EquilibriumCell
 from notsodeep.trained.equilibrium import GivenEquilibrium
 
@@ -87,13 +87,13 @@ def as_cell(
     """Return the cell of a model: given, of a module, or of one draw of a description."""
     if isinstance(model, EquilibriumCell):
         return model
-    if isinstance(model, DeepEquilibrium):
+    if isinstance(model, DeepEquilibrium | MonotoneEquilibrium):
         inputs = checks.samples(X, "X", "diagnose").shape[1]
         network = build(model, inputs, width, 1, rng=rng, dtype=torch.float64)
         return cell_of_module(network, keep_readout=False)
     if isinstance(model, nn.Module):
         return cell_of_module(model)
-    requirement = "be an EquilibriumCell, a torch module or a DeepEquilibrium"
+    requirement = "be an EquilibriumCell, a torch module, a DeepEquilibrium or a monotone one"
     raise checks.invalid("cell", "diagnose", requirement, type(model).__name__, _BY_FUNCTION)
 
 
@@ -104,7 +104,7 @@ def cell_of_module(
     shift: ArrayLike | None = None,
     scale: ArrayLike | None = None,
     keep_readout: bool = True,
-) -> AffineCell:
+) -> EquilibriumCell:
     """Find z = φ(W z + U x + b), logits C z + c, in a module.
 
     If its ``forward`` takes two arguments, (z, x), it is compared with what was found; otherwise
@@ -144,6 +144,8 @@ def cell_of_module(
         return _own_network(module, keep_readout, options)
     if isinstance(module, CellNetwork):
         return _own_cell(module, keep_readout, options)
+    if isinstance(module, MonotoneNetwork):
+        return _own_monotone(module, keep_readout, options)
     if isinstance(module, GivenEquilibrium):
         return module.cell()
     if isinstance(module, EquilibriumHead):
@@ -178,34 +180,68 @@ def _own_network(
 ) -> AffineCell:
     """Take z′ = √m z: z′ = φ(√(σa²/m) A z′ + √σb² B x) and f = (a/√m) z′."""
     description, root = network.description, math.sqrt(network.width)
-    readout = (network.readout.detach() / root, network.readout_bias)
     return EquilibriumCell.from_weights(
         network.recurrent.detach() * (math.sqrt(description.sigma_a2) / root),
         network.injection.detach() * (math.sqrt(description.sigma_b2) * network.input_scale),
         None,
         description.activation,
-        readout if keep_readout else None,
+        _own_readout(network, keep_readout),
         **options,
     )
 
 
-def _own_cell(network: CellNetwork, keep_readout: bool, options: Mapping[str, Any]) -> AffineCell:
-    """Take √m z of a cell of one layer: z′ = φ(√(w/m) A z′ + √u U x + √b β)."""
+def _own_cell(
+    network: CellNetwork, keep_readout: bool, options: Mapping[str, Any]
+) -> EquilibriumCell:
+    """Take √m z: of one layer an affine cell z′ = φ(√(w/m) A z′ + √u U x + √b β), else a function.
+
+    Rings and normalised layers are no φ(W z + …) of one φ: their turn is the step.
+    """
     layer, *others = network.description.cell
-    if others or layer.normalise != "none":
-        requirement = "have a cell of one layer without normalisation"
-        raise checks.invalid("module", _OWNER, requirement, str(network.description), _BY_FUNCTION)
-    root = math.sqrt(network.width)
-    readout = (network.readout.detach() / root, network.readout_bias)
     weights = {name: getattr(network, name).detach() for name in network.hidden_names}
+    readout = _own_readout(network, keep_readout)
+    if others or layer.normalise != "none":
+        matrices = [weights[f"weight_{k + 1}"] for k in range(1 + len(others))]
+        shift, scale = (None if v is None else torch.as_tensor(v) for v in options.values())
+
+        def turn(z: Tensor, x: Tensor) -> Tensor:
+            rows = x if shift is None else x - shift.to(x)
+            rows = rows if scale is None else rows / scale.to(x)
+            return network.turn(z, *network.drives(rows, weights)[0], *matrices)
+
+        return EquilibriumCell.from_function(turn, network.width, readout)
     return EquilibriumCell.from_weights(
-        weights["weight_1"] * (math.sqrt(layer.weight) / root),
+        weights["weight_1"] * math.sqrt(layer.weight / network.width),
         weights["injection_1"] * math.sqrt(layer.inject),
         weights["shift_1"][:, 0] * math.sqrt(layer.bias) if layer.bias > 0.0 else None,
         layer.activation,
-        readout if keep_readout else None,
+        readout,
         **options,
     )
+
+
+def _own_monotone(
+    network: MonotoneNetwork, keep_readout: bool, options: Mapping[str, Any]
+) -> AffineCell:
+    """Take y: y = φ(W y + √u U x + √c β) and f = (a/√m) y."""
+    own = network.scaled({n: getattr(network, n).detach() for n in network.hidden_names})
+    return EquilibriumCell.from_monotone(
+        own["symmetric"],
+        own["skew"],
+        network.description.monotonicity,
+        own["injection"],
+        own["shift"][:, 0] if "shift" in own else None,
+        network.description.activation,
+        _own_readout(network, keep_readout),
+        **options,
+    )
+
+
+def _own_readout(network: ImplicitNetwork, keep: bool) -> tuple[Tensor, Tensor | None] | None:
+    """Return the read-out of √m times the features."""
+    if not keep:
+        return None
+    return network.readout.detach() / math.sqrt(network.width), network.readout_bias
 
 
 def _monotone(module: nn.Module) -> list[Weights]:
