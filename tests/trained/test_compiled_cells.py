@@ -20,8 +20,10 @@ from notsodeep.errors import DataCorrupted, InvalidInput, NoOnnxForm, NotConverg
 from notsodeep.trained import AffineCell, EquilibriumCell, explicit_layers
 from notsodeep.trained.explicit_layers import _gaussian_moments
 from notsodeep.trained.fidelity import conformal_quantile, lower_bound
+from notsodeep.trained.hybrid import HybridEquilibrium
 from notsodeep.trained.hybrid_onnx import _linear
-from notsodeep.trained.splittings import solve
+from notsodeep.trained.margin import margin_of
+from notsodeep.trained.splittings import MethodChoice, solve
 
 CHECKPOINT = "NOTSODEEP_MONOTONE_CHECKPOINT"
 
@@ -103,6 +105,22 @@ def test_the_hybrid_as_onnx(compiled: TrainedCompilation, tmp_path: Path) -> Non
     # Any number of rows, none among them.
     assert session.run(None, {"x": X[:1]})[0].shape == (1, 4)
     assert session.run(None, {"x": X[:0]})[0].shape == (0, 4)
+
+
+def test_rows_that_are_not_finite_are_not_proved_in_onnx(tmp_path: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime")
+    cell = EquilibriumCell.from_weights(
+        [[-9.0]], [[1.0]], activation="relu", readout=([[1.0], [-1.0]], [0.0, 0.25])
+    )
+    choice = MethodChoice("peaceman_rachford", 0.1, "given")
+    hybrid = HybridEquilibrium(cell, margin_of(cell), (), choice, max_steps=20)
+    hybrid.write_onnx(tmp_path / "hybrid.onnx", X=[[1.0], [2.0]])
+    session = onnxruntime.InferenceSession(str(tmp_path / "hybrid.onnx"))
+    X = np.array([[np.nan], [2.0], [np.inf]])
+    logits, proved, steps = session.run(None, {"x": X})
+    assert proved.tolist() == [False, True, False]
+    assert np.isnan(logits).all(axis=1).tolist() == [True, False, True]
+    assert steps[0] == steps[2] == 0
 
 
 def test_a_hybrid_that_onnxruntime_answers_otherwise_is_not_written(

@@ -254,8 +254,6 @@ class _Examination:
             self._note_fast(base, base.value.smallest if whole else _distance(base.value))
         rate = _power_range(base.value, exponent - 1.0)
         slope = _product(_Range(exponent * rate.low, exponent * rate.high), base.slope)
-        if exponent < 0.0:
-            slope = _Range(*np.sort(slope, axis=0))
         return _Enclosure(_power_range(base.value, exponent), slope)
 
 

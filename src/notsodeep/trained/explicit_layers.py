@@ -280,7 +280,7 @@ def _other_width(
     """Return a layer of some of the units, or of all of them and random features of h."""
     generator = np.random.default_rng(seed)
     m = problem.cell.width
-    full = min(_regressions(inputs, targets, step)[:3], key=lambda layer: layer.ridge or 0.0)
+    full = _regressions(inputs, targets, step)[0]  # of the smallest ridge
     if width < m:
         kept = np.sort(generator.permutation(m)[:width])
         return dataclasses.replace(full, weight=full.weight[kept], bias=full.bias[kept])

@@ -158,13 +158,16 @@ class _Writer:
         t is zero without layers, as in the module.
         """
         graph, hybrid = self.graph, self.hybrid
-        empty = graph.apply("Mul", sizes, 0.0)  # (batch, 1)
         rows = _row_numbers(graph, drive)
+        # Zeros from the row numbers, not from data: of a row that is not finite 0·x is NaN, which
+        # as a truth value would say that its class is proved.
+        none = graph.apply("Mul", rows, _zero(graph))
+        column = graph.apply("Cast", graph.apply("Unsqueeze", none, _axis(graph)), to=11)  # DOUBLE
         filled = graph.constant(np.full((1, self.classes), np.nan), "open")
         results = [
-            graph.apply("Add", empty, filled),
-            graph.apply("Cast", _flat(graph, empty), to=9),  # BOOL
-            graph.apply("Cast", _flat(graph, empty), to=7),  # INT64
+            graph.apply("Add", column, filled),
+            graph.apply("Cast", none, to=9),  # BOOL
+            none,
         ]
         t = graph.apply("Mul", drive, 0.0)
         states: list[str] = []
