@@ -189,6 +189,7 @@ class Scaled(Activation):
         ends = [end / self.steepness for end in self.base.panel_ends(self.steepness * reach)]
         if self.steepness > 1.0:
             doublings = math.ceil(math.log2(max(self.steepness, 1.0))) + 1
+            # The quadrature has panels of its own at ±2^k in x; those of φ are at ±2^k/steepness.
             own = (2.0**k / self.steepness for k in range(-1, doublings))
             ends += [sign * end for end in own if end < reach for sign in (-1.0, 1.0)]
         return tuple(ends)

@@ -100,6 +100,11 @@ class Certifier:
         self._bias = torch.tensor(cell.bias)
         self._root = torch.tensor(root).mT.contiguous()
         # ‖K̂ − K‖ of the computed root, by the backward error of a triangular solve.
+        # Where errors come from, each bounded by γ_k times a product of norms:
+        #   u − (Wz + h)   sums of m + p products, and φ itself        → error in `_bounds`
+        #   K·residual     a triangular solve, then a product          → _root_error, _root_size
+        #   Cz + c         a sum of m products                         → slack in `classes`
+        # Factors 1.1 and 1.01 cover the rounding of these norms themselves.
         spread = 1.1 * _gamma(m + 2) * factor
         size = 1.1 * float(np.linalg.norm(root))
         self._root_error = (spread + _gamma(m + 4)) * size
@@ -130,6 +135,9 @@ class Certifier:
         scaled = margin.scaling[:, None] * (identity / margin.beta - cell.recurrent)
         S = 0.5 * (scaled + scaled.T)
         most = float(np.linalg.norm(S)) + float(np.linalg.norm(scaled))
+        # S is formed with an error, and LLᵀ differs from what was factorised, by at most m γ_{m+1}
+        # times norms (Higham, *Accuracy and Stability*, 2002, theorem 10.3); the factor 4 covers
+        # both.
         slack = 4.0 * _EPS * (cell.width + 4) * cell.width * most
         try:
             L = cholesky(S - slack * identity, lower=True)
@@ -176,6 +184,7 @@ class Certifier:
         norm = torch.linalg.vector_norm
         recurrent, injection, bias = self._sizes
         residual = u - preactivations
+        # φ(u) is off by its own rounding and by that of u times a slope of at most β.
         state = norm(z, dim=1) + self.margin.beta * norm(u, dim=1)
         error = self._of_state * ((recurrent + 1.0 + 1.0 / self.margin.beta) * state)
         error = error + (self._of_input + self._of_state) * (injection * sizes + bias)
@@ -202,9 +211,11 @@ class Certifier:
         best, classes = scores.max(dim=1)
         lead = best[:, None] - scores - slack[:, None]
         needed = self._distances[classes] * bounds[:, None]
+        # A lead that rounding alone could have made is none.
         ratios = torch.where(lead > 0.0, needed / lead, torch.inf)
         ratios.scatter_(1, classes[:, None], 0.0)  # no class is its own rival
         worst = ratios.amax(dim=1)
+        # A bound that is not finite proves nothing.
         worst = torch.where(worst.isfinite() & bounds.isfinite(), worst, torch.inf)
         return Certified(classes, worst < 1.0, worst, z, scores, preactivations)
 

@@ -125,6 +125,7 @@ class HybridEquilibrium(nn.Module):
         states: list[Tensor] = []
         t = torch.zeros_like(drive)
         for k, (weight, bias) in enumerate(self._weights):
+            # The latest state first, as `Layer.weight` has its columns.
             inputs = torch.cat([batch.drive, *reversed(states)], dim=1) if states else batch.drive
             s = torch.addmm(bias, inputs, weight)
             t = self._resolvents[k].preimage(s)
@@ -161,6 +162,7 @@ class HybridEquilibrium(nn.Module):
             found = self.certifier.classes(t, batch.drive, batch.sizes)
             image = self._phi(found.preactivations)
             gap = torch.linalg.vector_norm(found.states - image, dim=1)
+            # Near-ties between two classes have no margin to prove, however precise the state.
             solved = gap <= self.tolerance * torch.linalg.vector_norm(image, dim=1)
             uncertified += int((solved & ~found.proved).sum())
             keep = batch.leave(found, found.proved | solved, step)

@@ -123,6 +123,7 @@ def slope_range(activation: Activation) -> SlopeRange:
 
 Kind = Literal["monotone", "scaled", "contraction", "none"]
 
+# Times m‖G‖ it covers the errors of eigenvalues, so that a positive margin is a proof.
 _ROUNDING = 64.0 * np.finfo(np.float64).eps
 _SHARPNESS = (4.0, 16.0, 64.0, 256.0)  # of the soft minimum of eigenvalues, in units of 1/‖G‖
 
@@ -299,10 +300,12 @@ def _searched_scaling(G: FloatArray, max_seconds: float) -> tuple[FloatArray, fl
         balanced = _balanced(G, np.exp(2.0 * logarithms))
         symmetric = 0.5 * (balanced + balanced.T)
         values, vectors = np.linalg.eigh(symmetric)
+        # Less the smallest, so that the exponentials never overflow.
         weights = np.exp(-sharpness * (values - values[0]))
         total = weights.sum()
         soft = values[0] - np.log(total) / sharpness
         density = (vectors * (weights / total)) @ vectors.T
+        # B = DGD⁻¹ with D = exp(l) has ∂B_ij = B_ij(∂l_i − ∂l_j); `density` is symmetric.
         gradient = (density * (balanced - balanced.T)).sum(axis=1)
         return -soft, -gradient
 
@@ -336,6 +339,8 @@ def _perron_start(G: FloatArray) -> FloatArray:
     """Return ½ log of (left over right) Perron vectors of |G − diag G|: exact for M-matrices."""
     coupling = np.abs(G - np.diag(np.diag(G)))
     # Powers of a positive matrix tend to its Perron vectors.
+    # exp of a coupling is positive wherever units are connected at all; 1e-12 makes it so for the
+    # others.
     spread = expm(coupling / max(float(coupling.sum(axis=1).max()), 1e-300)) + 1e-12
     right, left = np.ones(len(G)), np.ones(len(G))
     for _ in range(100):
