@@ -184,6 +184,7 @@ def optimality_certificate(
     left, singular, right = np.linalg.svd(X)
     norm_excess = float(singular.sum()) / radius - 1.0
     steepest = float(np.linalg.norm(descent, 2))
+    # Slopes are of log f, so that the gap is in units of the loss and survives its underflow.
     relative_gap = max(radius * steepest - float(np.vdot(descent, X)), 0.0)
     active = int((singular > 1e-10 * singular[0]).sum()) if singular[0] > 0.0 else 0
     core = left[:, :active].T @ descent @ right[:active].T / steepest

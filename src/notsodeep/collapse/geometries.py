@@ -93,6 +93,7 @@ def geometry_of_features(
     inverse_traces = None
     if statistics.kind == "full":
         along = statistics.variances_along(directions[:rank])
+        # S_B⁺ in its own eigenvectors, so that no d × d matrix is inverted.
         inverse_traces = along @ singular[:rank] ** -2.0
     means = statistics.means
     return ClassGeometry(
@@ -100,6 +101,7 @@ def geometry_of_features(
         weights,
         statistics.variances,
         M @ M.T,
+        # From differences: ‖a‖² + ‖b‖² − 2a·b would cancel for classes that are close together.
         np.array([np.square(means - mean).sum(axis=1) for mean in means]),
         inverse_traces,
         rank,
@@ -296,6 +298,7 @@ def nearest_etf(vectors: object) -> NearestETF:
     coordinates = simplex_coordinates(K)
     left, singular, right = np.linalg.svd(coordinates.T @ centred, full_matrices=False)
     scale = float(singular.sum()) / K
+    # ‖E₀‖_F² = K, so that the best factor is ⟨M, E₀UVᵀ⟩/K = tr S/K.
     vertices = scale * (coordinates @ left @ right)
     distance = float(np.linalg.norm(centred - vertices)) / size
     return NearestETF(centre + vertices, centre, scale, distance)

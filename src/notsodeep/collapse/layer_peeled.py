@@ -213,6 +213,7 @@ def layer_peeled(
     scales = feature_scales(shares, feature_budget)
     solution = _convex(sizes, scales, gain, root_budget, feature_budget, spectral_budget)
     if constraint == "frobenius" or nonnegative:
+        # The convex solution is kept as the lower bound: ‖A‖₂ ≤ ‖A‖_F, and signs are free there.
         bound = spectral_budget if constraint == "frobenius" else None
         problem = FactoredProblem(shares, scales, root_budget, head, bound, gain, nonnegative)
         solution = _several_starts(problem, solution, spectral_budget, number_of_starts, generator)
@@ -281,6 +282,8 @@ def _convex(
     X = np.empty((len(sizes), len(sizes)))
     X[np.ix_(order, order)] = problem.logit_matrix(minimum.point)
     left, singular, right = np.linalg.svd(X)
+    # ‖X‖_* is the least ½(‖U‖² + ‖V‖²) over X = UVᵀ, attained by an even split of the singular
+    # values; the gain g is shared so that ‖W‖ and ‖D H‖ have the same norm, √(K·budget).
     root = np.sqrt(np.where(singular > 1e-10 * singular[0], singular, 0.0))
     outputs = left * (root * math.sqrt(gain)) / scales[:, None]
     classifier = right.T * (root / math.sqrt(gain))

@@ -88,11 +88,14 @@ def minimise_on_sphere(
         candidate *= radius / np.linalg.norm(candidate)
         there = model(candidate)
         new_tangent, new_multiplier, new_residual = _tangent_gradient(there, candidate, radius)
+        # Near the minimum F changes by the square of the residual, which is below the rounding of F
+        # from residuals of 1e-8 on; `rtol` asks for more.
         if predicted > 64.0 * _EPSILON * max(1.0, abs(here.value)):
             agreement = (here.value - there.value) / predicted
         else:  # values no longer tell the points apart; gradients still do
             agreement = 1.0 if new_residual < residual else 0.0
         length = float(np.linalg.norm(step))
+        # The usual constants of trust-region methods (Nocedal and Wright, 2006, algorithm 4.1).
         if agreement < 0.25:
             trust = 0.25 * min(length, trust)
         elif agreement > 0.75 and length > 0.99 * trust:
@@ -123,6 +126,8 @@ def _conjugate_gradients(
     """Steihaug's truncated solve of Hessian·step = −gradient; and the decrease it predicts."""
     radius2 = float(y @ y)
     size = float(np.linalg.norm(tangent))
+    # A share of the gradient that shrinks with it makes the convergence quadratic, and early steps
+    # cheap: there a tenth will do.
     goal = size * min(0.1, size / (abs(multiplier) * math.sqrt(radius2)))
 
     def hessian(v: FloatArray) -> FloatArray:
@@ -140,6 +145,8 @@ def _conjugate_gradients(
         reach = _distance_to_boundary(step, direction, trust)
         # Along flat directions (turns of the factors) the curvature is zero up to rounding.
         flat = bend <= 1e-15 * abs(multiplier) * float(direction @ direction)
+        # Towards negative curvature the model falls without end: go to the edge of the trust
+        # region.
         length = reach if flat else min(square / bend, reach)
         step += length * direction
         image += length * product

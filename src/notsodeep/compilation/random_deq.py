@@ -342,6 +342,7 @@ def _front(
     )
     rows = len(data.y_test)
     low, high = binomtest(round(points[-1].accuracy * rows), rows).proportion_ci()
+    # Never empty: the last one is the middle of its own interval.  Loosest first.
     good = [k for k, point in enumerate(points) if low <= point.accuracy <= high]
     return {
         "rows": rows,
@@ -362,8 +363,11 @@ def _summary(
     step = times["training_step"]
     gap = certificate["matched"]["relative_gap"]
     interval = accuracy.difference
+    # A kernel with a large constant part makes any gap look small: both have to be small.
     with_bias = certificate.get("with_bias") or gap  # pieces of earlier versions have none
     close = max(gap, with_bias) <= settings.gap_limit
+    # Equivalence, not "no significant difference": the whole interval has to be inside the limits,
+    # so that few draws or rows can only make the answer "not shown".
     as_accurate = max(abs(interval[0]), abs(interval[1])) <= settings.accuracy_limit
     return {
         "replaceable": close and as_accurate,

@@ -361,6 +361,7 @@ def _readouts(
             return float(np.mean((z @ readout[0].T + readout[1]).argmax(axis=1) == labels))
 
         same_width = z.shape[1] == problem.cell.width
+        # Ties keep the DEQ's own read-out, for which the certificate proves classes.
         refit = not same_width or agreement(other) > agreement(own)
         found.append(other if refit else own)
         refits.append(refit)

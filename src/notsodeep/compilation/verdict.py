@@ -58,6 +58,8 @@ def verdict_word(summary: Mapping[str, Any]) -> Word:
     if summary["replaceable"]:
         return "replaceable"
     low, high = summary["accuracy_difference"]
+    # An interval that is too wide, but holds zero, says nothing; one that excludes zero and leaves
+    # the limits, or a kernel that differs, is evidence against.
     open_ = summary["kernel_close"] and low <= 0.0 <= high
     return "not shown" if open_ else "not replaceable"
 

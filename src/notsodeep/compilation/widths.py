@@ -60,6 +60,7 @@ def width_record(settings: CompileSettings, found: Match, data: Dataset) -> dict
             except NotConverged:  # narrow DEQs need not have a fixed point
                 continue
             tables[role][width] = shares
+        # Only widths at which every draw came to rest: others would be a biased choice of draws.
         widths = list(tables[role])
     if not widths:
         return {"reason": f"Not all DEQs of width {settings.width} or less come to rest."}

@@ -124,11 +124,14 @@ class Anderson(Solver):
             scale = largest_entry(stacked.flatten(-2))
             # A sample without any residual stays where it is, whatever the weights.
             stacked = stacked / torch.where(scale == 0.0, 1.0, scale)[..., None, None]
+            # Normal equations, of memory × memory numbers for every sample and in one batched
+            # product; they square the condition number, for which the ridge makes up.
             gram = stacked @ stacked.mT
             ridge = torch.finfo(z.dtype).eps if self.ridge is None else self.ridge
             diagonal = gram.diagonal(dim1=-2, dim2=-1)
             trace = diagonal.sum(-1, keepdim=True)
             diagonal += ridge * torch.where(trace == 0.0, 1.0, trace)
+            # Lagrange: gram·α is constant, and the constant follows from Σ α = 1.
             weights = torch.linalg.solve(gram, torch.ones_like(gram[..., 0]))
             weights = weights / weights.sum(-1, keepdim=True)
             combined: Tensor = weights[..., None, :] @ torch.stack(images, dim=-2)
@@ -180,6 +183,8 @@ class Broyden(Solver):
                 length = largest_entry(step)[..., None]
                 length = torch.where(length == 0.0, 1.0, length)
                 step, change = step / length, change / length
+                # Each update was made for the H before it: dropping the oldest alone would spoil
+                # the others.
                 if len(left) == self.memory:
                     left.clear()
                     right.clear()
@@ -231,6 +236,7 @@ def relative_residuals(z: Tensor, image: Tensor) -> tuple[Tensor, bool]:
     gap = image - z
     change, size = (torch.linalg.vector_norm(x, dim=-1) for x in (gap, image))
     limits = torch.finfo(z.dtype)
+    # Between these limits squares neither underflow nor overflow, nor do their sums: one pass.
     low, high = math.sqrt(limits.tiny) / limits.eps, math.sqrt(limits.max) * limits.eps
     if float(change.min()) > low and float(size.max()) < high:
         return change / size, True
@@ -276,6 +282,7 @@ def solve(
     record = SolveRecord(
         direction, subject, converged, len(history), tolerance, residuals, tuple(history), reason
     )
+    # f(z), not z: it has been paid for, and where f contracts it is the better of the two.
     return image, record
 
 

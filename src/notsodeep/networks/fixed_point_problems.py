@@ -127,6 +127,7 @@ class BatchedProblem(Problem):
         """Return the derivatives for every instance."""
         at = (z, *parameters)
         different = self.state_batched or any(self.parameters_batched)
+        # A linearisation evaluates f once; the same point for all instances needs only one.
         shared = None if different else self.problem.linearise(*at)
 
         def linearise(*point: Tensor) -> Linearisation:

@@ -150,6 +150,8 @@ class Resolvent(torch.autograd.Function):
         call: Call = ctx.call
         u, *point = ctx.saved_tensors
         w = call.gradient.resolvent(call, not ctx.transposed, gradients[0], *point)
+        # d(wᵀu) of (I − J)u = g is wᵀ(dJ)u: one form, whichever of the two systems was solved
+        # first.
         left, right = (u, w) if ctx.transposed else (w, u)
 
         def pushed(*at: Tensor) -> Tensor:

@@ -226,6 +226,8 @@ class _Run:
         indices = torch.as_tensor(next(self._batches), device=task.training.inputs.device)
         targets = task.training.targets[indices]
         for group in self._optimiser.param_groups:
+            # A function of the epoch, set at every step: a run that resumes needs no scheduler
+            # state.
             group["lr"] = self.settings.rate(state.epoch)
         self._optimiser.zero_grad()
         outputs = task.forward(task.training.inputs[indices])
@@ -234,6 +236,7 @@ class _Run:
         loss.backward()  # type: ignore[no-untyped-call]
         self._optimiser.step()
         if isinstance(task.module, Constrained):
+            # Projected gradient: back onto the bound after every step.
             task.module.constrain()
         state.loss += value * len(targets)
         state.samples += len(targets)
@@ -330,6 +333,7 @@ class _Run:
         self._optimiser.load_state_dict({**form, "state": moments})
         self.state = _State.from_dict(stored.facts["state"])
         whole_epoch = batches(self.settings, self.task.training, self.state.epoch)
+        # The order is a function of seed and epoch, so that skipping what was done is all it takes.
         self._batches = islice(whole_epoch, self.state.batch, None)
 
 
@@ -357,6 +361,8 @@ def _make_optimiser(task: Task) -> torch.optim.Optimizer:
     bounded = task.module.bounded_names if isinstance(task.module, Constrained) else ()
     groups: list[dict[str, Any]] = [
         {"params": [p for name, p in task.parameters.items() if name not in bounded]},
+        # Their norm is bounded already; decay would pull them inside and change what the bound
+        # means.
         {"params": [task.parameters[name] for name in bounded], "weight_decay": 0.0},
     ]
     groups = [group for group in groups if group["params"]]

@@ -126,6 +126,7 @@ def conformal_quantile(distances: FloatArray, level: float = LEVEL) -> float:
     >>> conformal_quantile(np.arange(1.0, 20.0)), conformal_quantile(np.ones(5))
     (19.0, inf)
     """
+    # n + 1: the new row takes each place among the n with the same probability, whatever its law.
     rank = math.ceil((len(distances) + 1) * level)
     if rank > len(distances):
         return math.inf
