@@ -126,6 +126,7 @@ class PiecewiseLinear(Activation):
             coefficients[:, 1] += odd * change * scales * beyond
             if terms > 2:
                 # Far out, ϕ(κ) is 0 and h_n(κ) overflows: the product is 0.
+                # exp(−37²/2) = 5e-298 is about the last density that is a normal number.
                 near = np.where(np.abs(kappa) < 37.0, kappa, 0.0)
                 signs = np.where(order % 2, odd, 1.0) / np.sqrt(order * (order - 1))
                 higher = hermite_polynomials(near, terms - 2).T * signs

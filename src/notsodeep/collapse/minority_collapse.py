@@ -169,6 +169,7 @@ def _collapsed_optimum(
     here = problem.model(solution.point)
     slope_within, _ = problem.adjoint(here.loss.slopes)
     # ½‖y‖² is the nuclear norm, so that the multiplier in y is the one in X.
+    # The slope in a_g is that of (K_g − 1) equal singular values together.
     descent = -float(slope_within[1]) / (K_B - 1)
     same_group, minority = map(float, here.loss.probabilities[0])
     other = same_group / (K_A - 1) if K_A > 1 else 0.0

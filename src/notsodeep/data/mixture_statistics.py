@@ -164,6 +164,8 @@ def within_class_scatter(
         centred[rows] -= means[a]
     squared_norms = np.empty(len(X))
     squared_norms[order] = np.einsum("ij,ij->i", centred, centred)
+    # tr(A_aA_b) from p × p scatter matrices or from n × n Gram matrices, whichever is smaller; both
+    # in strips, so that neither all K scatters nor the squared Gram matrix are held.
     if X.shape[1] <= len(X):
         overlaps, pooled = _by_features(centred, classes, pooling)
     else:
@@ -182,6 +184,10 @@ def _by_features(
     width = max(1, min(_BLOCK, n // (4 * K)))
     for start in range(0, p, width):
         stop = min(start + width, p)
+        #    start  stop       p
+        #      ├─────┼─────────┤
+        #      │ sq. │ counted │   one strip of every A_a: the upper triangle from row `start` on;
+        #      └─────┴─────────┘   by symmetry entries right of the square stand for two.
         strip = np.empty((K, stop - start, p - start))
         for a, rows in enumerate(classes):
             np.matmul(centred[rows, start:stop].T, centred[rows, start:], out=strip[a])

@@ -155,6 +155,8 @@ def _equilibrium_features(deq: DeepEquilibrium, tau0: float, kernel: KernelName)
     bend = m.curvature**2
     # Fixed points of the recursion of `_through_layer`, with σb² added at every turn.
     alpha1, alpha4 = forth / (1.0 - q), forth / (1.0 - 0.5 * back * m.square_curvature)
+    # (α1 − σb²)/σa² and so on of docs/theory/mixture.md, "Feature convention", where α1(1 − q) =
+    # σb² does away with difference and division.
     linear = m.slope**2 * alpha1
     norm_fluctuation = 0.25 * bend * alpha4**2 / (1.0 - q)
     covariance_overlap = 0.5 * bend * alpha1**2 / (1.0 - q)
@@ -219,6 +221,7 @@ def _layers(network: ExplicitNetwork, tau0: float) -> Iterator[Moments]:
 
 def _through_layer(m: Moments, old: _Propagated) -> _Propagated:
     """One layer of the recursion (mixture paper, and Gu et al., arXiv 2403.00258)."""
+    # docs/theory/mixture.md, "Explicit networks": old are the plain letters, new the hats.
     gain, bend = float(m.slope) ** 2, float(m.curvature) ** 2
     a1, a2, a3, a4 = old.alpha
     b1, b2, b3 = old.beta

@@ -156,6 +156,8 @@ class _Determinant:
         result = np.zeros((size, size))
         result[np.arange(K), np.arange(K)] = classes
         if self._energies.size:
+            # B D(D − z)⁻¹Bᵀ for the means, an average of the resolvent for ψ:
+            # docs/theory/mixture.md, "Isolated eigenvalues".
             result[K : 2 * K, K : 2 * K] = self._population.mean_form(place, delta)[0].real
             resolvent = self._population.equation.resolvent(place, delta)[0].real
             result[-1, -1] = resolvent[self._population.column] @ self._energies

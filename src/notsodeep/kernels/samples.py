@@ -63,10 +63,14 @@ def equilibrium_scales(deq: DeepEquilibrium, squared_norms: FloatArray) -> Float
     if different.size <= _FEW:
         return _solve_scales(deq, different)[place]
     # Tiny or zero rows apart, the scales are between those of the smallest and the largest norm.
+    # Squares: these are proportional to ‖x‖².
     ordinary = different >= _ORDINARY**2 * different[-1]
     low, high = _solve_scales(deq, different[ordinary][[0, -1]])
     table = tabulated(
         lambda tau: activation.log_growth(_squares(activation, tau), tau)[:, None],
+        # Wider than the ends, which come from another solve.  The iteration starts below, at the
+        # drive; there the lower end of the table stands in, which is no more than a worse first
+        # step.
         0.999 * low,
         1.001 * high,
         int(ordinary.sum()),
@@ -137,6 +141,7 @@ def sample_columns(activation: Activation, scales: FloatArray) -> SampleColumns:
         root = np.sqrt(np.maximum(moments.square, LEAST_SQUARE))
         growth = activation.log_growth(moments.square, tau)
         steepness = np.log(np.maximum(moments.slope_square, LEAST_SQUARE))
+        # Quantities of order one, or logarithms: a table has an absolute error.
         return np.column_stack([moments.mean / root, growth, steepness])
 
     relative_mean, growth, steepness = at_many_scales(sample, scales).T
@@ -267,6 +272,7 @@ def terms_table(coefficients: FloatArray, columns: SampleColumns) -> IntArray:
     powers = _powers_of_bins(terms)
     bound = np.maximum(powers[:, 1:] * left_over[0], powers[:, :-1] * left_over[1])
     orders = np.arange(terms + 1)
+    # docs/theory/gaussian-calculus.md, "How many terms".
     enough = (bound <= SERIES_BOUND) & (orders > 0) & (orders % compiled.TERMS_STEP == 0)
     table = np.where(enough.any(axis=1), enough.argmax(axis=1), -1)
     return np.asarray(table, dtype=np.int64)

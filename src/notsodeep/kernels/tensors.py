@@ -248,6 +248,7 @@ class _Mehler(torch.autograd.Function):
     def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         a, b, rho = ctx.saved_tensors
         roots = torch.arange(1, a.shape[1], device=a.device, dtype=a.dtype).sqrt()
+        # d/dρ brings a factor k, √k from either side.
         in_rho = outer * _horner(a[:, 1:] * roots, b[:, 1:] * roots, rho)
         in_a, in_b, power = torch.empty_like(a), torch.empty_like(b), outer.clone()
         for k in range(a.shape[1]):
@@ -391,6 +392,9 @@ def _equilibrium(
         else:
             _too_slow(activation, left_out)
     value, slope = _pairs(law, scales, solved, symmetric=symmetric)
+    # One Newton step with its denominator held fixed: the value stays, since the residual is zero
+    # to rounding, and the derivative is that of the implicit function theorem.  Nothing of the
+    # iteration itself is kept for the gradient.
     G = solved + (share * value + drive - solved) / (1.0 - share * slope).detach()
     if symmetric:
         G = torch.where(_diagonal(G), variances[0][:, None], G)
@@ -420,6 +424,7 @@ def _variances(law: _Law, share: Tensor, drive: Tensor) -> Tensor:
             break
     else:
         _not_reached("a variance", float((gap.abs() / q).max()))
+    # As for G in `_equilibrium`: the gradient of the solution, not of the way to it.
     return q + (share * law.square(_root(q)) + drive - q) / slope
 
 

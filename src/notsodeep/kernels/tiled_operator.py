@@ -42,6 +42,7 @@ def tile_parts(
     """
     mirrored = symmetric and tile.rows != tile.columns
     few = V.shape[1] <= MOST_COLUMNS and V.dtype == np.float64
+    # Bound by memory: one pass over the tile for both products, against two and a conversion.
     if block.dtype == np.float32 and mirrored and few:
         forward, backward = mirrored_product(block, V[tile.columns], V[tile.rows])
         return [(tile.rows, forward), (tile.columns, backward)]
@@ -112,6 +113,12 @@ class TiledOperator(LinearOperator):  # type: ignore[misc]  # scipy has no types
 def _both_products(block: Any, right: Any, left: Any, forward: Any, backward: Any) -> None:
     """Forward = right blockᵀ and backward += left block; vectors are rows, lengths padded to 4."""
     rows, columns = block.shape
+    #     right ᵀ  v ├───────────────┤ columns
+    #               ┌───────────────┐
+    #   left   l0…l3│ four rows of  │ → s0…s3: dot products with v
+    #               │ the block     │
+    #               └───────────────┘
+    #                  ↓ w += Σ l_r · row_r
     buffer = np.zeros((_ROWS, columns))
     b0, b1, b2, b3 = buffer[0], buffer[1], buffer[2], buffer[3]
     for i in range(0, rows, _ROWS):

@@ -202,6 +202,8 @@ def solve_variances(
     """
 
     def image(state: FloatArray) -> FloatArray:
+        # Squares of larger variances overflow in the moments; infinity ends the iteration with a
+        # reason.
         if not (np.isfinite(state).all() and state.max(initial=0.0) < 1e200):
             return np.full_like(state, np.inf)
         return _turn(cell, np.maximum(state, 0.0), squared_norms, moment)[2]
@@ -267,6 +269,7 @@ def another_variance(cell: Sequence[Dense], squared_norm: float) -> float | None
     grid = state[0] + largest * np.logspace(-2.0, 6.0, 81)
     with np.errstate(over="ignore"):
         image = _turn(cell, grid, np.full_like(grid, squared_norm))[2]
+    # Just beyond the smallest solution the turn is below v by rounding only.
     above = np.flatnonzero(image > grid * (1.0 + 1e-9))
     return float(grid[above[0]]) if above.size else None
 

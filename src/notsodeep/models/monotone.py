@@ -168,6 +168,8 @@ def _response(model: MonotoneEquilibrium, scale: float) -> Response:
     a2, b2 = model.symmetric, model.skew
 
     def at(chi: float) -> tuple[Activation, float]:
+        # The diagonal of W, and Onsager's reaction of a unit to itself through B and A:
+        # docs/theory/cells.md, "Monotone networks".
         omega = 1.0 - model.monotonicity - 2.0 * b2 * chi - a2 / (1.0 + a2 * chi)
         return with_skip(model.activation, omega), omega
 
@@ -176,6 +178,7 @@ def _response(model: MonotoneEquilibrium, scale: float) -> Response:
 
     # y′ = φ′/(1 − ωφ′) ≤ 1/μ for slopes of at most one, since ω ≤ 1 − μ.
     high = 1.0 / model.monotonicity + 1e-9
+    # Slopes are positive at χ = 0 and at most 1/μ, so that there is a change of sign.
     chi = float(brentq(gap, 0.0, high, xtol=1e-16, rtol=4.0 * np.finfo(float).eps))
     activation, omega = at(chi)
     return Response(activation, omega, chi, a2 / (1.0 + a2 * chi))
@@ -248,6 +251,8 @@ class MonotoneUnit(Activation):
                     (lambda x, f=f, u=unit: f(x)[None] / u, lambda x, g=g, u=unit: g(x)[None] / u)
                 ]
                 distance = pair_distances(functions, *pair, splits, ends, name=str(self.model))
+                # The quadrature of distances takes two different functions, that of products only
+                # one.
                 out[k] = 0.5 * (squares[0] + squares[1] - unit**2 * float(distance[0]))
         return value, slope
 

@@ -198,6 +198,7 @@ def _batch_factors(module: FeatureNetwork, X: Tensor) -> _Factors:
         return torch.autograd.grad(outputs, places, direction, retain_graph=True)
 
     each = torch.eye(module.out_features, dtype=X.dtype, device=X.device)
+    # One backward pass for all outputs at once; for a DEQ one transposed solve.
     deltas = torch.func.vmap(gradients)(each[:, None, :].expand(-1, len(X), -1))
     return _Factors(
         features.detach(),

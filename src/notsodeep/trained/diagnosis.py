@@ -559,6 +559,8 @@ def _distinct_limits(found: list[RowHistories], tolerance: float) -> tuple[int, 
             distance = np.linalg.norm(this.states[both] - other.states[both], axis=1)
             size = np.maximum(this.sizes[both], other.sizes[both])
             error = 2.0 * (this.errors[both] + other.errors[both])
+            # Two ends are one limit if they are as near as their own errors allow; those are
+            # estimated from the last steps and the rate, and doubled.
             new[both[distance <= _APART * tolerance * size + error]] = False
         leaders.append(new)
         counts += new

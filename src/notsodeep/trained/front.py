@@ -403,6 +403,8 @@ def _timed(
     """Time all runs in turns; return quartiles of the ratios to the reference."""
     for run in runs:
         run()
+    # Row by row all ways in turn, and ratios within a row: what slows the machine for a while slows
+    # numerator and denominator.
     times = np.array([[seconds(run) for run in runs] for _ in range(repeats)])
     ratios = times / times[:, [reference]]
     low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75), axis=0)
