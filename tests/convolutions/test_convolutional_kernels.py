@@ -12,7 +12,9 @@ import brute_force
 import notsodeep as nsd
 from brute_force import equilibrium, waves
 from notsodeep.errors import NotConverged
-from notsodeep.kernels.convolution import ConvolutionPlan, PixelLayer, careful_pairs
+from notsodeep.kernels.convolution import ConvolutionPlan
+from notsodeep.kernels.convolution_layers import PixelLayer
+from notsodeep.kernels.convolution_pairs import careful_pairs
 
 CONVENTIONS = ("preactivation", "feature")
 
@@ -210,7 +212,7 @@ def test_series_grow_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> N
     pair = nsd.kernel_pair(model, X)
     monkeypatch.setattr(PixelLayer, "has_room", lambda *_: False)
     plan = ConvolutionPlan(model, X[:1], X[1:8], "preactivation")
-    assert plan._first_attempt < plan.attempts - 1
+    assert plan._first_attempt < plan.states.attempts - 1
     again = nsd.kernel_pair(model, X)
     np.testing.assert_allclose(again.conjugate, pair.conjugate, rtol=1e-13, atol=1e-15)
     np.testing.assert_allclose(again.tangent, pair.tangent, rtol=1e-13, atol=1e-15)
@@ -232,7 +234,7 @@ def test_equal_backgrounds_cost_no_digits(bias: float) -> None:
     model = equilibrium(bias=bias, image_shape=(10, 10, 1))
     pair = nsd.kernel_pair(model, X[:1], X[1:])
     plan = ConvolutionPlan(model, X, None, "preactivation")
-    careful = careful_pairs(plan, plan._offsets[0], np.array([0, 0, 0]), np.array([1, 2, 3]))
+    careful = careful_pairs(plan.states, plan.offsets[0], np.array([0, 0, 0]), np.array([1, 2, 3]))
     np.testing.assert_allclose(pair.tangent[0], careful[1], rtol=1e-13)
     # Of nearly equal images the NTK differs from the diagonal by O(distance), not by 1e-8.
     tangent = nsd.tangent_kernel(model, X)
@@ -298,7 +300,9 @@ def test_careful_route_agrees_with_the_compiled_one() -> None:
     for model in (equilibrium(), equilibrium("tanh", weight=0.9)):
         for convention in CONVENTIONS:
             plan = ConvolutionPlan(model, X, None, convention)
-            careful = careful_pairs(plan, plan._offsets[0], np.array([0, 1]), np.array([1, 2]))
+            careful = careful_pairs(
+                plan.states, plan.offsets[0], np.array([0, 1]), np.array([1, 2])
+            )
             pair = nsd.kernel_pair(model, X, convention=convention)
             np.testing.assert_allclose(
                 pair.conjugate[[0, 1], [1, 2]], careful[0], rtol=1e-12, atol=1e-14

@@ -532,7 +532,8 @@ def solve_pairs(
             for t in range(LANES):
                 limits[t] = 1.0 / limits[t] if t >= skip else 0.0
             # --- a start: the equation of the first layer linearised where all pairs are
-            # uncorrelated, or what one turn through the ring makes of that point ------------------
+            # uncorrelated, or what one turn through the ring makes of that point.  Other pairs have
+            # no part in it: an entry has the same bits in whatever order tiles are made -----------
             closed = weights[0] > 0.0
             for e in range(n):
                 V[0, e] = total[0, e] if closed else source[0, e]
@@ -540,9 +541,11 @@ def solve_pairs(
             while step < _MAX_STEPS:
                 # --- one turn: Ψ and D of every layer, and what is left of the equation -----------
                 enough = True
+                # Two steps from the start errors are above what a short series leaves out.
                 rough = 1 if step < 2 and closed else 0
                 for layer in range(layers):
                     if kinds[layer] == HINGE and step == 0 and layers == 1 and closed:
+                        # ρ = 0 everywhere: θ = π/2, and no arcsine.
                         bend = 0.25 * (both[0] - cross[0]) / math.pi
                         flat = 0.25 * (both[0] + cross[0])
                         for e in range(n):
@@ -585,8 +588,9 @@ def solve_pairs(
                         _worst_slope(residual, limits, pixels, V, gap, inverse, kinds, top),
                     )
                     if fine <= RESIDUAL or fine > 0.25 * previous:
-                        break
-                # --- Newton's step: the inner equation as well as the outer one deserves ----------
+                        break  # the second: Newton squares errors, so this is rounding
+                # --- Newton's step: the inner equation as well as the outer one deserves.  A relative
+                # error of the step as large as the residual leaves what Newton's method leaves anyway
                 tolerance = max(1e-16, 0.1 * min(worst, 1e-2))
                 if layers == 1:
                     _solve(x, before, residual, slopes[0], ring, line, h, w, sizes[0], wrap,
@@ -594,9 +598,10 @@ def solve_pairs(
                 else:
                     for e in range(n):
                         x[e] = residual[e]
+                    # Around a ring the operator is a product, not symmetric: plain sweeps.
                     for _ in range(_MAX_SWEEPS):
                         if step == 1:
-                            break
+                            break  # the start is a point, not a linearisation: take one turn
                         for e in range(n):
                             before[e] = x[e]
                             chain[e] = x[e]
