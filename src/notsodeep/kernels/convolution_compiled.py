@@ -589,8 +589,8 @@ def solve_pairs(
                     )
                     if fine <= RESIDUAL or fine > 0.25 * previous:
                         break  # the second: Newton squares errors, so this is rounding
-                # --- Newton's step: the inner equation as well as the outer one deserves.  A relative
-                # error of the step as large as the residual leaves what Newton's method leaves anyway
+                # --- Newton's step: the inner equation as well as the outer one deserves ----------
+                # A step wrong by as much as the residual leaves its square, as Newton's does.
                 tolerance = max(1e-16, 0.1 * min(worst, 1e-2))
                 if layers == 1:
                     _solve(x, before, residual, slopes[0], ring, line, h, w, sizes[0], wrap,
