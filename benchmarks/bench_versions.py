@@ -28,6 +28,7 @@ from measure import Results, benchmark_parser
 
 HERE = Path(__file__).resolve().parent
 BEFORE = "c32d0c2"
+DRAWS = 4  # random networks, timed together
 _CASES: dict[int, dict[str, tuple[Any, np.ndarray]]] = {}
 
 
@@ -36,6 +37,13 @@ def prepared(name: str, n: int) -> tuple[Callable[[], Any], np.ndarray]:
     import notsodeep as nsd
     from bench_kernels import cases, near_orthogonal
 
+    if name.startswith("random"):
+        from notsodeep.kernels import equilibrium_draw, monte_carlo
+
+        kind, width, tolerance = name.split(", ")[1].split()
+        deq, X = nsd.DeepEquilibrium(kind, 0.1), near_orthogonal(n, False)
+        draw = equilibrium_draw(deq, int(width), tolerance=float(tolerance))
+        return lambda: monte_carlo(draw, X, DRAWS, rng=0), X
     if name.startswith("match"):
         deq = nsd.DeepEquilibrium("tanh", 0.2)
         mixture = nsd.data.paper_mixture(dimension=500)
@@ -131,6 +139,12 @@ def main() -> None:
     chosen += [
         (f"match, {what}", 60 if options.quick else 900) for what in ("refine", "certify", "auto")
     ]
+    sizes = [(40, 64)] if options.quick else [(200, 1000), (200, 4000), (2000, 1024)]
+    chosen += [
+        (f"random networks, {kind} {width} {tolerance}", n)
+        for n, width in sizes
+        for kind, tolerance in (("tanh", "1e-6"), ("relu", "1e-6"), ("tanh", "1e-10"))
+    ]
     chosen = [(name, n) for name, n in chosen if options.only in name]
     results = Results("versions", options.results)
     with tempfile.TemporaryDirectory() as temporary:
@@ -148,7 +162,7 @@ def main() -> None:
                 version.ask(case="small elu", rows=300)
             for name, n in chosen:
                 versions = {"before": before, "after": after}
-                kernels = not name.startswith("match")
+                kernels = not name.startswith(("match", "random"))
                 first = {key: v.ask(case=name, rows=n)["seconds"] for key, v in versions.items()}
                 again = {
                     key: v.ask(case=name, rows=n, save=str(folder / key) if kernels else None)

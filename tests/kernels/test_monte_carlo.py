@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 
 import notsodeep as nsd
 from cases import REFERENCE, identifier
+from notsodeep import threads
 from notsodeep.activations import Activation
 from notsodeep.errors import InvalidInput, NotConverged, UnknownName
 from notsodeep.kernels import (
@@ -24,6 +25,7 @@ from notsodeep.kernels import (
     explicit_draw,
     monte_carlo,
 )
+from notsodeep.kernels.drawn_cells import normal_entries
 
 DEVIATIONS = 5.0
 
@@ -168,17 +170,24 @@ def test_networks_without_a_fixed_point() -> None:
     assert caught.value.record.steps < 50
 
 
-def test_features_are_a_fixed_point() -> None:
-    X = inputs()
-    deq = nsd.DeepEquilibrium("tanh", 0.2)
-    draw = equilibrium_draw(deq, 50, convention="feature")
-    gram = np.asarray(draw(np.random.default_rng(7), X)["conjugate"])
-    rng = np.random.default_rng(7)
-    B, A = rng.standard_normal((20, 50)), rng.standard_normal((50, 50))
-    z = np.zeros((12, 50))
-    for _ in range(200):
-        z = np.tanh(np.sqrt(0.2) * z @ A + np.sqrt(0.8) * X @ B) / np.sqrt(50)
-    np.testing.assert_allclose(gram, z @ z.T, rtol=1e-9, atol=1e-12)
+@pytest.mark.parametrize(("tolerance", "error"), [(1e-6, 3e-6), (1e-10, 1e-9), (1e-13, 1e-12)])
+def test_features_are_a_fixed_point(tolerance: float, error: float) -> None:
+    X = np.vstack([inputs(), np.zeros(20), 1e-20 * inputs()[0], 1e20 * inputs()[0]])
+    for rows in (X[:13], X):  # the last rows are not for float32
+        draw = equilibrium_draw(
+            nsd.DeepEquilibrium("tanh", 0.2), 50, convention="feature", tolerance=tolerance
+        )
+        gram = np.asarray(draw(np.random.default_rng(7), rows)["conjugate"])
+        rng = np.random.default_rng(7)
+        B = normal_entries(rng, (20, 50)).astype(np.float64)
+        A = normal_entries(rng, (50, 50))
+        A = (A * np.float32(np.sqrt(0.2 / 50))).astype(np.float64)
+        z = np.zeros((len(rows), 50))
+        for _ in range(200):
+            z = np.tanh(z @ A + np.sqrt(0.8) * rows @ B)
+        exact = z @ z.T / 50
+        size = np.sqrt(np.maximum(np.diag(exact), 1e-300))
+        assert (np.abs(gram - exact) / np.outer(size, size)).max() < error
 
 
 def test_mean_and_standard_error() -> None:
@@ -209,6 +218,26 @@ def test_randomness_comes_from_rng_alone() -> None:
     assert not np.array_equal(monte_carlo(draw, X, 3, rng=generator)["conjugate"].mean, seeded.mean)
 
 
+def test_averages_are_those_of_the_single_draws() -> None:
+    """By tiles of products in float32, whatever the number of threads and of rows at once."""
+    X = np.random.default_rng(4).normal(size=(600, 5))
+    layer = nsd.Dense("relu", weight=0.3, inject=0.5, bias=0.1)
+    for model in (nsd.DeepEquilibrium("tanh", 0.2), nsd.DeepEquilibrium(cell=[layer, layer])):
+        draw = equilibrium_draw(model, 40, tolerance=1e-6)
+        estimate = monte_carlo(draw, X, 5, rng=8)["conjugate"]
+        seeds = np.random.default_rng(8).integers(2**63, size=(5, 2))
+        singles = np.array([draw(np.random.default_rng(seed), X)["conjugate"] for seed in seeds])
+        size = np.sqrt(np.diag(estimate.mean))
+        for found, expected in (
+            (estimate.mean, singles.mean(axis=0)),
+            (estimate.standard_error, singles.std(axis=0, ddof=1) / np.sqrt(5.0)),
+        ):
+            assert (np.abs(found - expected) / np.outer(size, size)).max() < 1e-6
+        assert np.array_equal(estimate.mean, estimate.mean.T)
+        with threads.single_thread():
+            assert np.array_equal(monte_carlo(draw, X, 5, rng=8)["conjugate"].mean, estimate.mean)
+
+
 def returning(*results: object):
     remaining = iter(results)
     return lambda rng, X: next(remaining)
@@ -230,7 +259,7 @@ def test_bad_draws_are_refused() -> None:
             monte_carlo(returning(*results), X, draws=2, rng=0)
     # An overflow in the features is seen in the kernel.
     huge = explicit_draw(nsd.ExplicitNetwork([nsd.activations.polynomial((0.0, 0.0, 1e200))]), 4)
-    with pytest.raises(InvalidInput, match="conjugate kernel of draw 0 must be finite"):
+    with pytest.raises(InvalidInput, match="the conjugate kernel of draw 0 must be finite"):
         monte_carlo(huge, X, draws=2, rng=0)
 
 

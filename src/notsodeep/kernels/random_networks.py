@@ -7,6 +7,7 @@ will do, for instance one that builds a torch module and computes its tangent ke
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
@@ -18,26 +19,30 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from notsodeep import checks
-from notsodeep.activations import Activation, scaled, with_skip
+from notsodeep.activations import scaled, with_skip
 from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotConverged
+from notsodeep.kernels.drawn_cells import DrawnCell, Entries, Real, normal_entries
 from notsodeep.models import (
     Convention,
     DeepEquilibrium,
     ExplicitNetwork,
     MonotoneEquilibrium,
 )
+from notsodeep.models.cell import Dense
 from notsodeep.numerics.fixed_point import FixedPoint
-from notsodeep.progress import progress_bar
+from notsodeep.progress import Advance, progress_bar
 from notsodeep.records import Plotted
+from notsodeep.threads import map_threads, thread_count
 
 Draw = Callable[[np.random.Generator, FloatArray], Mapping[str, ArrayLike]]
 """Called with a generator and X of shape (n, p); returns named kernels of shape (n, n)."""
 
 Law = Literal["normal", "rademacher"]
-Entries = Callable[[np.random.Generator, tuple[int, int]], FloatArray]
 
 _LONG = 3.0  # seconds beyond which a progress bar is worth showing
+_TILE = 512  # rows and columns that stay in the cache
+_BATCH = 2**24  # bytes of features, for each thread, that are made before their products
 
 
 @dataclass(frozen=True, repr=False)
@@ -83,7 +88,9 @@ def monte_carlo(
     draws : int
         At least 2.
     rng : int or numpy.random.Generator
-        Seed, or generator; the draws take their random numbers from it one after the other.
+        Seed, or generator.  Draws of your own take their random numbers from it one after the
+        other.  Those of `equilibrium_draw` and `explicit_draw` are made several at a time, each
+        from a generator that is seeded from it: the numbers do not depend on how many at a time.
 
     Returns
     -------
@@ -108,6 +115,8 @@ def monte_carlo(
     samples = checks.samples(X, "X", owner)
     count = checks.integer_at_least(draws, 2, "draws", owner, "A standard error needs two.")
     generator = checks.random_generator(rng, owner)
+    if isinstance(draw, _RandomFeatures):
+        return {"conjugate": _mean_gram(draw, samples, count, generator)}
     begin = time.perf_counter()
     running = {
         name: _Running(kernel) for name, kernel in _kernels(draw, generator, samples, 0).items()
@@ -137,6 +146,66 @@ def _kernels(
     owner = f"draw {number}"
     shape = (len(X), len(X))
     return {k: checks.matrix_of_shape(v, shape, f"{k} kernel", owner) for k, v in result.items()}
+
+
+def _mean_gram(
+    draw: _RandomFeatures, X: FloatArray, count: int, generator: np.random.Generator
+) -> MonteCarloEstimate:
+    """Average over networks drawn side by side, tile by tile of the upper triangle."""
+    # Each network has a generator of its own, so that it is the same for every number of threads.
+    seeds = generator.integers(2**63, size=(count, 2))
+    n, threads = len(X), thread_count()
+    mean, scatter = np.zeros((n, n)), np.zeros((n, n))
+    blocks = [slice(k, k + _TILE) for k in range(0, n, _TILE)]
+    tiles = [(one, two) for k, one in enumerate(blocks) for two in blocks[k:]]
+    done, at_once, expected = 0, threads, 0.0
+    begin = time.perf_counter()
+    with contextlib.ExitStack() as stack:
+        advance: Advance | None = None
+        while done < count:
+            chosen = [np.random.default_rng(seed) for seed in seeds[done : done + at_once]]
+            drawn = list(map_threads(partial(_checked_features, draw, X), enumerate(chosen, done)))
+
+            list(map_threads(partial(_add_products, mean, scatter, drawn, done), tiles))
+            if advance is None:  # the first ones show how much memory and time the others take
+                at_once *= int(np.clip(_BATCH // drawn[0].nbytes, 1, 16))
+                expected = (time.perf_counter() - begin) * count / len(drawn)
+                advance = stack.enter_context(progress_bar("draws", enabled=expected > _LONG))
+            done += len(drawn)
+            advance(done, count)
+    for one, two in tiles:
+        mean[two, one], scatter[two, one] = mean[one, two].T, scatter[one, two].T
+    weight = 1.0 if draw.reader is None else draw.reader.weight
+    error = weight * np.sqrt(scatter / (count - 1) / count)
+    return MonteCarloEstimate(draw.kernel(mean, X), error, count)
+
+
+def _checked_features(
+    draw: _RandomFeatures, X: FloatArray, numbered: tuple[int, np.random.Generator]
+) -> Real:
+    number, generator = numbered
+    with np.errstate(over="ignore", invalid="ignore"):
+        Z = draw.features(generator, X)
+        squares = np.square(Z).sum(axis=1, dtype=np.float64)
+    # An entry of Z Zᵀ is at most the largest of these.
+    name = "squares of features, the diagonal of the conjugate kernel"
+    checks.real_array(squares, name, f"draw {number}")
+    moderate = Z.dtype == np.float64 or (squares.min() > 1e-30 and squares.max() < 1e30)
+    return Z if moderate else Z.astype(np.float64)
+
+
+def _add_products(
+    mean: FloatArray, scatter: FloatArray, drawn: list[Real], done: int, tile: tuple[slice, slice]
+) -> None:
+    """Update mean and sum of squared deviations of one tile in place, as `_Running` does."""
+    one, two = tile
+    means, squares = mean[tile], scatter[tile]
+    for number, Z in enumerate(drawn, done + 1):
+        gap = np.subtract(Z[one] @ Z[two].T, means, dtype=np.float64)
+        means += gap / number
+        np.square(gap, out=gap)
+        gap *= 1.0 - 1.0 / number
+        squares += gap
 
 
 class _Running:
@@ -180,7 +249,10 @@ def equilibrium_draw(
         Of the entries of A and B.  With signs ±1 the pre-activations are Gaussian, and the kernels
         those of the theory, only if every input is spread out over many features.
     tolerance : float
-        The iteration ends when ‖f(z) − z‖ ≤ tolerance·‖f(z)‖ for every sample.
+        The iteration ends when ‖f(z) − z‖ ≤ tolerance·‖f(z)‖ for every sample.  From 1e-6 on all
+        of it is in float32, and so are the products of features that `monte_carlo` averages:
+        entries are then right to about 3·tolerance·√(K_ii K_jj), far within the error of a mean
+        over networks.  A smaller tolerance is met in float64.  The weights are float32 numbers.
     max_steps : int
         The error falls by about √(σa² E φ′²) with every step.
 
@@ -214,24 +286,43 @@ def equilibrium_draw(
 
     if isinstance(deq, MonotoneEquilibrium):
         return partial(_draw_monotone, deq, m, convention, entries, tolerance, max_steps)
-    if not deq.is_vanilla:
-        return partial(_draw_cell, deq, m, convention, entries, tolerance, max_steps)
+    last = deq.cell[-1]
 
-    def draw(generator: np.random.Generator, X: FloatArray) -> dict[str, FloatArray]:
-        drive = math.sqrt(deq.sigma_b2) * (X @ entries(generator, (X.shape[1], m)))
-        if deq.sigma_a2 == 0.0:
-            features = _layer(deq.activation, drive)
-        else:
-            # Samples are rows, so this is the transpose of A.
-            recurrent = entries(generator, (m, m))
-            recurrent *= math.sqrt(deq.sigma_a2)
-            features = _fixed_point(deq, drive, recurrent, tolerance, max_steps)
-        gram = features @ features.T
-        if convention == "preactivation":
-            gram = deq.sigma_a2 * gram + deq.sigma_b2 * (X @ X.T)
-        return {"conjugate": gram}
+    def features(generator: np.random.Generator, X: FloatArray) -> Real:
+        cell = DrawnCell(deq, X.shape[1], m, entries, generator)
+        units = cell.features(X, tolerance, max_steps)
+        return units if convention == "feature" else cell.last_reads(units, X)
 
-    return draw
+    if convention == "feature":
+        return _RandomFeatures(features)
+    draw = _RandomFeatures(features, last)
+    if last.normalise != "preactivation":
+        return draw
+
+    def normalised(generator: np.random.Generator, X: FloatArray) -> dict[str, FloatArray]:
+        gram = draw(generator, X)["conjugate"]
+        spread = np.sqrt(np.diag(gram))
+        return {"conjugate": gram / np.outer(spread, spread)}
+
+    return normalised
+
+
+@dataclass(frozen=True)
+class _RandomFeatures:
+    """A draw whose kernel is Z Zᵀ, or weight·Z Zᵀ + inject·X Xᵀ + bias for a layer that reads Z."""
+
+    features: Callable[[np.random.Generator, FloatArray], Real]
+    reader: Dense | None = None
+
+    def __call__(self, generator: np.random.Generator, X: FloatArray) -> dict[str, FloatArray]:
+        Z = np.asarray(self.features(generator, X), dtype=np.float64)
+        return {"conjugate": self.kernel(Z @ Z.T, X)}
+
+    def kernel(self, gram: FloatArray, X: FloatArray) -> FloatArray:
+        if self.reader is None:
+            return gram
+        layer = self.reader
+        return np.asarray(layer.weight * gram + layer.inject * (X @ X.T) + layer.bias)
 
 
 def explicit_draw(network: ExplicitNetwork, width: int, *, law: Law = "normal") -> Draw:
@@ -263,76 +354,23 @@ def explicit_draw(network: ExplicitNetwork, width: int, *, law: Law = "normal") 
     entries = _entries(law, owner)
     m = checks.positive_integer(width, "width", owner)
 
-    def draw(generator: np.random.Generator, X: FloatArray) -> dict[str, FloatArray]:
-        features = X
+    def features(generator: np.random.Generator, X: FloatArray) -> FloatArray:
+        units = X
         for activation in network.activations:
-            features = _layer(activation, features @ entries(generator, (features.shape[1], m)))
-        return {"conjugate": features @ features.T}
+            weights = entries(generator, (units.shape[1], m)).astype(np.float64)
+            units = activation(units @ weights) / math.sqrt(m)
+        return units
 
-    return draw
+    return _RandomFeatures(features)
 
 
 def _entries(law: str, owner: str) -> Entries:
     """Return what makes matrices with entries of mean 0 and variance 1."""
     if checks.known_name(law, get_args(Law), f"law of {owner}") == "normal":
-        return lambda generator, shape: generator.standard_normal(shape)
-    return lambda generator, shape: generator.choice(np.array([-1.0, 1.0]), shape)
-
-
-def _layer(activation: Activation, preactivation: FloatArray) -> FloatArray:
-    return np.asarray(activation(preactivation) / math.sqrt(preactivation.shape[1]))
-
-
-def _draw_cell(
-    deq: DeepEquilibrium,
-    m: int,
-    convention: Convention,
-    entries: Entries,
-    tolerance: float,
-    max_steps: int,
-    generator: np.random.Generator,
-    X: FloatArray,
-) -> dict[str, FloatArray]:
-    """Draw one network with the cell of the model, and let it settle."""
-    weights, drives = [], []
-    for layer in deq.cell:
-        drive = math.sqrt(layer.inject) * (X @ entries(generator, (X.shape[1], m)))
-        drives.append(drive + math.sqrt(layer.bias) * entries(generator, (1, m)))
-        weights.append(math.sqrt(layer.weight) * entries(generator, (m, m)))
-
-    def turn(state: FloatArray) -> FloatArray:
-        for layer, weight, drive in zip(deq.cell, weights, drives, strict=True):
-            field = state @ weight + drive
-            if layer.normalise == "preactivation":
-                field = _normalised(field)
-            units = layer.activation(field)
-            if layer.normalise == "feature":
-                units = _normalised(units)
-            state = units / math.sqrt(m)
-        return state
-
-    state = _settle(turn, np.zeros((len(X), m)), tolerance, max_steps, str(deq))
-    if convention == "feature":
-        return {"conjugate": state @ state.T}
-    # What the last layer reads is what the layers before make of the state.
-    reads = state
-    for layer, weight, drive in list(zip(deq.cell, weights, drives, strict=True))[:-1]:
-        field = reads @ weight + drive
-        field = _normalised(field) if layer.normalise == "preactivation" else field
-        units = layer.activation(field)
-        reads = (_normalised(units) if layer.normalise == "feature" else units) / math.sqrt(m)
-    last = deq.cell[-1]
-    gram = last.weight * (reads @ reads.T) + last.inject * (X @ X.T) + last.bias
-    if last.normalise == "preactivation":
-        spread = np.sqrt(np.diag(gram))
-        gram = gram / np.outer(spread, spread)
-    return {"conjugate": gram}
-
-
-def _normalised(units: FloatArray) -> FloatArray:
-    """Layer normalisation over the units."""
-    centred = units - units.mean(axis=1, keepdims=True)
-    return np.asarray(centred / np.sqrt((centred**2).mean(axis=1, keepdims=True)))
+        return normal_entries
+    return lambda generator, shape: np.where(
+        generator.integers(2, size=shape, dtype=np.uint8), np.float32(1.0), np.float32(-1.0)
+    )
 
 
 def _draw_monotone(
@@ -354,10 +392,13 @@ def _draw_monotone(
     if convention == "preactivation":
         requirement = "be 'feature' for draws of a monotone network"
         raise checks.invalid("convention", "equilibrium_draw", requirement, convention)
-    A, B = (math.sqrt(v / m) * entries(generator, (m, m)) for v in (model.symmetric, model.skew))
+
+    def drawn(variance: float, *shape: int) -> FloatArray:
+        return math.sqrt(variance) * entries(generator, shape).astype(np.float64)
+
+    A, B = drawn(model.symmetric / m, m, m), drawn(model.skew / m, m, m)
     W = (1.0 - model.monotonicity) * np.eye(m) - A.T @ A + B - B.T
-    drive = math.sqrt(model.inject) * (X @ entries(generator, (X.shape[1], m)))
-    drive = drive + math.sqrt(model.bias) * entries(generator, (1, m))
+    drive = X @ drawn(model.inject, X.shape[1], m) + drawn(model.bias, 1, m)
     G = np.eye(m) - W
     step = 1.0 / math.sqrt(model.monotonicity * float(np.linalg.norm(G, 2)))
     inverse = np.linalg.inv(np.eye(m) + step * G).T
@@ -426,36 +467,4 @@ def _settle(
         f"The features of a {name} of width {state.shape[1]} were not found in {steps} steps "
         f"(relative residual {residual:.3g}). Use smaller weights, a larger width or more steps.",
         FixedPoint(state, False, residual, steps, f"no convergence in {steps} steps"),
-    )
-
-
-def _fixed_point(
-    deq: DeepEquilibrium,
-    drive: FloatArray,
-    recurrent: FloatArray,
-    tolerance: float,
-    max_steps: int,
-) -> FloatArray:
-    """Iterate z ← φ(z·recurrent + drive)/√m from z = 0; shape (n, m)."""
-    features = _layer(deq.activation, drive)
-    residual, steps, reason = math.inf, 0, f"no convergence in {max_steps} steps"
-    while steps < max_steps:
-        steps += 1
-        with np.errstate(over="ignore", invalid="ignore"):
-            image = _layer(deq.activation, features @ recurrent + drive)
-            size = np.linalg.norm(image, axis=1)
-            change = np.linalg.norm(image - features, axis=1)
-        if not np.isfinite(size).all():
-            reason = "the iterates grow without bound"
-            break
-        features = image
-        residual = float((change / np.maximum(size, np.finfo(np.float64).tiny)).max())
-        if residual <= tolerance:
-            return features
-    raise NotConverged(
-        f"The features z* of a {deq} of width {drive.shape[1]} were not found: {reason} (relative "
-        f"residual {residual:.3g} after {steps} steps). At finite width they are sure to exist "
-        f"for σa² < 1/(4L²) = {deq.contraction_bound:.4g} only. Use a smaller sigma_a2, a larger "
-        "width or more steps.",
-        FixedPoint(features, False, residual, steps, reason),
     )

@@ -24,11 +24,11 @@ def _cells(profile: Profile) -> list[Cell]:
         return [{**mixture, "samples": 80, "dimension": 100, "draws": 4, "width": 64}]
     if profile == "quick":
         return [{**mixture, "samples": 400, "dimension": 500, "draws": 20, "width": 256}]
-    # A draw at n = 6000 takes 10 s and more of one core: a tenth of the paper's draws there.
+    sizes = {"draws": _PAPER_DRAWS, "width": 1024}
     return [
-        {**mixture, "samples": 800, "dimension": 1000, "draws": _PAPER_DRAWS, "width": 1024},
+        {**mixture, "samples": 800, "dimension": 1000, **sizes},
         {"data": "mnist", "classes": [6, 8], "activation": "tanh", "sigma_a2": 0.1,
-         "samples": 6000, "draws": 40, "width": 1024},
+         "samples": 6000, **sizes},
     ]  # fmt: skip
 
 
