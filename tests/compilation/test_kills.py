@@ -97,7 +97,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("pieces", [0, 1, 3])
+@pytest.mark.parametrize("pieces", [0, pytest.param(1, marks=pytest.mark.slow), 3])
 def test_a_killed_sweep_goes_on(tmp_path: Path, reproduced: dict[str, Any], pieces: int) -> None:
     out = tmp_path / "run"
     process = start(REPRODUCE, out)
@@ -109,11 +109,10 @@ def test_a_killed_sweep_goes_on(tmp_path: Path, reproduced: dict[str, Any], piec
 @pytest.mark.parametrize(
     "file",
     [
-        "certificate.json",
         "network-matched-0.json",
         *(
             pytest.param(f"{name}.json", marks=pytest.mark.slow)
-            for name in ("data", "match", "timing")
+            for name in ("data", "match", "certificate", "timing")
         ),
     ],
 )
