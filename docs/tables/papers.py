@@ -4,13 +4,15 @@
 the file lacks, in the profile's order, until so many seconds have passed; only those with the
 given values, such as ``data="mnist" 'width=[32, 64]'``.  It may be stopped and resumed.
 ``python papers.py keep DIRECTORY`` adds what is in the directory of a ``notsodeep reproduce``.
-``python papers.py left`` counts what is missing.  ``python papers.py tables [FIGURES]`` prints the
-tables of docs/reproduction.md, and draws the figures into a directory.  The file is papers.json
-beside this script, or that of the environment variable PAPERS.
+``python papers.py left`` counts what is missing.  ``python papers.py docs`` puts the tables into
+docs/reproduction.md, between marks, and draws its figures.  The file is papers.json beside this
+script, or that of the environment variable PAPERS.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import math
 import os
@@ -40,6 +42,8 @@ NAMES = (
     "gaussian-process-limit",
     "kernel-variability",
 )
+# Kept runs of this one are not those of the figure of the same name.
+FIGURES = {"accuracy-versus-width": "accuracy-versus-width-features"}
 
 
 def say(text: str = "") -> None:
@@ -156,8 +160,9 @@ def protocol_tables() -> None:
 
 def loss_table() -> None:
     """Training loss after some epochs, for the networks of the authors' protocol."""
-    say("\n| network | ‖z‖², mean | loss after 1 epoch | 10 | 30 | 100 | training accuracy, % |")
-    say("|" + "---|" * 7)
+    say("\n| stands in for | network | ‖z‖², mean | loss after 1 epoch | 10 | 30 | 100 "
+        "| training accuracy, % |")  # fmt: skip
+    say("|" + "---|" * 8)
     for record in records_of("authors-protocol"):
         cell = record["cell"]
         if cell["readout"] != "sgd" or cell["rate"] != 1.0 or cell["scaling"] != "own":
@@ -168,36 +173,55 @@ def loss_table() -> None:
             and cell["draw"] == 0
             and cell["width"] == 512
         ):
-            losses = " | ".join(f"{loss:.3f}" for loss in record["losses"])
             solved = f", solved to {cell['solver']['tolerance']:g}" if "solver" in cell else ""
-            say(
-                f"| {cell['network']}{solved} | {record['mean_squared_norm']:.3f} | {losses} | "
-                f"{100.0 * record['train_accuracy']:.2f} |"
-            )
+            parts = [
+                f"{cell['activation']} DEQ",
+                f"{cell['network']}{solved}",
+                f"{record['mean_squared_norm']:.3f}",
+                *(f"{loss:.3f}" for loss in record["losses"]),
+                f"{100.0 * record['train_accuracy']:.2f}",
+            ]
+            say("| " + " | ".join(parts) + " |")
 
 
 def scaling_table() -> None:
-    """Both gaps on MNIST for every scaling of the images."""
+    """Both gaps on MNIST for every scaling of the images.
+
+    ReLU networks and their centring are homogeneous, so that a multiple s of images has s² times
+    their gap: such rows are not computed but follow from those of the images they are multiples of.
+    """
     records = records_of("image-scalings")
     kinds = [f"{c}, {k} layers" for c in ("preactivation", "feature") for k in (1, 2)]
-    say("\n| images | root mean squared norm | tanh, equivalent | " + " | ".join(kinds) + " |")
+    computed = {r["cell"]["scaling"]: r for r in records if "matched" in r}
+    say(
+        "\n| images | root mean squared norm | tanh and its equivalent | "
+        + " | ".join(kinds)
+        + " |"
+    )
     say("|" + "---|" * (3 + len(kinds)))
     for record in records:
         cell, gap = record["cell"], record["equivalent"]
         name = cell["scaling"] + f", times {cell['factor']:g}" * (cell["factor"] != 1.0)
-        matched = record.get("matched", {})
-        parts = [
-            f"{matched[k]['gap']:.3g} of {matched[k]['norm']:.4g}" if matched else "" for k in kinds
-        ]
-        parts = [f"{gap['gap']:.3g} of {gap['norm']:.4g}", *parts]
+        base = computed.get(_multiple_of(cell["scaling"]))
+        parts = [f"{gap['gap']:.3g} of {gap['norm']:.4g}"]
+        if base is not None:
+            s2 = record["mean_squared_norm"] / base["mean_squared_norm"]
+            parts += [f"{s2 * base['matched'][kind]['gap']:.3g}" for kind in kinds]
+        else:
+            parts += [""] * len(kinds)
         say(f"| {name} | {math.sqrt(record['mean_squared_norm']):.3g} | {' | '.join(parts)} |")
-    found = ", ".join(f"{factor:.3g}" for factor in factor_for(records, PAPER["equivalent"]))
-    say(f"\ntanh, equivalent: {PAPER['equivalent']} at factors {found or 'not tried'}")
-    base = [r for r in records if r["cell"]["scaling"] == SCALINGS[0] and "matched" in r]
-    for record in base:
-        for kind, gap in record["matched"].items():
-            factor = math.sqrt(PAPER["matched"] / gap["gap"])
-            say(f"leaky ReLU, {kind}: {PAPER['matched']} at factor {factor:.3g}")
+    factors = factor_for(records, PAPER["equivalent"])
+    found = ", ".join(f"{factor:.2g}" for factor in factors) or "none tried"
+    wanted = [PAPER["matched"] / computed[SCALINGS[0]]["matched"][kind]["gap"] for kind in kinds]
+    needed = " | ".join(f"{math.sqrt(ratio):.3g}" for ratio in wanted)
+    say(f"| *factor on the first row that gives the paper's number* | | {found} | {needed} |")
+
+
+def _multiple_of(scaling: str) -> str:
+    """Return the scaling with computed ReLU networks of which this one is a multiple."""
+    if scaling == SCALINGS[3]:
+        return SCALINGS[1]
+    return SCALINGS[0] if scaling in (SCALINGS[2], SCALINGS[4]) else scaling
 
 
 def process_table() -> None:
@@ -205,7 +229,8 @@ def process_table() -> None:
     say("\n| | paper | here | as many true Gaussians |\n|---|---|---|---|")
     work = experiment("gaussian-process-limit")
     for finding in work.findings(records_of("gaussian-process-limit")):
-        say(f"| {finding.quantity} | {finding.paper} | {finding.ours} | {finding.why} |")
+        quantity = finding.quantity.replace(", 10000 networks of width 1000", "")
+        say(f"| {quantity} | {finding.paper} | {finding.ours} | {finding.why} |")
 
 
 def variability_table() -> None:
@@ -224,17 +249,32 @@ def variability_table() -> None:
         say("| " + " | ".join([*parts, f"{np.mean(record['inputs']):.4f}"]) + " |")
 
 
-def tables(figures: Path | None) -> None:
-    """Print all tables, and draw what there is."""
-    width_tables()
-    protocol_tables()
-    loss_table()
-    scaling_table()
-    process_table()
-    variability_table()
-    for name in NAMES if figures is not None else ():
-        if records := records_of(name):
-            save_figure(reproduction_figure(name, records), figures / f"{name}.png")
+BLOCKS = {
+    "widths": width_tables,
+    "protocol": protocol_tables,
+    "losses": loss_table,
+    "scalings": scaling_table,
+    "process": process_table,
+    "variability": variability_table,
+}
+"""What prints the tables between the marks of the page."""
+
+
+def docs() -> None:
+    """Replace the tables of the page between their marks, and draw the figures."""
+    page = Path(__file__).parents[1] / "reproduction.md"
+    text = page.read_text()
+    for name, block in BLOCKS.items():
+        with contextlib.redirect_stdout(io.StringIO()) as stream:
+            block()
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n{stream.getvalue()}\n{end}{rest.split(end)[1]}"
+    page.write_text(text)
+    for name in NAMES:
+        file = f"images/{FIGURES.get(name, name)}.png"
+        if file in text and (records := records_of(name)):
+            save_figure(reproduction_figure(name, records), page.parent / file)
 
 
 def left() -> None:
@@ -257,7 +297,7 @@ if __name__ == "__main__":
                 add(settings["name"], json.loads(piece.read_text()))
         case ["left"]:
             left()
-        case ["tables", *places]:
-            tables(Path(places[0]) if places else None)
+        case ["docs"]:
+            docs()
         case _:
             say(__doc__ or "")
