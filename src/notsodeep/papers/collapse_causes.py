@@ -58,6 +58,8 @@ def _cells(profile: Profile) -> list[Cell]:
         *bed,
         *_trained(_LADDER, range(3), rates),
         *_trained(HEAD_KINDS, range(3), bent),
+        # With ReLU alone the DEQ may be ahead at equal gain, which three seeds do not decide.
+        *_trained(_LADDER[1:], range(3, 8), bent[-1:]),
         *_trained(_LADDER, range(3), [long]),
         *_trained(HEAD_KINDS, range(3), imbalanced),
         *_trained(_EQUILIBRIA, range(3), strict),
