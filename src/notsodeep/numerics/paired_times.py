@@ -154,7 +154,7 @@ def time_beside(
     )
 
 
-def seconds(run: Callable[[], None]) -> float:
+def seconds(run: Callable[[], object]) -> float:
     """Return how long a call takes."""
     begin = time.perf_counter()
     run()

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from notsodeep.arrays import FloatArray
+from notsodeep.numerics.paired_times import seconds
 from notsodeep.records import Plotted, Record
 from notsodeep.trained.black_box import UnrolledFunction, least_tolerance, solve_tensors
 from notsodeep.trained.cell import AffineCell, FunctionCell
@@ -24,14 +25,7 @@ from notsodeep.trained.explicit_layers import Layer
 from notsodeep.trained.fidelity import Fidelity, fidelity_of
 from notsodeep.trained.hybrid import HybridEquilibrium
 from notsodeep.trained.network import ExplicitLayers
-from notsodeep.trained.splittings import (
-    MethodChoice,
-    MethodName,
-    Splitting,
-    Trial,
-    seconds,
-    solve_rows,
-)
+from notsodeep.trained.splittings import MethodChoice, MethodName, Splitting, Trial, solve_rows
 
 TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 USUAL = (1e-2, 1e-3)

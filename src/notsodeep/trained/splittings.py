@@ -15,7 +15,6 @@ An answer is accepted on ‖z − φ(Wz + h)‖ ≤ tolerance·‖φ(Wz + h)‖ 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -372,10 +371,3 @@ def require_solved(solved: Solved, tolerance: float) -> None:
         "there is a fixed point.",
         solved,
     )
-
-
-def seconds(run: Callable[[], object]) -> float:
-    """Return how long a call takes."""
-    begin = time.perf_counter()
-    run()
-    return time.perf_counter() - begin
