@@ -72,6 +72,7 @@ def _sine_minus_chord(angle: FloatArray) -> FloatArray:
     """Evaluate sin δ − δ cos δ without cancellation at small δ (by its series there)."""
     small = np.where(angle < 0.5, angle, 0.0)
     square = small**2
+    # Below ½ the first omitted term is 4e-24 of the first; above, sin δ − δ cos δ loses one digit.
     series = np.zeros_like(small)
     for k in range(9, 0, -1):
         # sin δ − δ cos δ = Σ_{k≥1} (−1)^{k+1} · 2k/(2k+1)! · δ^{2k+1}
@@ -146,6 +147,7 @@ def _hinge_pair(h: FloatArray, k: FloatArray, rho: FloatArray, rest: FloatArray)
     with np.errstate(over="ignore"):
         k_given_h = ((k - sign * h) + sign * h * rest) / root
         h_given_k = ((h - sign * k) + sign * k * rest) / root
+        # ½(h² − 2ρhk + k²)/(1 − ρ²), as a square and a term without 1/(1 − ρ²).
         exponent = 0.5 * ((h - sign * k) / root) ** 2 + sign * h * k / (1.0 + np.abs(rho))
     orthant = _orthant(h, k, k_given_h, h_given_k, rho, root)
     edges = k * _density(h) * ndtr(-k_given_h) + h * _density(k) * ndtr(-h_given_k)

@@ -49,6 +49,7 @@ class AbstractPolynomial(Activation):
         kept = min(terms, self.degree + 1)
         nodes, table = _gauss_hermite(self.degree + 1)
         coefficients = np.zeros((len(scales), terms))
+        # degree + 1 nodes are exact up to degree 2·degree + 1, and φ·h_k has 2·degree at most.
         coefficients[:, :kept] = self.value(scales[:, None] * nodes) @ table[:, :kept]
         return coefficients
 

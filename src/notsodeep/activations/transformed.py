@@ -361,6 +361,7 @@ def with_skip(activation: str | Activation, alpha: float) -> Activation:
     steepness = base.lipschitz
     # ψ′ = φ′/(1 − αφ′) grows with φ′; where φ decreases, slopes of either sign count.
     lost = number if increasing else abs(number)
+    # As φ′ → ∞ the slope φ′/(1 − αφ′) tends to −1/α; only α < 0 gets here with an unbounded φ′.
     lipschitz = steepness / (1.0 - lost * steepness) if math.isfinite(steepness) else -1.0 / number
     return WithSkip(
         name="with_skip",

@@ -54,6 +54,8 @@ class SymmetricProblem:
         self.num_groups = len(sizes)
         self.radius = float(sizes.sum()) * budget  # K C
         self.separable = sizes > 1 if separable is None else separable
+        # All classes of a group have the same loss: one row stands for K_g of them, and one column
+        # for as many wrong classes (`log_numbers`).
         self.log_shares = np.log(shares * sizes)
         self.multiplicity = np.where(self.separable, sizes - 1.0, 1.0)
         with np.errstate(divide="ignore"):  # log 0 = −∞: no other class in the own group
@@ -65,6 +67,7 @@ class SymmetricProblem:
     def start(self) -> FloatArray:
         """Return the point whose logits are those of a simplex."""
         root = np.sqrt(self.sizes)
+        # I − 11ᵀ/K between groups; within them it is the identity, hence a_g = 1 times the scale.
         simplex = np.eye(self.num_groups) - np.outer(root, root) / self.sizes.sum()
         left, singular, right = np.linalg.svd(simplex * self.scales[:, None])
         size = np.sqrt(singular)
@@ -102,6 +105,10 @@ class SymmetricProblem:
 
     def _exponents(self, a: FloatArray, B: FloatArray) -> FloatArray:
         """Logits minus own logit, for each kind of wrong class; linear in (a, B)."""
+        # Entries of X = D L, by the kind of class:
+        #   own class            a_g(1 − 1/K_g) + B_gg/K_g
+        #   same group, other    −a_g/K_g + B_gg/K_g          → minus own: −a_g
+        #   another group h      B_gh/√(K_g K_h)
         own = (np.diag(B) / self.sizes + a * (1.0 - 1.0 / self.sizes)) / self.scales
         exponents = self._to_others * B - own[:, None]
         np.fill_diagonal(exponents, -a / self.scales)

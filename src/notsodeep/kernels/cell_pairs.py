@@ -317,6 +317,7 @@ def _rest_without_means(layer: PairLayer, rest: FloatArray, value: FloatArray) -
         np.sqrt(np.maximum(s.square - s.mean**2, 0.0)) for s in (layer.one, layer.two)
     )
     size, spread = np.sqrt(layer.one.square * layer.two.square), spread1 * spread2
+    # s_i s_j − (m_i m_j + ς_i ς_j) for the vectors (m, ς) of lengths s: Lagrange's identity again.
     across = (mean1 * spread2 - mean2 * spread1) ** 2 / (size + mean1 * mean2 + spread)
     careful = (size * rest - across) / spread
     plain = 1.0 - np.minimum(np.abs(value - mean1 * mean2) / spread, 1.0)

@@ -378,6 +378,12 @@ LAYER_FACTS = 5
 # Beside the strips above, `solve_cells` keeps these for every layer of the cell; ρ is
 # slope·V + start for the covariance V that the layer reads.  The last three are products over the
 # two samples of what the hinge wants, and of r.
+#
+#     offset   0      64     128    192    256    320     384     448     512     576     640
+#              ├──────┼──────┼──────┼──────┼──────┼──────┼───────┼───────┼───────┼───────┼───────┤
+#     strip    │slope │start │  ρ   │  P   │  P′  │ P″/2 │ τ_iτ_j│ a_ia_j│ hinge │ hinge │ r_ir_j│
+#
+# That is 5.6 kB a layer.
 _SLOPE, _START, _RHO, _VALUE, _FIRST, _SECOND, _SPREAD, _SQUASH, _FACTOR, _TAKEN, _COUPLED = (
     k * _STRIP for k in range(11)
 )
@@ -455,6 +461,7 @@ def solve_cells(
                     work[_D + t] = products[(a + 1) * _STRIP + t]
             _layer_start(work, base, kinds[index], layers[index, BOTH], layers[index, CROSS])
         for t in range(_STRIP):
+            # A turn of tangents is V ↦ α + βV, with α in _E and β in _STEP.
             work[_C + t] = work[_E + t] / (1.0 - work[_STEP + t])
         for turn_of_newton in range(_MAX_STEPS):
             # One turn through the cell, from V in _C; _SCRATCH is free between the layers.

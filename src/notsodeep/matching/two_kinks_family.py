@@ -188,6 +188,7 @@ def _layer(part: FloatArray, tau: float) -> UnitMoments:
     changes = (middle - a, right - middle)
     tails = [0.5 * math.erfc(k / math.sqrt(2.0)) for k in knots]
     densities = [math.exp(-0.5 * k * k) / math.sqrt(2.0 * math.pi) for k in knots]
+    # The leftmost line at ξ = 0, where hinges at negative knots are open already.
     base = at_zero - sum(d * max(-k, 0.0) for d, k in zip(changes, knots, strict=True))
 
     hermite = np.empty(_TERMS)
@@ -206,6 +207,7 @@ def _layer(part: FloatArray, tau: float) -> UnitMoments:
     hermite[2:] /= _DIVISORS
     hermite[0], hermite[1] = base + mean, a + slope
 
+    # E ξ(ξ − κ)₊ = Q(κ), which is why `slope` serves for both.
     square = base**2 + a**2 + 2.0 * (base * mean + a * slope)
     for i in (0, 1):
         for j in (0, 1):

@@ -163,6 +163,8 @@ def _entries(W: FloatArray, name: str) -> list[Verdict]:
     for axis in (0, 1):
         variances = np.mean(W**2, axis=axis) / square
         count = len(variances)
+        # Var of a mean of N squares is (κ − 1)/N in units of the square; the spread of `count` such
+        # variances has itself a relative error of √(2/(count − 1)), which the margin allows for.
         expected = math.sqrt((kurtosis - 1.0) / W.shape[axis]) if kurtosis > 1.0 else 0.0
         margin = math.sqrt(1.0 + _DEVIATIONS * math.sqrt(2.0 / max(count - 1, 1)))
         # Signs have rows of equal variance, up to rounding.
@@ -264,6 +266,8 @@ def _marchenko_pastur(ratio: float, nodes: int = 4000) -> tuple[FloatArray, Floa
     low, high = (1.0 - math.sqrt(ratio)) ** 2, (1.0 + math.sqrt(ratio)) ** 2
     angle = (np.arange(nodes) + 0.5) * (math.pi / nodes)
     x = 0.5 * (low + high) - 0.5 * (high - low) * np.cos(angle)
+    # x = middle − half·cos θ: the roots of the density meet sin θ, and the midpoint rule in θ
+    # converges quickly; at ratio 1 the pole at x = 0 is cancelled too.
     weight = np.sqrt((high - x) * (x - low)) * np.sin(angle) / x
     cumulative = (np.cumsum(weight) - 0.5 * weight) / weight.sum()
     return x, cumulative

@@ -348,6 +348,7 @@ class MonotoneHead(EquilibriumHead):
         """Go to the nearest matrix whose symmetric part has no eigenvalue above ρ."""
         if not self.matrix.isfinite().all():
             return  # as in `cut_singular_values`
+        # In Frobenius norm the skew part is orthogonal to the symmetric one, and stays as it is.
         values, vectors = torch.linalg.eigh(0.5 * (self.matrix + self.matrix.mT))
         excess = (values - self.spectral_budget).clamp(min=0.0)
         if float(excess[-1]) > 0.0:

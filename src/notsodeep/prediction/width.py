@@ -180,6 +180,7 @@ def row_width_scores(
     inverse = 1.0 / (s + x)
     room = effective - float(np.square(s * inverse).sum())
     energy = turned.T @ ((s * inverse**2)[:, None] * turned)
+    # A posterior variance, positive but for rounding.
     lifted = rows.diagonal - np.square(along) @ (inverse + x * inverse**2)
     spread = np.multiply.outer(np.maximum(lifted, 0.0) / room, energy)
     return along @ (inverse[:, None] * turned), spread, effective

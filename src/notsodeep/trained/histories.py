@@ -138,6 +138,7 @@ def follow(
             image = step(z[active], active)
             length = np.linalg.norm(image, axis=1)
             change = np.linalg.norm(image - z[active], axis=1)
+            # Relative to the largest state so far: one that decays to zero settles too.
             size[active] = np.maximum(size[active], length)
             r = np.where(change == 0.0, 0.0, change / size[active])
             r[~np.isfinite(length) | ~np.isfinite(r)] = np.inf

@@ -144,6 +144,7 @@ class Resolvent:
             following = np.where(inside, proposed, 0.5 * (low + high))
             # As far as rounding lets the equation, or the bracket, tell.
             size = np.abs(target) + np.abs(self.step * t)
+            # The residual itself is a difference of numbers of this size.
             met = np.abs(excess) <= 4.0 * _EPS * size
             stays = np.abs(following - t) <= _EPS * np.abs(t)
             t = np.where(met, t, following)
