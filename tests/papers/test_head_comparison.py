@@ -40,6 +40,12 @@ def test_differences_are_paired_over_seeds() -> None:
     half = stats.t.ppf(0.975, 2) * 0.01 / math.sqrt(3)
     assert (found.value, found.low, found.high) == pytest.approx((0.03, 0.03 - half, 0.03 + half))
     assert (found.verdict, found.seeds) == ("ahead", 3)
+    even = [
+        record(h, s, test_accuracy=a) for h, a in (("explicit", 0.5), ("deq", 0.6)) for s in (0, 1)
+    ]
+    chance = paired_difference(even, accuracy, "explicit")
+    assert chance is not None
+    assert (chance.low, chance.verdict) == (None, "open")
     other_way = paired_difference(records, accuracy, "deq", head="explicit")
     assert other_way is not None
     assert other_way.verdict == "behind"

@@ -42,6 +42,7 @@ def test_a_data_set() -> None:
     result = CliRunner().invoke(app, arguments)
     assert result.exit_code == 0, result.output
     assert "extrapolated" in result.output
+    assert "too few mistakes for an error rate" in result.output  # 2 of 400
     assert "everages" in result.output
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
@@ -57,12 +58,15 @@ def test_a_pilot_of_a_mixture_agrees_with_its_prediction() -> None:
 def test_a_power_of_n_is_continued() -> None:
     samples, power = np.array([50.0, 100.0, 200.0]), np.array([[8.0], [4.0], [2.0]])
     both = np.array([[[0.01, 0.008, 0.006], [0.008, 0.02, 0.01], [0.006, 0.01, 0.03]]])
-    curve = PilotCurve(samples, np.ones(1), power, power / 100.0, power, np.ones(1), both, both)
+    curve = PilotCurve(samples, np.ones(1), power, power / 10.0, power, np.ones(1), both, both)
     mse, error = curve.extrapolated(800)
-    np.testing.assert_allclose([mse[0], error[0]], [0.5, 0.005])
+    np.testing.assert_allclose([mse[0], error[0]], [0.5, 0.05])
     # log f = 3 log e₂₀₀ − 2 log e₁₀₀
     scatter = math.sqrt(9.0 * 0.03 + 4.0 * 0.02 - 12.0 * 0.01)
     np.testing.assert_allclose(curve.standard_errors(800)[0], 0.5 * scatter)
+    few = dataclasses.replace(curve, error=power / 100.0)  # four mistakes of 200
+    assert np.isnan(few.extrapolated(800)[1]).all()
+    assert np.isnan(few.standard_errors(800)[1]).all()
     with pytest.raises(InvalidInput, match="at least two sizes"):
         pilot_curve(np.eye(20), np.arange(20) % 2, [0.1], sizes=1).extrapolated(40)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from browser import fits_any_screen
 from notsodeep.errors import InvalidInput
 from notsodeep.papers.head_comparison import HEAD_LABELS, by_settings
 from notsodeep.report.collapse_page import (
@@ -39,6 +40,11 @@ def test_page_is_one_safe_file(imbalanced: list[Record], tmp_path: Path) -> None
     for head in heads:
         assert HEAD_LABELS[head] in page
     assert "3 steps of z ← A z + h" in page
+
+
+@pytest.mark.slow
+def test_tables_of_all_heads_fit(imbalanced: list[Record], tmp_path: Path) -> None:
+    fits_any_screen(write_collapse_page(imbalanced, tmp_path / "report.html"), tmp_path)
 
 
 def test_one_seed_decides_nothing(balanced: list[Record], tmp_path: Path) -> None:

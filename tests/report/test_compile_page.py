@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
-from browser import chromium
+from browser import fits_any_screen
 from notsodeep.compilation.record import Compilation
 from notsodeep.compilation.verdict import headline, verdict_word
 from notsodeep.errors import DataCorrupted, InvalidInput
@@ -72,28 +72,7 @@ def test_page_says_by_what_and_when_it_was_written(run: Path) -> None:
 
 @pytest.mark.slow
 def test_tables_fit_and_the_dark_reaches_the_figures(run: Path, tmp_path: Path) -> None:
-    """No page is wider than its screen, and tables that are say so by a shadow at their edge."""
-    page = written(run)
-    for width, scheme, ink in (
-        (1280, "light", "rgb(0, 0, 0)"),
-        (390, "dark", "rgb(232, 234, 238)"),
-    ):
-        options = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme}
-        with chromium(tmp_path / scheme, **options) as browser:
-            tab = browser.new_page()
-            tab.goto(page.as_uri())
-            assert tab.evaluate("document.documentElement.scrollWidth") == width
-            wide = tab.evaluate(
-                "[...document.querySelectorAll('table')].map(t => t.parentElement)"
-                ".filter(e => e.scrollWidth > e.clientWidth)"
-                ".map(e => getComputedStyle(e).overflowX + getComputedStyle(e).backgroundImage)"
-            )
-            assert width == 390 or not wide
-            assert all(style.startswith("autolinear-gradient") for style in wide)
-            inks = (
-                "[...document.querySelectorAll('figure text')].map(t => getComputedStyle(t).fill)"
-            )
-            assert set(tab.evaluate(inks)) == {ink}
+    fits_any_screen(written(run), tmp_path)
 
 
 def test_page_is_the_same_every_time(run: Path) -> None:

@@ -95,3 +95,30 @@ def at_rest(page: Any) -> None:
 def metric(page: Any, label: str) -> Any:
     """Return the place of a number on the page."""
     return page.get_by_test_id("stMetric").filter(has_text=label).get_by_test_id("stMetricValue")
+
+
+def fits_any_screen(page: Path, profiles: Path) -> None:
+    """Require a report no wider than its screen, whose dark reaches the figures.
+
+    On a phone, tables that are wider say so by a shadow at their edge.
+    """
+    for width, scheme, ink in (
+        (1280, "light", "rgb(0, 0, 0)"),
+        (390, "dark", "rgb(232, 234, 238)"),
+    ):
+        options = {"viewport": {"width": width, "height": 900}, "color_scheme": scheme}
+        with chromium(profiles / scheme, **options) as browser:
+            tab = browser.new_page()
+            tab.goto(page.as_uri())
+            assert tab.evaluate("document.documentElement.scrollWidth") == width
+            wide = tab.evaluate(
+                "[...document.querySelectorAll('table')].map(t => t.parentElement)"
+                ".filter(e => e.scrollWidth > e.clientWidth)"
+                ".map(e => getComputedStyle(e).overflowX + getComputedStyle(e).backgroundImage)"
+            )
+            assert width == 390 or not wide
+            assert all(style.startswith("autolinear-gradient") for style in wide)
+            inks = (
+                "[...document.querySelectorAll('figure text')].map(t => getComputedStyle(t).fill)"
+            )
+            assert set(tab.evaluate(inks)) == {ink}

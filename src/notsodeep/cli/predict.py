@@ -169,8 +169,11 @@ def _table(record: Any) -> str:
         for i, n in enumerate(record.samples):
             cells = f"{record.mse[i, j]:>9.4f}  {record.error[i, j]:>8.2%}"
             lines.append(f"{level:>10.4g}  {n:>8.0f}  {cells}")
+        known = math.isfinite(error[j])
+        share, scatter = (f"{error[j]:.2%}", f" and {error_scatter[j]:.2%}") if known else ("–", "")
+        few = "" if known else "; too few mistakes for an error rate"
         lines.append(
-            f"{level:>10.4g}  {ahead:>8.0f}  {mse[j]:>9.4f}  {error[j]:>8.2%}   extrapolated, "
-            f"± {mse_scatter[j]:.4f} and {error_scatter[j]:.2%} for other pilots"
+            f"{level:>10.4g}  {ahead:>8.0f}  {mse[j]:>9.4f}  {share:>8}   extrapolated, "
+            f"± {mse_scatter[j]:.4f}{scatter} for other pilots{few}"
         )
     return "\n".join([*lines, record.verdict])

@@ -140,7 +140,9 @@ def paired_difference(
     if n == 0:
         return None
     mean, low, high = float(differences.mean()), None, None
-    if n > 1:
+    # Accuracies are counts: that those of a few seeds differ equally is chance, not certainty.
+    counts = measure.key.endswith("accuracy")
+    if n > 1 and not (counts and np.ptp(differences) < 1e-9):
         half = float(stats.t.ppf(0.975, n - 1) * differences.std(ddof=1) / math.sqrt(n))
         low, high = mean - half, mean + half
     if measure.logarithmic:

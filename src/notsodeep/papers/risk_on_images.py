@@ -129,8 +129,9 @@ def _from_pilot(cell: Cell, seed: int) -> Record:
             },
             "cross_validation": curve.cross_validation[-1].tolist(),
             "leverage_spread": curve.leverage_spread.tolist(),
-            "extrapolated": {"test_mse": mse.tolist(), "error": error.tolist()},
-            "scatter": {"test_mse": scatter[0].tolist(), "error": scatter[1].tolist()},
+            # None where a pilot made too few mistakes
+            "extrapolated": {"test_mse": mse.tolist(), "error": _known(error)},
+            "scatter": {"test_mse": scatter[0].tolist(), "error": _known(scatter[1])},
         })  # fmt: skip
     fits = {"pilot": (N, K[n:, :N], data.y[n:]), "measured": (n, K[n:], data.y[n:])}
     own = np.asarray(kernel(model, data.X_test, data.X[:n], **choice))
@@ -230,6 +231,10 @@ def _numbers(predicted: dict[str, Any]) -> Record:
     }
 
 
+def _known(values: FloatArray) -> list[float | None]:
+    return [float(value) if np.isfinite(value) else None for value in values]
+
+
 def _findings(records: list[Record]) -> list[Finding]:
     found = []
     for record in records:
@@ -238,10 +243,13 @@ def _findings(records: list[Record]) -> list[Finding]:
         if cell["part"] == "pilot":
             quantities = (("squared error", "test_mse"), ("error rate", "error"))
             for (what, key), (i, level) in itertools.product(quantities, enumerate(cell["ridges"])):
-                values = [pilot["extrapolated"][key][i] for pilot in record["pilots"]]
-                scatter = np.mean([pilot["scatter"][key][i] for pilot in record["pilots"]])
-                told = ", ".join(f"{value:.4f}" for value in values)
-                ahead = f"{told} ± {scatter:.4f} from {cell['pilot']}"
+                pilots = [p for p in record["pilots"] if p["extrapolated"][key][i] is not None]
+                if pilots:
+                    told = ", ".join(f"{p['extrapolated'][key][i]:.4f}" for p in pilots)
+                    scatter = np.mean([p["scatter"][key][i] for p in pilots])
+                    ahead = f"{told} ± {scatter:.4f} from {cell['pilot']}"
+                else:
+                    ahead = f"too few mistakes of {cell['pilot']}"
                 error = record["measured"]["mse_error" if key == "test_mse" else "error_error"][i]
                 measured = f"{record['measured'][key][i]:.4f} ± {error:.4f}"
                 name = f"{title} {cell['samples']}, λ = {level:g}: {what}"

@@ -206,7 +206,7 @@ def draw_eigenvalue_scatter(
     axes.set_xlabel("DEQ")
     axes.set_ylabel("network")
     if unmatched is not None:
-        axes.legend()
+        axes.legend(markerscale=3.0)
 
 
 def draw_front(axes: Axes, front: Mapping[str, Any]) -> None:

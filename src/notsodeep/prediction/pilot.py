@@ -20,6 +20,9 @@ from notsodeep.kernel_solvers import ridge_path
 from notsodeep.prediction.problem import usual_targets
 from notsodeep.records import Plotted
 
+FEW = 10
+"""Mistakes that a pilot must make at a size for its error rate to be extrapolated from there."""
+
 EVEN = 0.1
 """Relative spread of leverages up to which generalised cross-validation can be trusted."""
 
@@ -61,10 +64,13 @@ class PilotCurve(Plotted):
         For four times the rows of pilots of 2,000 images the squared error was missed by 2 to 7 %
         and the error rate by 5 to 22 % of itself, root mean squares over four pilots, of which 3 to
         5 % and 8 to 20 % are chance (`standard_errors`).  Where the errors fall ever faster with
-        n, behind an interpolation peak, expect up to 30 % too much.
+        n, behind an interpolation peak, expect up to 30 % too much.  The error rate is NaN where
+        the pilot made fewer than `FEW` mistakes at one of the two sizes: it says nothing then.
         """
         weights = self._weights(samples)
-        error = np.maximum(self.error, 0.5 / self.samples[-1])  # half a sample where there is none
+        # Every sample is left out once at each size.
+        known = (self.error[-2:] * self.samples[-1] > FEW - 0.5).all(axis=0)
+        error = np.where(known, self.error, np.nan)
         return np.exp(weights @ np.log(self.mse)), np.exp(weights @ np.log(error))
 
     def standard_errors(self, samples: float) -> tuple[FloatArray, FloatArray]:
