@@ -240,7 +240,7 @@ class RunDirectory:
             )
 
     def _take_over(self, stored: RunRecord | None, force: bool) -> None:
-        """Go on with a stored run, or begin one."""
+        """Resume a stored run, or begin one."""
         if stored is not None:
             changed = [name for name in self._judged_by if self._changes(stored, name)]
             difference = stored.difference(self._record, changed)

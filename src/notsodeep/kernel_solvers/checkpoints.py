@@ -158,6 +158,6 @@ def _same_problem(differing: Mapping[str, bool], directory: Path) -> None:
     if names:
         raise InvalidInput(
             f"The checkpoint in {directory} belongs to another problem: other {', '.join(names)}. "
-            "Go on with the same operator, B, ridge and preconditioner, or choose another "
+            "Resume with the same operator, B, ridge and preconditioner, or choose another "
             "directory."
         )

@@ -77,7 +77,7 @@ def _simplex_frame(frame: object, owner: str) -> FloatArray:
     if K > 1:
         gap = float(np.abs(rows @ rows.T - (K * np.eye(K) - 1.0) / (K - 1.0)).max())
     if not gap < 1e-6:
-        remedy = "notsodeep.collapse.geometries(K, d, rng) makes one."
+        remedy = "notsodeep.collapse.simplex_etf(K, d, rng) makes one."
         got = f"a Gram matrix off by {gap:.2g}" if K > 1 else "one row"
         raise checks.invalid("frame", owner, "have the rows of a simplex ETF", got, remedy)
     return rows
