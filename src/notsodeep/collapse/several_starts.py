@@ -152,6 +152,7 @@ def best_of_starts(
     K = len(problem.shares)
     axes = np.stack([np.eye(K) - 1.0 / K, np.eye(K), np.eye(K)]).ravel()
     noise = generator.standard_normal((starts, 3 * K * K))
+    # Off the exact simplex, which may be a saddle that gradients do not leave.
     points = [axes + 0.1 * noise[0], *noise[1:]]
     outcomes = [
         minimize(problem.objective, point, jac=True, method="L-BFGS-B", options=OPTIONS)

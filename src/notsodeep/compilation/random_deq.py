@@ -236,6 +236,7 @@ def _spectrum(found: Match, rows: FloatArray, labels: IntArray, pieces: Pieces) 
     eigenvalues = pieces.stored_arrays("certificate")["deq"]
     top = float(eigenvalues[-1])
     bottom = max(float(eigenvalues[eigenvalues > 0.0].min(initial=top)), 1e-6 * top)
+    # Wide enough that the extreme eigenvalues do not fall on an edge.
     edges = np.geomspace(0.9 * bottom, 1.1 * top, _BINS + 1)
     try:
         law = _limiting_law(found, rows, labels)

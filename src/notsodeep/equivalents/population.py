@@ -63,6 +63,7 @@ class Population:
         of which is off the edge by a share of the order of p^{-2/3}.
         """
         if self.is_exact:
+            # At the edge itself δ need not be real.
             return edge * (1.0 + 1e-9)
         clear: float = 1.0 + len(self.scatter) ** (-2.0 / 3.0)
         return max(edge, float(self.scatter[-1])) * clear

@@ -131,6 +131,7 @@ def isolated_eigenvalues(
 def point_mass_spikes(eq: Equivalent) -> tuple[Spike, ...]:
     """Return the eigenvalues of V C Vᵀ + γI other than γ, for a kernel without a linear part."""
     own = StructuredMatrix(eq.X, 0.0, eq.factors, eq.core, 0.0).eigvalsh()[::-1]
+    # V C Vᵀ has the rank of C: all other eigenvalues are zero up to rounding.
     isolated = np.flatnonzero(np.abs(own) > 1e-12 * np.abs(own).max())
     return tuple(Spike(float(own[rank]) + eq.shift, math.inf, int(rank)) for rank in isolated)
 

@@ -114,6 +114,7 @@ def _orthonormal(R: FloatArray, precondition: Product) -> tuple[FloatArray, Floa
 
 def _positive_preconditioner(least: float, largest: float, owner: str) -> None:
     """Require rᵀ P r > 0; least and largest are eigenvalues of RᵀPR, and rounding is allowed."""
+    # Inverses by Woodbury's identity have errors of eps‖K‖/λ, which may be 1e-8 and more.
     if not largest > 0.0 or least < -1e-6 * largest:
         remedy = "Make it with the ridge of the system, and a ridge above its rounding error."
         got = f"rᵀPr between {least:.3g} and {largest:.3g}"

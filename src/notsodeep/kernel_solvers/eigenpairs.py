@@ -155,5 +155,6 @@ def _fresh_directions(errors: FloatArray, basis: FloatArray) -> FloatArray:
     for _ in range(2):  # the second time removes what rounding left
         fresh = fresh - basis @ (basis.T @ fresh)
         left, sizes, _ = np.linalg.svd(fresh, full_matrices=False)
+        # Columns had length one: what is left of them below 1e-10 is rounding of the projection.
         fresh = left[:, sizes > 1e-10][:, :room]
     return np.asarray(fresh)

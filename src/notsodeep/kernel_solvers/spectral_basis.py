@@ -176,6 +176,7 @@ def _krylov_basis(
     """Block Lanczos from Y, until the space is `good` or complete, or `max_steps` are done."""
     n = matrix.shape[0]
     left, sizes, _ = np.linalg.svd(Y, full_matrices=False)
+    # Centred one-hot targets add up to zero: K columns of rank K − 1.
     fresh = left[:, sizes > 1e-13 * sizes.max(initial=1e-300)]
     basis, inner = fresh, np.empty((0, 0))
     density = spectral_density(matrix, probes=probes, rng=rng)

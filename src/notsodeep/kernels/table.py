@@ -146,6 +146,7 @@ class Table:
         """Which norms are in range."""
         if self.homogeneous:
             return np.asarray(norms > 0.0)
+        # A norm that is an end of the range may come out of another sum.
         slack = 1.0 + 1e-12
         return np.asarray((norms >= self.low / slack) & (norms <= self.high * slack))
 
@@ -414,6 +415,8 @@ def _basis(series: FloatArray, scale: FloatArray) -> tuple[FloatArray | None, In
             vector = vectors[:, ranks[k]]
             rest -= (rest @ vector)[..., None] * vector
             ranks[k] += 1
+        # Not resolved by the most functions that the loop takes; a little above the goal is left to
+        # the test of the whole table.
         if np.abs(rest).max() > 10.0 * _LEFT_OVER:
             return None, ranks
     return np.ascontiguousarray(vectors[:, : max(int(ranks.max()), 1)]), ranks

@@ -195,6 +195,8 @@ def _series_of_cell(
         theta = theta / (1.0 - gain(slopes))
         result = features[-1] + slopes[-1] * theta if convention == "feature" else theta
     taylor = (np.fft.fft(result)[: degree + 1] / _NODES).real / _RADIUS ** np.arange(degree + 1)
+    # Every layer has non-negative coefficients, and so has their composition: beyond rounding, this
+    # is not the solution that belongs to the kernel.
     if taylor.min() < -1e-9 * end:
         raise NotConverged(
             f"The kernel of the {deq} has a negative Taylor coefficient, {taylor.min():.3g}: no "

@@ -258,6 +258,7 @@ def _moments(slopes: FloatArray, clip: float, tau: float) -> Moments:
 
 def _knot(x: FloatArray) -> float:
     """Return the outer knot c/τ0 from the parameters (four slopes, log(c/τ0))."""
+    # Beyond 20 τ0 a knot is never met, and within 0.0025 τ0 the three are as good as one.
     return math.exp(float(np.clip(x[4], -6.0, 3.0)))
 
 

@@ -140,6 +140,7 @@ class _Free:
     """
 
     def __init__(self, target: Expansion) -> None:
+        # As `MET`: coefficients this small are met by zero.
         little = 1e-9 * target.scale2
         self.centred = abs(target.constant) <= little
         odd = self.centred and abs(target.covariance_overlap) * target.tau0**4 <= little

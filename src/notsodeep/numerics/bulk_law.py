@@ -225,6 +225,7 @@ def _support_of_one_class(equation: SilversteinEquation) -> tuple[Interval, ...]
         if c * (strength[k] + strength[k + 1]) ** 3 >= (c * (above - below)) ** 2:
             continue
         ends = (-c * above, -c * below)
+        # Off the poles themselves, where h is −∞.
         room = 1e-9 * (ends[1] - ends[0])
         top = minimize_scalar(
             lambda s: -h(s), bounds=(ends[0] + room, ends[1] - room), method="bounded",

@@ -195,6 +195,8 @@ def _best_scaled_gap(
     """
     # Negative c are left out: for positive semidefinite K′ they only make K − cK′ larger.
     upper = 2.0 * norm / operator_norm(other)
+    # The norm changes by at most ‖K′‖ a unit of c, so that xatol leaves an error of 2e-5‖K‖;
+    # Lanczos to 1e-6 is enough on the way.
     found = minimize_scalar(
         lambda c: operator_norm(reference - c * other, tolerance=1e-6),
         bounds=(0.0, upper),

@@ -93,6 +93,7 @@ def resolving_radius(
         centre, local = _intervals(x, kinks, radius)
         values = function(centre[:, None] + local[:, None] * nodes)
         last = np.abs(values @ transform).sum(axis=1)
+        # Relative to the largest value anywhere: where f is small its slope matters less.
         if (last <= 1e-13 * np.abs(values).max()).all():
             return radius
     # Not resolved at any radius: the derivative is then as good as rounding allows, and it is the
@@ -181,6 +182,7 @@ def _rough_panels(
     last = np.polynomial.legendre.legvander(x, _NODES - 1)[:, -2:] * w[:, None] * (degrees + 0.5)
     found: list[tuple[float, float]] = []
     most = max(4 * _MANY, 16 * len(left))
+    # Narrow panels, as `is_rough` asks for, must be able to shrink too.
     narrowest = np.minimum(_KINK_WIDTH, 1e-3 * (right - left))
     while len(left):
         points = 0.5 * (left + right)[:, None] + 0.5 * (right - left)[:, None] * x
