@@ -45,7 +45,8 @@ class _Facts:
 
 
 ELEMENTARY: dict[str, _Facts] = {
-    # cosh² overflows at 355; 1 − tanh² would cancel from 19 on.
+    # cosh² overflows at 355; 1 − tanh² loses its digits on the way to 19, and is zero from there
+    # on.
     "tanh": _Facts(np.tanh, lambda x: 1.0 / np.cosh(np.clip(x, -350.0, 350.0)) ** 2, 1.0, "odd"),
     "erf": _Facts(
         erf,

@@ -186,8 +186,7 @@ def _series(
         i, j, r = first[todo], second[todo], rho[todo]
         ok = np.ones(todo.size, dtype=bool)
         for series, total in ((a, moments.square), (b, moments.slope_square)):
-            # The difference cancels; below rounding of the total it is not known, and taken for
-            # that.
+            # A remainder below the rounding of the total is not known, and counts as that much.
             left_over = np.sqrt(np.maximum(total - (series**2).sum(axis=1), 1e-16 * total))
             bound = np.abs(r) ** terms * left_over[i] * left_over[j]
             ok &= bound <= TOLERANCE * np.sqrt(total[i] * total[j])

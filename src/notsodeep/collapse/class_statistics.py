@@ -143,6 +143,8 @@ class ClassStatistics:
         before = self._storage[k, 0]
         total = before + count
         shift = mean - self._means[k]
+        # A_new = A + B + n_A n_B/(n_A + n_B)·δδᵀ (Chan, Golub and LeVeque): no raw squares, which
+        # would cancel against the mean; the shift is one more row of the same update.
         between = shift * np.sqrt(before * count / total)
         if self.kind == "trace":
             self._scatter[k] += np.vdot(centred, centred) + np.vdot(between, between)

@@ -101,6 +101,7 @@ def _geometry(
     singular = np.sqrt(squares)
     rank, cutoff = numerical_rank(singular, len(counts), cutoff, rounding)
     # Coordinates of the samples along the directions of S_B.
+    # A direction is Σ_k √π_k v_k m_k/σ, so that h_i along it needs h_i·m_k only.
     coordinates = products_centred @ (root[:, None] * vectors[:, :rank] / singular[:rank])
     deviations = coordinates - (membership.T @ coordinates)[labels]
     along = membership.T @ np.square(deviations)

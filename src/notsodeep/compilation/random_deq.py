@@ -368,7 +368,7 @@ def _summary(
     with_bias = certificate.get("with_bias") or gap  # pieces of earlier versions have none
     close = max(gap, with_bias) <= settings.gap_limit
     # Equivalence, not "no significant difference": the whole interval has to be inside the limits,
-    # so that few draws or rows can only make the answer "not shown".
+    # so that too few draws or rows never make a network replaceable.
     as_accurate = max(abs(interval[0]), abs(interval[1])) <= settings.accuracy_limit
     return {
         "replaceable": close and as_accurate,

@@ -252,8 +252,8 @@ class _Run:
         self.progress = self._begin(first)
         try:
             while not self.reason:
-                # `_worst` is the recurrence's residual, which may fall on when that of x no longer
-                # does.
+                # `_worst` is the recurrence's residual, which may keep falling when that of x no
+                # longer does.
                 while self._worst > self._tolerance and self.progress.steps < self._max_steps:
                     state = advance(self.progress.state, system.multiply, system.precondition)
                     history = np.vstack([self.progress.history, state.residual_norms()])

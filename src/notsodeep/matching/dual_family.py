@@ -127,7 +127,7 @@ def _tame_signs(magnitudes: FloatArray, natural: FloatArray) -> FloatArray:
     """
     # A Gaussian is beyond 5 with a probability of 6e-7.
     x = np.linspace(-5.0, 5.0, 201)
-    # h_k(x)| ≤ e^{x²/4}, so that no term is above its magnitude.
+    # No term is above its magnitude, since e^{x²/4} bounds |h_k(x)| for every k.
     table = hermite_polynomials(x, len(magnitudes)) * np.exp(-0.25 * x**2)
     terms = magnitudes[:, None] * table
     used = np.flatnonzero(magnitudes > 1e-12 * magnitudes.max())

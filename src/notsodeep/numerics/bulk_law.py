@@ -21,7 +21,7 @@ Interval = tuple[float, float]
 _MASS = 1e-6  # largest error of the total mass that is accepted
 _ZERO = 1e-14  # edges found by search below this share of the largest are zero
 _TERMS = (64, 128, 256)  # of the series of a piece, before it is cut in two
-# The whole law has mass one, so that these are absolute.
+# The whole law has mass one, so that this is absolute.
 _TAIL = 1e-8  # largest of the last terms of a series that is good enough
 _CUTS, _PIECES = 20, 500  # largest numbers of cuts to one piece, and of pieces of an interval
 _GRID = 600
@@ -162,7 +162,8 @@ def _grain(equation: SilversteinEquation, low: float, high: float) -> float:
     if low == 0.0:
         values = equation.eigenvalues.max(axis=1)
         low = 1.0 / float(equation.weights @ (1.0 / values)) if (values > 0.0).all() else high
-    # Up to two decades a series in x itself is as short.
+    # Up to two decades a series in x, too, has less than the 64 terms that are tried first (about
+    # 50 at a ratio of 100, against 20 to 30).
     return low if 100.0 * low < high else np.inf
 
 
