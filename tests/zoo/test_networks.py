@@ -218,7 +218,7 @@ def test_files_that_hold_one(tmp_path: Path) -> None:
         ARRAYS["W"], ARRAYS["U"], None, phi, (np.ones((2, 3)), None), shift=[0.1, 0.2], scale=3.0
     )
     save_cell(cell, tmp_path / "net.safetensors")
-    again = load_cell(tmp_path / "net.safetensors").cell
+    again = nsd.EquilibriumCell.from_file(tmp_path / "net.safetensors")
     assert again.activation == phi
     assert again.shift.tolist() == [0.1, 0.2]
     assert np.array_equal(again.readout[0], cell.readout[0])
