@@ -123,7 +123,7 @@ def slope_range(activation: Activation) -> SlopeRange:
 
 Kind = Literal["monotone", "scaled", "contraction", "none"]
 
-# Times m‖G‖ it covers the errors of eigenvalues, so that a positive margin is a proof.
+# Times m‖G‖ it covers the errors of eigenvalues: a margin above is not rounding.
 _ROUNDING = 64.0 * np.finfo(np.float64).eps
 _SHARPNESS = (4.0, 16.0, 64.0, 256.0)  # of the soft minimum of eigenvalues, in units of 1/‖G‖
 
