@@ -324,9 +324,9 @@ class _Fit:
         odd = bool(kept > 1 and (ranks[::2] == 0).all())
         # Highest power first; a power needs what the Chebyshev terms from its degree on need.
         needed = np.maximum.accumulate(ranks[::-1])[::-1]
-        # Powers in place of Chebyshev polynomials halve the work of a pair.  Their coefficients are
-        # larger by up to (1 + √2)ᵏ, against which the series fall as ρ⁻ᵏ, ρ ≥ 2.2; what is lost
-        # shows in the test of the table.
+        # Horner's rule in powers has one operation for each where Clenshaw's has two.  Coefficients
+        # of powers are larger by up to (1 + √2)ᵏ, against which the series fall as ρ⁻ᵏ, ρ ≥ 2.2;
+        # what is lost shows in the test of the table.
         conversion = _conversion(kept)
         core = np.stack([np.tensordot(conversion, part, 1) for part in core])
         order = [k for k in range(kept - 1, -1, -1) if not odd or k % 2]

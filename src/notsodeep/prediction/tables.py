@@ -117,7 +117,9 @@ def resolved_tables(kernel: KernelFunction, classes: Classes, owner: str) -> Ker
             R[a, b], R[b, a] = part.right_norm, part.left_norm
             S[a, b], S[b, a] = part.right_tilt, part.left_tilt
     self_ = law.self_kernel(kernel)
+    # What the form for i ≠ j gives on the diagonal already: A‖w‖², L and Nψ².
     gamma = self_ - np.diag(A) * classes.traces - np.diag(L) - np.diag(N) * law.norm_variance
+    # S_ab/A_ab is κ_b whatever a is, up to what the form leaves out: averaged.
     tilt = (S / A).mean(axis=0)
     m = law.products
     core = _positive(p * L, math.sqrt(p) * R, N, np.sqrt(2.0 * np.diag(classes.overlaps)))
@@ -131,6 +133,8 @@ def resolved_tables(kernel: KernelFunction, classes: Classes, owner: str) -> Ker
             strict=True,
         )
     )
+    # (x·y)² holds 2(μ_b·w_i)(μ_a·w_j)/p; of μ_b·w_i the part along μ_a is (m_ab/m_aa) μ_a·w_i, and
+    # likewise for j, hence the squared cosine of the two means.
     size = np.sqrt(np.maximum(np.diag(m), 1e-150))
     square = np.maximum(B, 0.0)
     gamma, quadratic = _apart(np.maximum(gamma, 0.0), square, classes.traces**2)
