@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import notsodeep as nsd
-from notsodeep.cli.main import app
+from notsodeep.cli.main import app, main
 from notsodeep.cli.options import equilibrium
 from notsodeep.errors import InvalidInput, UnknownName
 from notsodeep.models import DeepEquilibrium, Dense
@@ -66,12 +66,73 @@ def test_bad_files_are_named(tmp_path: Path) -> None:
         equilibrium("relu", 0.2, None, LAYERS, path)
 
 
-def test_kernel_of_a_cell_is_written(tmp_path: Path) -> None:
-    out = tmp_path / "kernel.npy"
-    arguments = ["kernel", "--data", "digits", "--samples", "30", "--out", str(out), "--json"]
-    result = CliRunner().invoke(app, [*arguments, "--layer", LAYERS[0], "--layer", LAYERS[1]])
-    assert result.exit_code == 0, result.output
-    assert DeepEquilibrium.from_dict(json.loads(result.stdout)["model"]) == RING
+@pytest.fixture
+def cell_file(tmp_path: Path) -> str:
+    path = tmp_path / "cell.toml"
+    path.write_text(FILE)
+    return str(path)
+
+
+def test_kernel_of_a_cell_is_written(tmp_path: Path, cell_file: str) -> None:
     X = nsd.data.load("digits", samples=30, rng=0).X
     expected = nsd.conjugate_kernel(RING, X, convention="feature")
-    np.testing.assert_array_equal(np.load(out), expected)
+    described = ["--layer", LAYERS[0], "--layer", LAYERS[1]], ["--cell", cell_file]
+    for number, cell in enumerate(described):
+        out = tmp_path / f"kernel{number}.npy"
+        arguments = ["kernel", "--data", "digits", "--samples", "30", "--out", str(out), "--json"]
+        result = CliRunner().invoke(app, [*arguments, *cell])
+        assert result.exit_code == 0, result.output
+        assert DeepEquilibrium.from_dict(json.loads(result.stdout)["model"]) == RING
+        np.testing.assert_array_equal(np.load(out), expected)
+
+
+def test_a_cell_is_compiled(tmp_path: Path, cell_file: str) -> None:
+    out = tmp_path / "run"
+    arguments = ["compile", "--cell", cell_file, "--data", "digits", "--out", str(out), "--json"]
+    small = ["--samples", "150", "--test-samples", "40", "--width", "32", "--seeds", "2"]
+    result = CliRunner().invoke(app, [*arguments, *small, "--no-refine"])
+    assert result.exit_code == 0, result.output
+    compiled = nsd.load(out)
+    assert compiled.match.deq == RING
+    assert json.loads(result.stdout)["relative_gap"] == compiled.certificate.matched.relative_gap
+    assert (out / "report.html").exists()
+
+
+def test_spectrum_of_a_cell_says_which_order_is_nearer(cell_file: str) -> None:
+    result = CliRunner().invoke(app, ["spectrum", "--cell", cell_file, "--samples", "60", "--json"])
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    assert found["gap"] == pytest.approx(found["gaps"][str(found["order"])], rel=1e-6)
+    assert found["gap"] == pytest.approx(min(found["gaps"].values()), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["kernel", "--layer", "tanh weight=-1 inject=1"], 2, "at least 0. Got -1"),
+        (["kernel", "--layer", "relu weight=.5"], 2, "Give one of the layers inject > 0"),
+        (["kernel", "--cell", "nowhere.toml"], 2, "cell must name a TOML file"),
+        (["kernel", "--layer", "tanh weight=3.5 inject=.3"], 1, "and must stay below 1"),
+        (["compile", "--layer", "relu weight=3 inject=1"], 1, "was not found"),
+        (["compile", "--layer", "tanh weight=.1", "--sigma-a2", "0.3"], 2, "--sigma-a2"),
+        (["match", "--layer", "tanh weight=.1 normalise=affine"], 2, "trained gains"),
+    ],
+)
+def test_bad_cells_end_commands_with_a_line_and_a_code(
+    arguments: list[str],
+    code: int,
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = ["--data", "digits", "--samples", "60"]
+    out = [] if arguments[0] == "match" else ["--out", "out.npy"]
+    monkeypatch.setattr("sys.argv", ["notsodeep", *arguments, *data, *out])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == code
+    (line,) = [text for text in capsys.readouterr().err.splitlines() if text.startswith("error")]
+    assert words in line
+    assert not (tmp_path / "out.npy").exists() or arguments[0] == "compile"

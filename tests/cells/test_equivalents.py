@@ -11,6 +11,13 @@ from notsodeep.errors import InvalidInput
 from notsodeep.models import DeepEquilibrium, Dense, MonotoneEquilibrium
 
 CENTRED = DeepEquilibrium(cell=[Dense("erf", 0.5, 0.6), Dense("relu", 0.8, 0.3)]).centred(1.0)
+NORMALISED = DeepEquilibrium(
+    cell=[
+        Dense("relu", 0.3, 0.9, 0.1, "feature"),
+        Dense("erf", 0.5, 0.2, 0.1),
+        Dense("tanh", 0.4, 0.0, 0.1, "preactivation"),
+    ]
+)
 RAW = DeepEquilibrium(cell=[Dense("erf", 0.5, 0.6, 0.1), Dense("relu", 0.8, 0.3, 0.05)])
 FOUR = {
     ("preactivation", "conjugate"): (0.584373936174, 0.002856151119, 0.009801720564, 0.618370978),
@@ -78,17 +85,22 @@ def test_a_centred_vanilla_model_has_the_papers_coefficients(activation: str) ->
 
 
 @pytest.mark.parametrize("choice", FOUR)
-def test_the_expansion_is_that_of_the_exact_kernel(choice: tuple[str, str]) -> None:
+@pytest.mark.parametrize("model", [RAW, NORMALISED], ids=["raw", "normalised"])
+def test_the_expansion_is_that_of_the_exact_kernel(
+    model: DeepEquilibrium, choice: tuple[str, str]
+) -> None:
     """Pairs off the base point by ε: what seven numbers leave over falls like ε³."""
     convention, kernel = choice
-    found = expansion(RAW, 1.0, kernel=kernel, convention=convention)
+    found = expansion(model, 1.0, kernel=kernel, convention=convention)
+    own = nsd.kernel(model, np.eye(1), kind=kernel, convention=convention)[0, 0]
+    assert found.scale2 == pytest.approx(own, rel=1e-13)
     errors = []
     for epsilon in (0.04, 0.02):
         chi, omega, s = 0.7 * epsilon, -0.4 * epsilon, 0.5 * epsilon
         one, two = np.sqrt(1.0 + chi), np.sqrt(1.0 + omega)
         cosine = s / (one * two)
         x, y = np.array([one, 0.0]), two * np.array([cosine, np.sqrt(1.0 - cosine**2)])
-        K = nsd.kernel(RAW, x[None], y[None], kind=kernel, convention=convention)[0, 0]
+        K = nsd.kernel(model, x[None], y[None], kind=kernel, convention=convention)[0, 0]
         predicted = (
             found.constant
             + found.linear * s
@@ -107,7 +119,7 @@ def gaps(model: DeepEquilibrium, p: int, convention: str, kernel: str) -> dict[s
     mixture = nsd.data.paper_mixture(dimension=p)
     X, y = mixture.sample(int(0.8 * p), rng=1)
     stats = mixture.statistics(X, y)
-    if model != RAW:  # four coefficients are about a model that is centred at just this scale
+    if model == CENTRED:  # four coefficients are about a model that is centred at just this scale
         model = model.centred(stats.tau0)
     K = nsd.kernel(model, X, kind=kernel, convention=convention)
     options = {"kernel": kernel, "convention": convention}
@@ -121,9 +133,10 @@ def gaps(model: DeepEquilibrium, p: int, convention: str, kernel: str) -> dict[s
     } | {"norm": float(np.linalg.norm(K, 2))}
 
 
-def test_uncentred_models_have_equivalents() -> None:
-    small = gaps(RAW, 150, "preactivation", "conjugate")
-    large = gaps(RAW, 600, "preactivation", "conjugate")
+@pytest.mark.parametrize("model", [RAW, NORMALISED], ids=["raw", "normalised"])
+def test_uncentred_models_have_equivalents(model: DeepEquilibrium) -> None:
+    small = gaps(model, 150, "preactivation", "conjugate")
+    large = gaps(model, 600, "preactivation", "conjugate")
     # Four times the dimension: the gap halves, that of the sharper form falls faster.
     assert np.log(large["plain"] / small["plain"]) / np.log(4.0) == pytest.approx(-0.5, abs=0.2)
     assert large["sharp"] < 0.35 * large["plain"]
@@ -141,6 +154,30 @@ def test_uncentred_networks_have_equivalents() -> None:
         sharp = nsd.equivalent(network, X, stats, order=2).to_dense()
         gap.append(float(np.linalg.norm(K - sharp, 2)))
     assert gap[1] < 0.5 * gap[0]
+
+
+def test_the_nearer_order_is_chosen_if_asked() -> None:
+    mixture = nsd.data.paper_mixture(dimension=120)
+    X, y = mixture.sample(96, rng=1)
+    stats = mixture.statistics(X, y)
+    chosen = set()
+    for model, convention in ((RAW, "preactivation"), (RAW, "feature")):
+        K = nsd.conjugate_kernel(model, X, convention=convention)
+        first, second = (
+            nsd.equivalent(model, X, stats, convention=convention, order=order) for order in (1, 2)
+        )
+        found = nsd.equivalent(model, X, stats, convention=convention, order="auto", exact=K)
+        gaps = {eq.order: float(np.linalg.norm(K - eq.to_dense(), 2)) for eq in (first, second)}
+        assert found.gaps == pytest.approx(gaps, rel=1e-6)
+        assert found.order == min(gaps, key=gaps.__getitem__)
+        chosen.add(found.order)
+        assert first.gaps is None
+        # The rows themselves, whatever they are rescaled by, have the population's law.
+        np.testing.assert_array_equal(second.samples, X)
+        spectra = [nsd.limiting_spectrum(eq) for eq in (first, second)]
+        values = [[spike.value for spike in law.spikes] for law in spectra]
+        assert values[0] == pytest.approx(values[1], rel=1e-6)
+    assert chosen == {1, 2}
 
 
 def test_four_coefficients_do_not_do_with_biases() -> None:
@@ -231,12 +268,13 @@ def test_what_has_no_equivalent_says_so() -> None:
     mixture = nsd.data.paper_mixture(dimension=50)
     X, y = mixture.sample(40, rng=0)
     stats = mixture.statistics(X, y)
-    for model in CELLS[1:3]:
-        with pytest.raises(InvalidInput, match="no normalised layer"):
-            nsd.equivalent(model, X, stats)
     with pytest.raises(InvalidInput, match="DEQ"):
         nsd.equivalent(CELLS[3], X, stats)
-    with pytest.raises(InvalidInput, match="order"):
-        nsd.equivalent(RAW, X, stats, order=3)
+    for order in (3, True, "best"):
+        with pytest.raises(InvalidInput, match="order of equivalent must be 1, 2 or 'auto'"):
+            nsd.equivalent(RAW, X, stats, order=order)
+    for wrong in ({"order": "auto"}, {"exact": np.eye(40)}):
+        with pytest.raises(InvalidInput, match="exact of equivalent must be given with order='au"):
+            nsd.equivalent(RAW, X, stats, **wrong)
     with pytest.raises(InvalidInput, match="four coefficients must be centred"):
         coefficients(RAW, 1.0)

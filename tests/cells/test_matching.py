@@ -165,5 +165,16 @@ def test_refining_two_kinks_is_better_on_other_rows() -> None:
 def test_what_has_no_coefficients_is_named() -> None:
     with pytest.raises(InvalidInput, match="cannot be centred"):
         nsd.match(BIASED, tau0=1.0, family="quadratic")
-    with pytest.raises(InvalidInput, match="have coefficients of the mixture theory"):
-        nsd.match(NORMALISED, tau0=1.0)
+
+
+def test_normalised_layers_are_matched_as_they_are() -> None:
+    """All seven coefficients of the cell as it is, and a gap that falls with p."""
+    layers = Dense("tanh", 0.5, 0.6, 0.1, "preactivation"), Dense("relu", 0.3, 0.3)
+    model, gaps = DeepEquilibrium(cell=layers), []
+    for p in (120, 480):
+        X, _ = nsd.data.paper_mixture(dimension=p).sample(int(0.8 * p), rng=0)
+        m = nsd.match(model, tau0=float(np.sqrt(np.square(X).sum(axis=1).mean())))
+        assert (m.family, m.deq, m.feasible) == ("two_kinks", model, True)
+        gaps.append(m.certify(X).matched.relative_gap)
+    assert gaps[0] < 0.005
+    assert gaps[1] < 0.6 * gaps[0]

@@ -172,19 +172,21 @@ def test_verdicts_on_a_monotone_network() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: DeepEquilibrium(cell=[]), "at least one layer"),
+        (lambda: DeepEquilibrium(cell=[]), r"at least one layer. Got none. Write cell=\[Dense"),
         (lambda: DeepEquilibrium(cell=Dense("relu", 0.2, 0.8)), "be a list of layers"),
         (lambda: DeepEquilibrium(cell=["relu"]), "hold Dense layers"),
         (lambda: DeepEquilibrium(), "an activation and sigma_a2, or a cell"),
         (lambda: DeepEquilibrium("relu", cell=[Dense("relu", 0.2, 0.8)]), "or a cell"),
-        (lambda: Dense("relu", -0.1), r"weight .* at least 0. Got -0.1"),
+        (lambda: Dense("relu", -0.1), r"weight .* at least 0. Got -0.1. It is the square"),
         (lambda: Dense("relu", 0.1, bias=-1.0), r"bias .* at least 0"),
+        (lambda: Dense("relu", 0.1, inject=-1.0), r"inject .* at least 0"),
         (lambda: Dense("relu", float("nan")), "weight .* finite"),
         (lambda: Dense("relu", 0.1, normalise="affine"), "trained gains"),
-        (lambda: DeepEquilibrium(cell=[Dense("relu", 0.5)]), "driven by the input"),
+        (lambda: DeepEquilibrium(cell=[Dense("relu", 0.5)]), "driven by .* inject = 0.*inject > 0"),
         (lambda: DeepEquilibrium(cell=[Dense("relu", 0.5, bias=0.1)]), "driven by the input"),
         (lambda: RING.centred(1.0), "bias = 0.1"),
-        (lambda: with_skip("relu", 1.0), "alpha = 1"),
+        (lambda: with_skip("relu", 1.0), "alpha = 1, .* is 1. Use an alpha nearer to 0"),
+        (lambda: with_skip("gelu", 0.95), "alpha. < 0.885815, .* constant is 1.07246"),
         (lambda: MonotoneEquilibrium("relu", 0.0), "monotonicity"),
         (lambda: MonotoneEquilibrium("cos"), "slopes of at most 1"),
         (lambda: MonotoneEquilibrium("relu", skew=-0.2), "skew"),
@@ -196,11 +198,29 @@ def test_bad_cells_are_named(make: object, message: str) -> None:
 
 
 def test_no_variance_and_several_variances_are_named() -> None:
-    with pytest.raises(NotConverged, match=r"variance of the DEQ.*was not found"):
+    with pytest.raises(NotConverged, match=r"variance of the DEQ.*was not found.*Smaller weights"):
         nsd.conjugate_kernel(DeepEquilibrium(cell=[Dense("relu", 1.5, 1.0), Dense("relu", 3.0)]), X)
     square = nsd.activations.polynomial((0.0, 0.0, 0.5))
-    with pytest.raises(NotConverged, match="several solutions"):
-        nsd.conjugate_kernel(DeepEquilibrium(cell=[Dense(square, 0.1, 0.3, 0.1)]), X)
+    ring = DeepEquilibrium(cell=[Dense(square, 0.1, 0.3, 0.1), Dense("relu", 0.5, 0.1)])
+    for rejecting in (
+        lambda: nsd.conjugate_kernel(ring, X),
+        lambda: nsd.equivalent(ring, np.vstack([X, -X, X])),
+        lambda: nsd.match(ring, np.vstack([X, -X, X])),
+    ):
+        with pytest.raises(NotConverged, match=r"several solutions .* near E z² = \d+.*smaller w"):
+            rejecting()
+
+
+def test_an_unstable_cell_is_named_everywhere() -> None:
+    beyond = DeepEquilibrium(cell=[Dense("tanh", 3.5, 0.3)])
+    words = r"has no stable equilibrium .* 1\.\d+.* and must stay below 1. Use smaller weights"
+    for rejecting in (
+        lambda: nsd.conjugate_kernel(beyond, X),
+        lambda: nsd.equivalent(beyond, np.vstack([X, -X, X])),
+        lambda: nsd.match(beyond, np.vstack([X, -X, X])),
+    ):
+        with pytest.raises(NotConverged, match=words):
+            rejecting()
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.1, 0.2, 0.3, 0.6, 0.7, 0.9, 0.95])

@@ -19,7 +19,15 @@ from notsodeep.explorer.shown import (
     inference_cost,
     view_of,
 )
-from notsodeep.explorer.state import ACTIVATIONS, FAMILIES, FORMULA, ExplorerState
+from notsodeep.explorer.state import (
+    ACTIVATIONS,
+    CELL,
+    CELLS,
+    FAMILIES,
+    FORMULA,
+    OWN,
+    ExplorerState,
+)
 from notsodeep.explorer.take_away import code_of
 from notsodeep.matching import FAMILIES as KNOWN_FAMILIES
 
@@ -33,9 +41,30 @@ def view_for(**changes: object):
 
 def test_lists_are_those_of_the_library() -> None:
     assert FAMILIES == KNOWN_FAMILIES
-    assert set(ACTIVATIONS) - {FORMULA} <= set(nsd.activations.names())
+    assert set(ACTIVATIONS) - {FORMULA, CELL} <= set(nsd.activations.names())
     for name in set(ACTIVATIONS) - {FORMULA}:
         deq_of(ExplorerState(activation=name))
+    for name in CELLS:
+        assert not deq_of(ExplorerState(activation=CELL, cell=name)).is_vanilla
+
+
+def test_a_cell_has_a_view_of_its_own() -> None:
+    layers = "tanh weight=.5 inject=.6 bias=.1\n relu weight=.4 inject=.3 bias=.05;\n"
+    state = ExplorerState(**SMALL, activation=CELL, cell=OWN, layers=layers)
+    ring = deq_of(state)
+    assert [str(layer) for layer in ring.cell] == ["tanh(0.5, 0.6, 0.1)", "relu(0.4, 0.3, 0.05)"]
+    view = view_of(state, KnownData.of(prepared(state)))
+    assert view.match.deq == ring
+    assert view.certificate is not None
+    assert view.law is not None
+    assert view.certificate.matched.relative_gap < 0.1
+    cost = inference_cost(
+        ring, nsd.ExplicitNetwork(["relu"]), tau0=1.0, in_features=9, width=10, out_features=2
+    )
+    assert cost.deq == 2 * 90 + 20 + cost.steps * 2 * 100
+    assert set(state.fields_in_use) >= {"cell", "layers"}
+    assert "layers" not in ExplorerState(activation=CELL).fields_in_use
+    assert "sigma_a2" not in state.fields_in_use
 
 
 def test_the_mixture_is_the_papers_by_default() -> None:
@@ -220,6 +249,7 @@ def test_a_deq_that_does_not_contract_has_no_count() -> None:
         {"data": "sphere"},
         {"data": "digits", "classes": "3,8"},
         {"activation": FORMULA, "family": "hard_tanh"},
+        {"activation": CELL},
     ],
 )
 def test_the_code_computes_what_the_page_shows(

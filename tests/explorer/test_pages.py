@@ -101,6 +101,9 @@ def test_a_hidden_setting_is_remembered() -> None:
             "activation of match is constant",
         ),
         ({"activation": "formula", "kinks": "a"}, "must be numbers between commas"),
+        ({"activation": "cell", "cell": "own", "layers": "tanh weight=-1"}, "at least 0"),
+        ({"activation": "cell", "cell": "own", "layers": ""}, "have at least one layer"),
+        ({"activation": "cell", "cell": "own", "layers": "relu weight=3 inject=1"}, "not found"),
         ({"family": "dual"}, "for rows of norm one"),
         ({"data": "upload"}, "upload a .npz or .csv"),
         ({"data": "digits", "classes": "6,elephant"}, "elephant"),
@@ -113,6 +116,8 @@ def test_bad_input_is_explained_and_the_page_goes_on(query: dict[str, str], told
     messages += [caption.value.replace("\\", "") for caption in test.caption]
     assert any(told in message for message in messages), messages
     test.sidebar.selectbox(key="explorer.activation").set_value("relu")
+    if query.get("activation") == "cell":
+        test.run()  # σa² comes back
     test.sidebar.selectbox(key="explorer.data").set_value("mixture")
     test.sidebar.selectbox(key="explorer.family").set_value("leaky_relu")
     test.sidebar.slider(key="explorer.sigma_a2").set_value(0.2).run()

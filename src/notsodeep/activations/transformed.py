@@ -352,7 +352,7 @@ def with_skip(activation: str | Activation, alpha: float) -> Activation:
             f"{base}, so that a unit has one state",
             f"alpha = {number:g}, whose product with that constant is "
             f"{abs(number) * base.lipschitz:.6g}",
-            "Use a smaller alpha.",
+            "Use an alpha nearer to 0.",
         )
     if number == 0.0:
         return base

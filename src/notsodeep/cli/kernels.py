@@ -228,22 +228,27 @@ def spectrum_command(
         statistics, population = _statistics(rows)
         deq = equilibrium(activation, sigma_a2, kink, layer, cell)
         deq = deq.centred(statistics.tau0) if deq.is_vanilla else deq
+        say("exact kernel")
+        K = exact_kernel(deq, rows.X, kind=kernel, convention=convention)  # type: ignore[arg-type]
         say("random-matrix equivalent")
-        eq = equivalent(deq, rows.X, statistics, kernel=kernel, convention=convention)  # type: ignore[arg-type]
+        choice: Any = {"kernel": kernel, "convention": convention}
+        eq = equivalent(deq, rows.X, statistics, **choice, order="auto", exact=K)
         say("limiting law")
         law = limiting_spectrum(eq, population=population)
-        say("exact kernel")
-        result = compare(exact_kernel(deq, rows.X, kind=kernel, convention=convention), eq, law)  # type: ignore[arg-type]
+        result = compare(K, eq, law)
         if out is not None:
             from notsodeep.plotting.canvas import save_figure
             from notsodeep.plotting.spectra import spectrum_figure
 
             save_figure(spectrum_figure(result, f"{deq}, {kernel} kernel"), out)
     if as_json:
-        print_json(result.to_dict(arrays=False))
+        print_json({**result.to_dict(arrays=False), "order": eq.order, "gaps": eq.gaps})
         return
     typer.echo(f"{deq}, {kernel} kernel ({convention}), {len(rows.X)} samples of {data}")
     typer.echo(str(result))
+    assert eq.gaps is not None
+    first, second = eq.gaps.values()
+    typer.echo(f"order of the equivalent  {eq.order} (gap {first:.4g} at 1, {second:.4g} at 2)")
     typer.echo(str(law))
 
 

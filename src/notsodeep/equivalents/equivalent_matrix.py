@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -59,6 +60,11 @@ class Equivalent(StructuredMatrix):
     coefficients : Coefficients, Expansion or SphereCoefficients
     limit_core : ndarray
         C for the factors [J/√p, ψ], in which limiting spectra are worked out.
+    samples : ndarray of shape (n, p)
+        The rows it is about.  X has them rescaled if the order is two.
+    order : {1, 2}
+    gaps : dict of int to float, or None
+        ‖G − Ḡ‖ in operator norm for both orders, if the order was chosen by the exact kernel G.
     statistics : MixtureStatistics or None
         None on the sphere.
     model, kernel, convention
@@ -76,10 +82,15 @@ class Equivalent(StructuredMatrix):
         kernel: KernelName,
         convention: Convention,
         limit_core: FloatArray | None = None,
+        samples: FloatArray | None = None,
+        order: Literal[1, 2] = 1,
     ) -> None:
         super().__init__(X, coefficients.linear, factors, core, coefficients.diagonal)
         self.coefficients = coefficients
         self.limit_core = self.core if limit_core is None else limit_core
+        self.samples = self.X if samples is None else samples
+        self.order = order
+        self.gaps: dict[int, float] | None = None
         self.statistics = statistics
         self.model = model
         self.kernel = kernel

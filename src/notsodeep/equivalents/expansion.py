@@ -29,7 +29,7 @@ from notsodeep.models import (
     KernelName,
     checked_choice,
 )
-from notsodeep.models.cell import solve_variances, stability
+from notsodeep.models.cell import require_one_variance, solve_variances, stability
 from notsodeep.numerics.quadrature import resolved_samples
 from notsodeep.records import Record
 
@@ -130,12 +130,29 @@ def _constant(value: float) -> _Jet:
 _INNER = _Jet(0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 
+_ONE = _constant(1.0)
+
+
 class _Norm(NamedTuple):
     """A quadratic in χ: q = value + first·χ + second·χ²."""
 
     value: float
     first: float
     second: float
+
+    def product(self) -> _Jet:
+        """Of two samples: q(χ)q(ω)."""
+        value, first, second = self
+        return _Jet(value**2, 0.0, value * first, value * second, first**2, 0.0, 0.0)
+
+    def whitening(self) -> _Jet:
+        """1/√(q(χ)q(ω)), which makes a variance q one."""
+        a, b = self.first / self.value, self.second / self.value
+        root = _Norm(1.0, -0.5 * a, 0.375 * a**2 - 0.5 * b)
+        return root.product().times(_constant(1.0 / self.value))
+
+
+_UNIT = _Norm(1.0, 0.0, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +180,22 @@ class UnitMoments:
     slope_square: float
     hermite: FloatArray
     name: str
+
+    def mean(self, q: _Norm) -> _Norm:
+        """E φ(√q ξ) for a variance q(χ); d/dq is half of a second derivative."""
+        zeroth, second, fourth = (
+            float(self.hermite[a]) * math.sqrt(math.factorial(a)) / self.scale**a for a in (0, 2, 4)
+        )
+        first = 0.5 * second * q.first
+        return _Norm(zeroth, first, 0.5 * second * q.second + 0.125 * fourth * q.first**2)
+
+    def second_moment(self, q: _Norm) -> _Norm:
+        """E φ²(√q ξ) for a variance q(χ)."""
+        return _Norm(
+            self.square,
+            self.square_slope * q.first,
+            self.square_slope * q.second + 0.5 * self.square_bend * q.first**2,
+        )
 
     def mixed(self, covariance: float) -> Callable[[int, int], float]:
         """Return (a, b) ↦ E[φ^(a)(u)φ^(b)(v)] for that covariance of u and v, by Mehler's series.
@@ -236,7 +269,7 @@ def expansion(
     Raises
     ------
     InvalidInput
-        The cell has normalised layers, whose expansion is not known here.
+        Inputs at right angles have nearly the same pre-activations.
     NotConverged
         There is no variance, or no stable equilibrium.
 
@@ -279,12 +312,10 @@ def as_cell(activations: Sequence[Activation]) -> tuple[Dense, ...]:
 
 
 def _stable_scales(deq: DeepEquilibrium, tau0: float) -> FloatArray:
-    """Return the scales of all layers, for a cell without normalisation that settles."""
-    if any(layer.normalise != "none" for layer in deq.cell):
-        remedy = "Use exact kernels, or sphere_equivalent for rows of norm one."
-        requirement = "have no normalised layer"
-        raise checks.invalid("model", "an equivalent", requirement, str(deq), remedy)
+    """Return the scales of all layers, for a cell that settles."""
     variances, _ = solve_variances(deq.cell, np.array([tau0**2]), name=f"the variance of {deq}")
+    if not deq.is_vanilla:
+        require_one_variance(deq.cell, tau0**2, str(deq))
     radius = float(stability(deq.cell, variances)[0])
     if not radius < 1.0:
         raise NotConverged(
@@ -306,48 +337,74 @@ def expansion_of_units(
     Parameters
     ----------
     cell : sequence of Dense
-        Of which the variances alone are read.
+        Of which the variances and the normalisation are read.
     units : sequence of UnitMoments
         Of every layer, at its own scale.
     tau0, kernel, convention
         As in `expansion`.
     """
-    ring = _Ring(cell, units)
+    ring = _Ring(cell, units, tau0)
     jet = ring.kernel(kernel, convention)
     return Expansion(*jet, ring.diagonal(kernel, convention), tau0)
 
 
 class _Ring:
-    """A cell at inputs of norm τ0, with its variances and covariances as polynomials."""
+    """A cell at inputs of norm τ0, with its variances and covariances as polynomials.
 
-    def __init__(self, cell: Sequence[Dense], units: Sequence[UnitMoments]) -> None:
+    Normalised pre-activations are whitened, G = C/√(C_ii C_jj); normalised features are centred
+    and whitened, (E[φφ] − μμ′)/(ςς′), and their slopes divided by ςς′.
+    """
+
+    def __init__(self, cell: Sequence[Dense], units: Sequence[UnitMoments], tau0: float) -> None:
         self.cell, self.units = cell, units
-        self.variances = self._variances()
+        self.incoming = self._variances(tau0**2)
+        self.inner, self.outer, self.means = [_ONE] * len(cell), [_ONE] * len(cell), []
+        self.variances = []
+        for index, (layer, unit, incoming) in enumerate(
+            zip(cell, units, self.incoming, strict=True)
+        ):
+            q = incoming
+            if layer.normalise == "preactivation":
+                self.inner[index], q = incoming.whitening(), _UNIT
+            self.variances.append(q)
+            self.means.append(_constant(0.0))
+            if layer.normalise == "feature":
+                mean, v = unit.mean(q), unit.second_moment(q)
+                spread = _Norm(
+                    v.value - mean.value**2,
+                    v.first - 2.0 * mean.value * mean.first,
+                    v.second - 2.0 * mean.value * mean.second - mean.first**2,
+                )
+                self.means[index], self.outer[index] = mean.product(), spread.whitening()
         self.mixed: list[Callable[[int, int], float]] = []
-        self.fulls, self.features = self._turn(self._state())
+        self.sources, self.fulls, self.features = self._turn(self._state())
 
-    def _variances(self) -> list[_Norm]:
-        """q_l = w_l v_{l−1} + u_l ‖x‖² + b_l as quadratics in χ, order by order."""
+    def _variances(self, squared_norm: float) -> list[_Norm]:
+        """C_l = w_l v_{l−1} + u_l ‖x‖² + b_l as quadratics in χ, order by order."""
         pairs = list(zip(self.cell, self.units, strict=True))
-        gain = math.prod(layer.weight * unit.square_slope for layer, unit in pairs)
+        gain = math.prod(
+            layer.weight * unit.square_slope if layer.normalise == "none" else 0.0
+            for layer, unit in pairs
+        )
 
         def turn(state: _Norm) -> tuple[list[_Norm], _Norm]:
             inside = []
             for layer, unit in pairs:
+                drive = layer.inject * squared_norm + layer.bias
                 q = _Norm(
-                    unit.scale**2,
+                    layer.weight * state.value + drive,
                     layer.weight * state.first + layer.inject,
                     layer.weight * state.second,
                 )
                 inside.append(q)
-                state = _Norm(
-                    unit.square,
-                    unit.square_slope * q.first,
-                    unit.square_slope * q.second + 0.5 * unit.square_bend * q.first**2,
-                )
+                if layer.normalise == "feature":
+                    state = _UNIT
+                else:
+                    state = unit.second_moment(_UNIT if layer.normalise != "none" else q)
             return inside, state
 
-        start = _Norm(self.units[-1].square, 0.0, 0.0)
+        last = self.cell[-1].normalise == "feature"
+        start = _Norm(1.0 if last else self.units[-1].square, 0.0, 0.0)
         # A turn maps what is unknown at an order, y, to known + gain·y: start from y = 0 and
         # divide.
         first = turn(start)[1].first / (1.0 - gain)
@@ -359,58 +416,73 @@ class _Ring:
         """Solve for the covariance of what the last layer passes on, order by order."""
         value = self._at_right_angles()
         gain, covariance = 1.0, value
-        for layer, unit in zip(self.cell, self.units, strict=True):
-            mixed = unit.mixed(layer.weight * covariance + layer.bias)
+        for index, layer in enumerate(self.cell):
+            mixed, covariance = self._passed_on(index, covariance)
             self.mixed.append(mixed)
-            gain *= layer.weight * mixed(1, 1)
-            covariance = mixed(0, 0)
+            gain *= layer.weight * mixed(1, 1) * self.inner[index].one * self.outer[index].one
         # What a turn leaves at an order is known + gain·(what it was given there).
-        image = self._turn(_constant(value))[1][-1]
+        image = self._turn(_constant(value))[2][-1]
         first = image.s / (1.0 - gain), image.q / (1.0 - gain)
-        image = self._turn(_Jet(value, *first, 0.0, 0.0, 0.0, 0.0))[1][-1]
+        image = self._turn(_Jet(value, *first, 0.0, 0.0, 0.0, 0.0))[2][-1]
         second = (new / (1.0 - gain) for new in (image.qq, image.qr, image.ss, image.sq))
         return _Jet(value, *first, *second)
+
+    def _passed_on(
+        self, index: int, covariance: float
+    ) -> tuple[Callable[[int, int], float], float]:
+        """Return the mixed moments of a layer at right angles, and the covariance after it."""
+        layer = self.cell[index]
+        full = (layer.weight * covariance + layer.bias) * self.inner[index].one
+        mixed = self.units[index].mixed(full)
+        return mixed, (mixed(0, 0) - self.means[index].one) * self.outer[index].one
 
     def _at_right_angles(self) -> float:
         """V of two inputs of norm τ0 at right angles, by plain iteration: it contracts."""
         value = 0.0
         for _ in range(2000):
             image = value
-            for layer, unit in zip(self.cell, self.units, strict=True):
-                image = unit.mixed(layer.weight * image + layer.bias)(0, 0)
+            for index in range(len(self.cell)):
+                image = self._passed_on(index, image)[1]
             # To the last bit; the floor of 1e-46 is for odd activations, where V vanishes.
             if abs(image - value) <= 1e-16 * max(abs(image), 1e-30):
                 return image
             value = image
         raise NotConverged("The covariance at right angles was not found in 2000 turns.")
 
-    def _turn(self, state: _Jet) -> tuple[list[_Jet], list[_Jet]]:
-        """G and E[φφ] of every layer, if the first reads the covariance `state`."""
-        fulls, features = [], []
-        for layer, q, mixed in zip(self.cell, self.variances, self.mixed, strict=True):
-            full = _constant(layer.bias).plus(state, layer.weight).plus(_INNER, layer.inject)
+    def _turn(self, state: _Jet) -> tuple[list[_Jet], list[_Jet], list[_Jet]]:
+        """C, G and what is passed on of every layer, if the first reads the covariance `state`."""
+        sources, fulls, features = [], [], []
+        for index, layer in enumerate(self.cell):
+            source = _constant(layer.bias).plus(state, layer.weight).plus(_INNER, layer.inject)
+            full = source.times(self.inner[index])
+            state = _composed(self.mixed[index], 0, full, self.variances[index])
+            state = state.plus(self.means[index], -1.0).times(self.outer[index])
+            sources.append(source)
             fulls.append(full)
-            state = _composed(mixed, 0, full, q)
             features.append(state)
-        return fulls, features
+        return sources, fulls, features
 
     def kernel(self, kernel: KernelName, convention: Convention) -> _Jet:
         if kernel == "conjugate":
             return self.features[-1] if convention == "feature" else self.fulls[-1]
         slopes = [  # E[φ′φ′]
-            _composed(mixed, 1, full, q)
-            for mixed, full, q in zip(self.mixed, self.fulls, self.variances, strict=True)
+            _composed(mixed, 1, full, q).times(outer)
+            for mixed, full, q, outer in zip(
+                self.mixed, self.fulls, self.variances, self.outer, strict=True
+            )
         ]
-        # Θ_l = G_l + w_l E[φ′φ′]_{l−1} Θ_{l−1} around the ring: a turn from Θ = 0 gives the
+        # Θ_l = C_l + w_l E[φ′φ′]_{l−1} Θ_{l−1} around the ring: a turn from Θ = 0 gives the
         # inhomogeneous part, the product of the factors what multiplies Θ, and Θ = part/(1 −
         # product).
-        theta, product, before = _constant(0.0), _constant(1.0), slopes[-1]
-        for layer, full, slope in zip(self.cell, self.fulls, slopes, strict=True):
+        theta, product, before = _constant(0.0), _ONE, slopes[-1]
+        for layer, source, inner, slope in zip(
+            self.cell, self.sources, self.inner, slopes, strict=True
+        ):
             carried = before.times(_constant(layer.weight))
-            theta = full.plus(carried.times(theta))
-            product = carried.times(product)
+            theta = source.plus(carried.times(theta)).times(inner)
+            product = carried.times(product).times(inner)
             before = slope
-        theta = theta.times(_constant(1.0).plus(product, -1.0).inverse())
+        theta = theta.times(_ONE.plus(product, -1.0).inverse())
         if convention == "preactivation":
             return theta
         return self.features[-1].plus(slopes[-1].times(theta))
@@ -418,18 +490,26 @@ class _Ring:
     def diagonal(self, kernel: KernelName, convention: Convention) -> float:
         """Return the kernel of an input of norm τ0 with itself."""
         last = self.units[-1]
+        square = 1.0 if self.cell[-1].normalise == "feature" else last.square
         if kernel == "conjugate":
-            return last.square if convention == "feature" else last.scale**2
-        theta, product, before = 0.0, 1.0, last.slope_square
-        for layer, unit in zip(self.cell, self.units, strict=True):
-            theta = unit.scale**2 + layer.weight * before * theta
-            product *= layer.weight * before
-            before = unit.slope_square
+            return square if convention == "feature" else last.scale**2
+        slopes = [
+            unit.slope_square * outer.one
+            for unit, outer in zip(self.units, self.outer, strict=True)
+        ]
+        theta, product, before = 0.0, 1.0, slopes[-1]
+        for layer, unit, incoming, inner, slope in zip(
+            self.cell, self.units, self.incoming, self.inner, slopes, strict=True
+        ):
+            own = unit.scale**2 if layer.normalise != "preactivation" else incoming.value
+            theta = (own + layer.weight * before * theta) * inner.one
+            product *= layer.weight * before * inner.one
+            before = slope
         # `product` is below one where the equilibrium is stable: checked in `_stable_scales`.
         theta /= 1.0 - product
         if convention == "preactivation":
             return theta
-        return last.square + before * theta
+        return square + before * theta
 
 
 def _composed(mixed: Callable[[int, int], float], shift: int, full: _Jet, q: _Norm) -> _Jet:

@@ -118,13 +118,14 @@ def coefficients(
     if not isinstance(model, DeepEquilibrium):
         raise checks.invalid("model", "an equivalent", "be a DEQ or a network", str(model))
     if not model.is_vanilla:
-        if not model.is_centred_for(scale):
+        found = expansion(model, scale, kernel=kernel, convention=convention)
+        others = (found.constant, found.norm_shift, found.norm_curvature)
+        if max(map(abs, others)) > CENTRED * found.scale2:
             raise InvalidInput(
                 f"model of four coefficients must be centred. Got the {model}. Use "
                 f"deq.centred({scale:.6g}) if it has no bias and no normalisation; "
                 "notsodeep.equivalents.expansion has the seven coefficients of any other cell."
             )
-        found = expansion(model, scale, kernel=kernel, convention=convention)
         return Coefficients(
             found.linear, found.norm_fluctuation, found.covariance_overlap, found.scale2, scale
         )

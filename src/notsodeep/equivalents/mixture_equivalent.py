@@ -27,6 +27,7 @@ from notsodeep.models import (
 )
 from notsodeep.models.cell import solve_variances
 from notsodeep.models.varying_activations import require_varying
+from notsodeep.numerics.distances import difference_norms
 
 
 def equivalent(
@@ -36,25 +37,26 @@ def equivalent(
     *,
     kernel: KernelName = "conjugate",
     convention: Convention = "preactivation",
-    order: Literal[1, 2] = 1,
+    order: Literal[1, 2, "auto"] = 1,
+    exact: ArrayLike | None = None,
 ) -> Equivalent:
     """Compute the random-matrix equivalent of a model's kernel on a Gaussian mixture.
 
-    Of a centred model:
+    Of a centred model, with ``order=1``:
 
     Ḡ = a·XXᵀ + V C Vᵀ + γI with V = [J/√p, ψ],
     C = [[α2 ttᵀ + α3 T, α2 t], [α2 tᵀ, α2]] and γ = scale2 − τ0² a; its distance from the exact
     kernel in operator norm is O(n^{-1/2}) (mixture paper, arXiv 2402.02697, theorems 1 and 2, the
     identity term corrected).
 
-    Of any other network, and of any other DEQ without normalised layers, with biases or with
-    activations as they are, it has seven coefficients (see `Expansion`) and χ_i = ‖x_i‖² − τ0² from
-    the data:
+    Of any other network, and of any other DEQ, with biases, normalised layers or activations as
+    they are, it has seven coefficients (see `Expansion`) and χ_i = ‖x_i‖² − τ0² from the data:
     K̄ = κ0 11ᵀ + κ_s XXᵀ + κ_q(χ1ᵀ + 1χᵀ) + κ_qq(χ²1ᵀ + 1χ²ᵀ) + κ_qr χχᵀ + κ_ss JTJᵀ/p + γI.
 
     The largest term left out, κ_sq x_i·x_j(χ_i + χ_j), is a rescaling of rows: with ``order=2``
-    XXᵀ is made of (1 + (κ_sq/κ_s)χ_i)x_i.  That lowers the distance several times where the
-    curvature of the kernel along the norms counts; it costs nothing.
+    XXᵀ is made of (1 + (κ_sq/κ_s)χ_i)x_i, in a copy of X, and χ is that of the data in all cases.
+    For kernels of pre-activations that lowers the distance several times; for kernels of features
+    too at p = 1000, and in most cases at a few hundred.
 
     Parameters
     ----------
@@ -66,13 +68,17 @@ def equivalent(
     kernel : {"conjugate", "tangent"}
     convention : {"preactivation", "feature"}
         Concerns DEQs only.
-    order : {1, 2}
-        2 for the sharper form.  It wins at large p; below a few hundred, not always.
+    order : {1, 2, "auto"}
+        1 is the papers' form, whose limiting spectra are those of both.  "auto" takes the one that
+        is nearer to `exact`.
+    exact : array_like of shape (n, n), optional
+        The exact kernel on X, for "auto".  All of it: on a part of the rows the other order may
+        be nearer.
 
     Raises
     ------
     InvalidInput
-        A cell has normalised layers, or the statistics are not those of X.
+        The statistics are not those of X.
 
     Examples
     --------
@@ -94,11 +100,17 @@ def equivalent(
         raise checks.invalid("X", owner, requirement, f"shape {rows.shape}")
     stats = statistics_of(rows, stats)
     _require_own_statistics(rows, stats)
-    if order not in (1, 2):
-        raise checks.invalid("order", owner, "be 1 or 2", repr(order))
+    _known_order(order, exact)
     choice: dict[str, Any] = {"kernel": kernel, "convention": convention}
     if not isinstance(model, DeepEquilibrium | ExplicitNetwork):
         raise checks.invalid("model", "an equivalent", "be a DEQ or a network", str(model))
+    if order == "auto":
+        matrix = checks.matrix_of_shape(exact, (n, n), "exact", owner)
+        first, second = (equivalent(model, rows, stats, **choice, order=k) for k in (1, 2))
+        gaps = {1: difference_norms(matrix, first)[0], 2: difference_norms(matrix, second)[0]}
+        best = first if gaps[1] < gaps[2] else second
+        best.gaps = gaps
+        return best
     if order == 2 or not is_centred(model, stats.tau0):
         return _expanded(model, rows, stats, order, choice)
     numbers = coefficients(model, stats.tau0, **choice)
@@ -106,6 +118,16 @@ def equivalent(
     return Equivalent(
         rows, factors, low_rank_core(numbers, stats), numbers, stats, model, kernel, convention
     )
+
+
+def _known_order(order: object, exact: object) -> None:
+    if isinstance(order, bool) or order not in (1, 2, "auto"):
+        raise checks.invalid("order", "equivalent", "be 1, 2 or 'auto'", repr(order))
+    if (order == "auto") != (exact is not None):
+        requirement = "be given with order='auto', and only then"
+        got = "none" if exact is None else f"one with order={order}"
+        remedy = "Use exact=kernel(model, X, ...), the kernel to compare with."
+        raise checks.invalid("exact", "equivalent", requirement, got, remedy)
 
 
 def is_centred(model: DeepEquilibrium | ExplicitNetwork, tau0: float) -> bool:
@@ -134,12 +156,12 @@ def _expanded(
     model: DeepEquilibrium | ExplicitNetwork,
     rows: FloatArray,
     stats: MixtureStatistics,
-    order: int,
+    order: Literal[1, 2],
     choice: dict[str, Any],
 ) -> Equivalent:
     """Build the equivalent from the Taylor coefficients and the norms of the rows."""
     numbers = expansion(model, stats.tau0, **choice)
-    p = rows.shape[1]
+    p, samples = rows.shape[1], rows
     chi = np.einsum("ij,ij->i", rows, rows) - stats.tau0**2
     if order == 2 and numbers.linear > 0.0:
         rows = rows * (1.0 + numbers.rescaling / numbers.linear * chi)[:, None]
@@ -159,7 +181,10 @@ def _expanded(
     change[:, K + 1] = np.append(stats.t, 1.0)
     change[:K, K + 2] = np.sqrt(p) * means
     limit = change @ core @ change.T
-    return Equivalent(rows, factors, core, numbers, stats, model, **choice, limit_core=limit)
+    return Equivalent(
+        rows, factors, core, numbers, stats, model, **choice,
+        limit_core=limit, samples=samples, order=order,
+    )  # fmt: skip
 
 
 def low_rank_core(numbers: Coefficients, stats: MixtureStatistics) -> FloatArray:

@@ -110,7 +110,7 @@ def population_of(eq: Equivalent, source: PopulationSource | None) -> Population
                 "population='deconvolved' to estimate them, or eq.eigvalsh() for the spectrum of "
                 "the equivalent itself."
             )
-        return _deconvolved(eq.X, stats)
+        return _deconvolved(eq.samples, stats)
     columns, column = np.unique(classes.eigenvalues, axis=1, return_inverse=True)
     ratios = np.bincount(column.reshape(-1), stats.counts, minlength=columns.shape[1]) / p
     origin = "the exact covariances and means of the mixture"

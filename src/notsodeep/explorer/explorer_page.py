@@ -19,9 +19,11 @@ from notsodeep.explorer.page_state import (
 )
 from notsodeep.explorer.state import (
     ACTIVATIONS,
+    CELL,
     DRAWN,
     FAMILIES,
     FORMULA,
+    OWN,
     UPLOAD,
     WIDTHS,
     ExplorerState,
@@ -33,6 +35,8 @@ _GRAMMAR = (
     "code."
 )
 _LABELS = {
+    "cell": "a cell of layers",
+    "own": "layers of my own",
     "mixture": "Gaussian mixture",
     "sphere": "unit sphere",
     "upload": "a file of my own",
@@ -87,9 +91,24 @@ def _model(page: PageState[ExplorerState]) -> None:
             max_chars=page.rule("kinks").longest,
             help="Points where it bends or jumps, between commas.",
         )
+    if st.session_state[page.widget("activation")] == CELL:
+        _cell(page)
+        return
     _slider(
         page, "sigma_a2", "σa²", step=0.01, help="Share of the variance that comes back through A."
     )
+
+
+def _cell(page: PageState[ExplorerState]) -> None:
+    _choice(page, "cell", "cell", page.rule("cell").options)
+    if st.session_state[page.widget("cell")] == OWN:
+        st.text_area(
+            "layers, one in a line",
+            key=page.widget("layers"),
+            max_chars=page.rule("layers").longest,
+            help="An activation and its variances, as in tanh weight=.5 inject=.6 bias=.1. The "
+            "first layer reads the last. Semicolons do for ends of lines.",
+        )
 
 
 def _data(page: PageState[ExplorerState]) -> Upload | None:

@@ -27,9 +27,17 @@ from notsodeep.equivalents.equivalent_matrix import Equivalent
 from notsodeep.equivalents.limiting_law import NoiseLaw
 from notsodeep.equivalents.population import PopulationSource
 from notsodeep.errors import InvalidInput, NotConverged, NotSoDeepError
-from notsodeep.explorer.state import FORMULA, ExplorerState
+from notsodeep.explorer.state import CELL, FORMULA, ExplorerState
 from notsodeep.matching import Certificate, Match, match
-from notsodeep.models import Conditions, Convention, DeepEquilibrium, ExplicitNetwork, KernelName
+from notsodeep.models import (
+    Conditions,
+    Convention,
+    DeepEquilibrium,
+    Dense,
+    ExplicitNetwork,
+    KernelName,
+)
+from notsodeep.models.cell import solve_variances, stability
 
 _ANY_MODEL = DeepEquilibrium("identity", 0.0)
 
@@ -168,10 +176,11 @@ def inference_cost(
 ) -> Cost:
     """Count the multiplications of both networks for one row.
 
-    A step z ← φ(√σa² A z + √σb² B x)/√m multiplies by A, m² times; B x, m p times, is computed
-    once.  At large width a small change of z shrinks in a step by √(σa² E φ′(√q ξ)²), with
-    q = σa² E φ²(√q ξ) + σb² τ0² the variance of the pre-activations, so that T steps leave
-    rate^T.  An explicit network takes one product for each layer.
+    A step z ← φ(√σa² A z + √σb² B x)/√m multiplies by A, m² times, and so does each layer of a
+    cell; B x, m p times, is computed once, for every layer that x enters.  At large width a small
+    change of z shrinks in a step by √(Π_l w_l E φ_l′(√q_l ξ)²), with q_l the variances of the
+    pre-activations, so that T steps leave rate^T.  An explicit network takes one product for each
+    layer.
 
     Parameters
     ----------
@@ -188,13 +197,14 @@ def inference_cost(
         checks.positive_integer(value, name, owner)
         for name, value in (("in_features", in_features), ("width", width), ("out", out_features))
     )
-    back, activation = deq.sigma_a2, deq.activation
-    q = deq.preactivation_variance(checks.positive_number(tau0, "tau0", owner) ** 2)
-    rate = math.sqrt(back * float(activation.moments(math.sqrt(q)).slope_square))
+    squared = np.array([checks.positive_number(tau0, "tau0", owner) ** 2])
+    variances, _ = solve_variances(deq.cell, squared)
+    rate = math.sqrt(float(stability(deq.cell, variances)[0]))
     steps = _steps(rate)
-    ends = m * p + m * K
-    explicit = ends + (network.depth - 1) * m * m
-    return Cost(rate, steps, None if steps is None else ends + steps * m * m, explicit)
+    entries = sum(layer.inject > 0.0 for layer in deq.cell)
+    explicit = m * p + m * K + (network.depth - 1) * m * m
+    turns = None if steps is None else steps * len(deq.cell) * m * m
+    return Cost(rate, steps, None if turns is None else entries * m * p + m * K + turns, explicit)
 
 
 def _steps(rate: float) -> int | None:
@@ -239,6 +249,8 @@ class View:
 
 def deq_of(state: ExplorerState) -> DeepEquilibrium:
     """Make the DEQ; a formula goes through the library's parser and is never run."""
+    if state.activation == CELL:
+        return DeepEquilibrium(cell=[Dense.from_text(text) for text in state.layer_texts])
     if state.activation == FORMULA:
         formula = from_formula(state.formula, kinks=state.kink_points)
         return DeepEquilibrium(formula, state.sigma_a2)

@@ -9,11 +9,18 @@ from dataclasses import asdict, dataclass
 from notsodeep import checks
 from notsodeep.explorer.page_state import Choice, Listed, Real, Switch, Text, Whole, chosen
 
-FORMULA = "formula"
+FORMULA, CELL = "formula", "cell"
 ACTIVATIONS = (
     "relu", "tanh", "normalized_relu", "leaky_relu", "hard_tanh", "erf", "arctan", "swish", "gelu",
-    "elu", "softplus", "sin", "cos", "abs", "identity", FORMULA,
+    "elu", "softplus", "sin", "cos", "abs", "identity", FORMULA, CELL,
 )  # fmt: skip
+OWN = "own"
+CELLS = {
+    "ring_with_biases": "tanh weight=.5 inject=.6 bias=.1; relu weight=.8 inject=.3 bias=.05",
+    "free_variances": "tanh weight=1.3 inject=.9 bias=.15",
+    "three_layers": "erf weight=.7 inject=.5; relu weight=.9 bias=.2; tanh weight=.8 inject=.4",
+}
+"""Cells by name: layers as `notsodeep.Dense.from_text` reads them, between semicolons."""
 DRAWN = ("mixture", "sphere")
 IMAGES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100")
 UPLOAD = "upload"
@@ -30,7 +37,10 @@ FAMILIES = (
 )
 WIDTHS = tuple(2**k for k in range(5, 14))
 
-_MODEL = ("activation", "formula", "kinks", "sigma_a2")
+_MODEL = {
+    FORMULA: ("activation", "formula", "kinks", "sigma_a2"),
+    CELL: ("activation", "cell"),
+}
 _MATCH = ("kernel", "convention", "family", "refine")
 
 
@@ -41,10 +51,12 @@ class ExplorerState:
     Attributes
     ----------
     activation : str
-        A name, or "formula".
+        A name, "formula", or "cell" for a model with another cell than the vanilla one.
     formula, kinks : str
         A formula in x, and its kinks as numbers between commas.
     sigma_a2 : float
+    cell, layers : str
+        The name of a cell, or "own" for the layers given by the other.
     data : str
         "mixture", "sphere", the name of a set of images, or "upload".
     samples, dimension : int
@@ -72,6 +84,8 @@ class ExplorerState:
     formula: str = chosen("x / (1 + abs(x))", Text(400))
     kinks: str = chosen("0", Text(100))
     sigma_a2: float = chosen(0.2, Real(0.0, 0.99))
+    cell: str = chosen("ring_with_biases", Choice((*CELLS, OWN)))
+    layers: str = chosen(CELLS["ring_with_biases"], Text(600))
     data: str = chosen("mixture", Choice((*DRAWN, *IMAGES, UPLOAD)))
     samples: int = chosen(400, Whole(50, 1000))
     dimension: int = chosen(500, Whole(50, 2000))
@@ -103,7 +117,9 @@ class ExplorerState:
     @property
     def fields_in_use(self) -> tuple[str, ...]:
         """The settings that decide on anything: a formula does so only where it is chosen."""
-        model = _MODEL if self.activation == FORMULA else ("activation", "sigma_a2")
+        model = _MODEL.get(self.activation, ("activation", "sigma_a2"))
+        if self.activation == CELL and self.cell == OWN:
+            model = (*model, "layers")
         return (*model, *self.data_fields, *_MATCH, "width")
 
     def key(self, fields: tuple[str, ...]) -> str:
@@ -125,6 +141,13 @@ class ExplorerState:
         except ValueError:
             requirement = "be numbers between commas, such as -1, 1"
             raise checks.invalid("kinks", "the formula", requirement, repr(self.kinks)) from None
+
+    @property
+    def layer_texts(self) -> list[str]:
+        """The layers of the chosen cell, as text; those of an own one may stand in lines too."""
+        text = CELLS.get(self.cell, self.layers)
+        pieces = [piece.strip() for piece in text.replace("\n", ";").split(";")]
+        return [piece for piece in pieces if piece]
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -17,10 +17,10 @@ from notsodeep.explorer.drawings import archive
 from notsodeep.explorer.explorer_data import SPACING, Upload
 from notsodeep.explorer.page_state import plain, show_error
 from notsodeep.explorer.shown import TOLERANCE, View
-from notsodeep.explorer.state import FORMULA, UPLOAD, ExplorerState
+from notsodeep.explorer.state import CELL, FORMULA, UPLOAD, ExplorerState
 from notsodeep.matching import Match
 from notsodeep.networks.build import build
-from notsodeep.networks.modules import EquilibriumNetwork, ExplicitModule
+from notsodeep.networks.modules import ExplicitModule, ImplicitNetwork
 from notsodeep.networks.onnx_export import export_onnx
 from notsodeep.networks.persistence import save
 from notsodeep.networks.timing import time_against
@@ -122,6 +122,9 @@ def _spread(spread: float) -> list[str]:
 
 
 def _model(state: ExplorerState) -> list[str]:
+    if state.activation == CELL:
+        layers = [f"        nsd.Dense.from_text({text!r})," for text in state.layer_texts]
+        return ["deq = nsd.DeepEquilibrium(", "    cell=[", *layers, "    ]", ")"]
     if state.activation != FORMULA:
         return [f"deq = nsd.DeepEquilibrium({state.activation!r}, sigma_a2={state.sigma_a2!r})"]
     formula = f"{state.formula!r}, kinks={state.kink_points!r}"
@@ -180,7 +183,7 @@ def built_networks(state: ExplorerState, found: Match, data: Dataset) -> BuiltNe
             settings = CompileSettings(found.deq, width=state.width, seed=state.seed)
             module, record = train_network(found.network, data, settings, 0, place)
             accuracy = float(record["accuracy"])
-        assert isinstance(deq, EquilibriumNetwork)
+        assert isinstance(deq, ImplicitNetwork)
         assert isinstance(module, ExplicitModule)
         target, onnx = place / "network.safetensors", place / "network.onnx"
         options = {"preprocessing": data.preprocessing, "classes": data.classes}
@@ -202,7 +205,7 @@ def built_networks(state: ExplorerState, found: Match, data: Dataset) -> BuiltNe
 
 
 def _timed(
-    deq: EquilibriumNetwork, module: ExplicitModule, data: Dataset, seed: int
+    deq: ImplicitNetwork, module: ExplicitModule, data: Dataset, seed: int
 ) -> tuple[TimingTable | None, str]:
     try:
         rows = data.X[draw_rows(data.X, _BATCH, seed)]

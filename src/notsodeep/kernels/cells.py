@@ -25,7 +25,7 @@ from notsodeep.kernels.routes import PairMap, series_of
 from notsodeep.kernels.samples import Layer
 from notsodeep.kernels.single_pairs import InputPairs
 from notsodeep.models import Convention, DeepEquilibrium, MonotoneEquilibrium
-from notsodeep.models.cell import Dense, another_variance, normalised, solve_variances
+from notsodeep.models.cell import Dense, normalised, require_one_variance, solve_variances
 from notsodeep.numerics.chebyshev import at_many_scales
 
 _FEW = 48  # different norms up to which nothing is tabulated
@@ -152,14 +152,7 @@ class CellPairs(PairMap):
         # A scan over variances, too slow for every norm: the ends of the range stand for what is
         # between.
         for square in {float(self._squares.min()), float(self._squares.max())}:
-            other = another_variance(cell, square)
-            if other is not None:
-                raise NotConverged(
-                    f"The variance of the {self.model} has several solutions at ‖x‖² = "
-                    f"{square:.4g}: besides the smallest there is one near E z² = {other:.4g}, and "
-                    "which of them a network settles at depends on its start. Use smaller weights, "
-                    "or an activation that grows at most linearly."
-                )
+            require_one_variance(cell, square, str(self.model))
         members = []
         for layer, variance in zip(cell, incoming, strict=True):
             spread = np.maximum(np.sqrt(variance), LEAST_SCALE)

@@ -124,11 +124,8 @@ class MixtureFamily(Family):
         """
 
     def for_auto(self, problem: Problem) -> Family | None:
-        """Apply wherever the scale of the data is known, and the DEQ can be taken as it is meant.
-
-        The expansion of a cell with normalised layers is not known.
-        """
-        fits = problem.centre or (self.as_given and problem.expandable)
+        """Apply where the scale of the data is known, and the DEQ can be taken as it is meant."""
+        fits = problem.centre or self.as_given
         return self if problem.tau0 is not None and fits else None
 
     def undertaken(self, problem: Problem) -> tuple[str, ...]:

@@ -107,11 +107,6 @@ class Problem:
         return self.centred if self.centre else self.deq
 
     @property
-    def expandable(self) -> bool:
-        """Whether the kernel of the DEQ as given has an expansion: none with normalised layers."""
-        return all(layer.normalise == "none" for layer in self.deq.cell)
-
-    @property
     def which(self) -> dict[str, Any]:
         """The kernel and its convention, as keywords."""
         return {"kernel": self.kernel, "convention": self.convention}

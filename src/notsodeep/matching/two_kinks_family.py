@@ -69,7 +69,7 @@ class TwoKinks(MixtureFamily):
 
     def for_auto(self, problem: Problem) -> Family | None:
         """Apply to models that are not vanilla and centred: simpler families do for those."""
-        if not problem.expandable or (problem.centre and problem.deq.is_vanilla):
+        if problem.centre and problem.deq.is_vanilla:
             return None
         return super().for_auto(problem)
 

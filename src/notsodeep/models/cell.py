@@ -12,7 +12,7 @@ from notsodeep import checks
 from notsodeep.activations import Activation, as_activation, from_dict
 from notsodeep.activations.gaussian_pairs import LEAST_SCALE
 from notsodeep.arrays import FloatArray
-from notsodeep.errors import NotIntegrable
+from notsodeep.errors import NotConverged, NotIntegrable, QuadratureError
 from notsodeep.numerics.fixed_point import FixedPoint, solve_fixed_point
 
 Normalise = Literal["none", "preactivation", "feature"]
@@ -141,12 +141,16 @@ def checked_cell(cell: object, kind: type[Dense], owner: str) -> tuple[Dense, ..
         remedy = f"Write cell=[{kind.__name__}('relu', weight=0.2, inject=0.8)]."
         raise checks.invalid("cell", owner, "be a list of layers", repr(cell), remedy)
     if not cell:
-        raise checks.invalid("cell", owner, "have at least one layer", "none")
+        remedy = f"Write cell=[{kind.__name__}('relu', weight=0.2, inject=0.8)]."
+        raise checks.invalid("cell", owner, "have at least one layer", "none", remedy)
     for layer in cell:
         if type(layer) is not kind:
             raise checks.invalid("cell", owner, f"hold {kind.__name__} layers", repr(layer))
     if not any(layer.inject > 0.0 for layer in cell):
-        remedy = "Without it the state does not depend on x, and is zero if there is no bias."
+        remedy = (
+            "Without it the state does not depend on x, and is zero if there is no bias. Give one "
+            "of the layers inject > 0."
+        )
         got = "inject = 0 in every layer"
         raise checks.invalid("cell", owner, "be driven by the input", got, remedy)
     return tuple(cell)
@@ -262,16 +266,34 @@ def another_variance(cell: Sequence[Dense], squared_norm: float) -> float | None
 
     `solve_variances` finds the smallest second moment v of the state.  Beyond it one turn must stay
     below v; where it comes back above, on a grid over eight decades, there is another solution.
+    The grid ends earlier where an activation varies too fast to be integrated.
     """
     squares = np.array([squared_norm])
     state = solve_variances(cell, squares)[1].value
     largest = max(float(state[0]), 1e-3 * (squared_norm + sum(layer.bias for layer in cell)), 1e-30)
     grid = state[0] + largest * np.logspace(-2.0, 6.0, 81)
-    with np.errstate(over="ignore"):
-        image = _turn(cell, grid, np.full_like(grid, squared_norm))[2]
+    image = np.empty(0)
+    while grid.size and not image.size:
+        try:
+            with np.errstate(over="ignore"):
+                image = _turn(cell, grid, np.full_like(grid, squared_norm))[2]
+        except QuadratureError:
+            grid = grid[: len(grid) // 2]
     # Just beyond the smallest solution the turn is below v by rounding only.
     above = np.flatnonzero(image > grid * (1.0 + 1e-9))
     return float(grid[above[0]]) if above.size else None
+
+
+def require_one_variance(cell: Sequence[Dense], squared_norm: float, name: str) -> None:
+    """Reject a cell called `name` whose equation for the variance is seen to have two solutions."""
+    other = another_variance(cell, squared_norm)
+    if other is not None:
+        raise NotConverged(
+            f"The variance of the {name} has several solutions at ‖x‖² = {squared_norm:.4g}: "
+            f"besides the smallest there is one near E z² = {other:.4g}, and which of them a "
+            "network settles at depends on its start. Use smaller weights, or an activation that "
+            "grows at most linearly."
+        )
 
 
 def normalised(layer: Dense) -> bool:
@@ -282,5 +304,6 @@ def normalised(layer: Dense) -> bool:
 def _variance(value: object, parameter: str, owner: str) -> float:
     number = checks.finite_number(value, parameter, owner)
     if number < 0.0:
-        raise checks.invalid(parameter, owner, "be a variance, at least 0", number)
+        remedy = "It is the square of a standard deviation; 0 leaves the term out."
+        raise checks.invalid(parameter, owner, "be a variance, at least 0", number, remedy)
     return number

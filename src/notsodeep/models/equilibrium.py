@@ -189,7 +189,7 @@ class DeepEquilibrium:
             np.array([tau0**2]),
             moment="variance",
             raises=raises,
-            name=f"the scales τ of the {self}",
+            name=f"the scale τ of the {self}",
         )
         for layer, scale in zip(self.cell, variances.scales[:, 0], strict=True):
             if solution.converged:
