@@ -195,6 +195,7 @@ def test_memory_does_not_grow_with_the_steps() -> None:
         ),
     ],
 )
+@pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0")  # torch's own
 def test_compiled_networks_give_the_same_results(backend: str) -> None:
     module = network(nsd.DeepEquilibrium("tanh", 0.2), dtype=torch.float64)
     compiled = torch.compile(module, backend=backend)
