@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from notsodeep import checks
 from notsodeep.arrays import FloatArray
 from notsodeep.data import GaussianMixture, MixtureStatistics
-from notsodeep.equivalents import coefficients
+from notsodeep.equivalents import expansion
 from notsodeep.errors import InvalidInput
 from notsodeep.models import Convention, KernelName, Model
 from notsodeep.prediction.classes import Classes
@@ -145,10 +145,12 @@ def shape_ratios(
     kernel: KernelName = "conjugate",
     convention: Convention = "feature",
 ) -> dict[str, float]:
-    """Return γ/a, α2/a and α3/a of a centred model's kernel; nothing of one that is not centred.
+    """Return γ/a, α2/a and α3/a of a model's kernel; nothing of one that has no expansion.
 
-    Networks that share them behave the same, up to the unit of the ridge or of time.  A match is as
-    good as its worst ratio, which residuals in units of the kernel's diagonal can hide.
+    Networks that share them behave the same, up to the unit of the ridge or of time; those that are
+    not centred with a bias in the read-out, to which constants and terms in one norm alone are
+    nothing.  A match is as good as its worst ratio, which residuals in units of the kernel's
+    diagonal can hide.
 
     Examples
     --------
@@ -158,7 +160,7 @@ def shape_ratios(
     {'diagonal': 0.39, 'norm_fluctuation': 0.171, 'covariance_overlap': 0.329}
     """
     try:
-        found = coefficients(model, tau0, kernel=kernel, convention=convention)
+        found = expansion(model, tau0, kernel=kernel, convention=convention)
     except InvalidInput:
         return {}
     return {name: float(getattr(found, name) / found.linear) for name in RATIOS}
