@@ -136,6 +136,15 @@ def test_indefinite_systems_are_noticed() -> None:
         solve(K, np.ones(100), 0.01)
 
 
+@pytest.mark.parametrize("columns", [1, 2])
+def test_a_singular_system_without_a_solution(columns: int) -> None:
+    found = solve(np.diag([1.0, 0.0, 3.0, 4.0]), np.ones((4, columns)), 0.0, raises=False)
+    assert not found.converged
+    assert "not positive definite" in found.reason
+    assert found.steps < 10
+    assert np.isfinite(found.x).all()
+
+
 def test_inexact_products_are_noticed() -> None:
     """The recurrence believes in convergence; the residual of x does not."""
     K = positive_matrix(200)

@@ -26,6 +26,9 @@ from notsodeep.threads import single_blas_thread
 
 _STAGNATION = 0.5  # a cycle that leaves more than this of the true residual was in vain
 _CONVERGED = "converged"
+# Conjugate gradients lower the energy norm of the error in every step, so that residuals grow by at
+# most the root of the condition number, 7e7 in double precision: beyond, K + λI is singular.
+_GROWTH = 1e10
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -260,6 +263,8 @@ class _Run:
                     # One assignment: Ctrl-C comes before it or after it.
                     self.progress = Progress(state, history)
                     self._write(now=False)
+                    if not self._worst <= _GROWTH * max(1.0, float(history[0].max())):
+                        raise NotPositive
                     yield self._worst
                 self._judge()
         except NotPositive:
