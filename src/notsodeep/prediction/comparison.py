@@ -13,7 +13,7 @@ from notsodeep.arrays import FloatArray
 from notsodeep.data import GaussianMixture, MixtureStatistics
 from notsodeep.equivalents import expansion
 from notsodeep.errors import InvalidInput
-from notsodeep.models import Convention, KernelName, Model
+from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork, KernelName, Model
 from notsodeep.prediction.classes import Classes
 from notsodeep.prediction.risk import RiskCurve, predict_risk
 from notsodeep.prediction.task import TableName
@@ -159,6 +159,8 @@ def shape_ratios(
     >>> {name: round(ratio, 3) for name, ratio in shape_ratios(deq, 1.0).items()}
     {'diagonal': 0.39, 'norm_fluctuation': 0.171, 'covariance_overlap': 0.329}
     """
+    if not isinstance(model, DeepEquilibrium | ExplicitNetwork):
+        return {}
     try:
         found = expansion(model, tau0, kernel=kernel, convention=convention)
     except InvalidInput:
