@@ -142,7 +142,14 @@ def test_bad_commands(arguments: list[str], message: str) -> None:
     assert message in str(done.exception)
 
 
-def test_hours_need_a_yes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hours_need_a_yes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("notsodeep.cli.model_options._HOURS", 1e-9)
-    asked = ("kernel", "--convolution", RELU, "--samples", 20, "--out", "never.npy")
-    assert "--yes" in str(command(*asked).exception)
+    asked = ("--convolution", RELU, "--data", "digits", "--samples", 30, "--out")
+    for name in ("kernel", "match", "compile"):
+        out = tmp_path / {"kernel": "k.npy", "match": "m.json"}.get(name, "run")
+        assert "--yes" in str(command(name, *asked, out).exception)
+        assert not out.exists()
+    out = tmp_path / "kernel.npy"
+    done = command("kernel", *asked, out, "--yes")
+    assert done.exit_code == 0, done.output
+    assert out.exists()

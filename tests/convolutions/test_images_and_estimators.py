@@ -11,7 +11,7 @@ import pytest
 import notsodeep as nsd
 from brute_force import equilibrium, waves
 from notsodeep.data import Preprocessing, load
-from notsodeep.errors import InvalidInput, TheoryDoubtful, UnknownName
+from notsodeep.errors import InvalidInput, NotEnoughMemory, TheoryDoubtful, UnknownName
 from notsodeep.estimators import EquilibriumKernelClassifier
 from notsodeep.kernels import KernelStore, store_kernel
 from notsodeep.kernels.convolution import ConvolutionPlan
@@ -109,6 +109,14 @@ LAYER = nsd.Convolution("relu", weight=0.2, inject=0.8)
         (lambda: nsd.ConvolutionalEquilibrium([LAYER], (8, 8), pooling="max"), "pooling"),
         (lambda: nsd.ConvolutionalEquilibrium([LAYER], (8, 8), input_pooling=9), "input_pooling"),
         (lambda: equilibrium(image_shape=(4, 4), size=5, padding="zero"), "at most 4"),
+        (lambda: equilibrium(image_shape=(4, 4), size=11), "at most 9"),
+        (lambda: nsd.ConvolutionalEquilibrium([LAYER], (8, 8), stride=0), "stride"),
+        (
+            lambda: nsd.kernel_pair(
+                nsd.ConvolutionalEquilibrium([LAYER], (8, 9)), np.ones((2, 64))
+            ),
+            r"72 numbers.* 64\. Give the image_shape",
+        ),
         (lambda: equilibrium(weight=0.0), "ConvolutionalNetwork"),
         (lambda: nsd.ConvolutionalEquilibrium([nsd.Dense("relu", 0.2, 0.8)], (8, 8)), "cell"),
         (lambda: nsd.ConvolutionalNetwork("relu", (8, 8)), "list"),
@@ -122,6 +130,12 @@ LAYER = nsd.Convolution("relu", weight=0.2, inject=0.8)
 def test_bad_input(make: object, message: str) -> None:
     with pytest.raises((InvalidInput, UnknownName), match=message):
         make()
+
+
+def test_images_that_do_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("notsodeep.checks.available_memory", lambda: 10**5)
+    with pytest.raises(NotEnoughMemory, match=r"2000 images.*fewer images"):
+        nsd.KernelOperator(equilibrium(), np.ones((2000, 32)))
 
 
 def test_input_pooling_is_that_of_torch() -> None:

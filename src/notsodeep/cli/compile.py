@@ -21,6 +21,7 @@ from notsodeep.cli.model_options import (
     ZooOption,
     compile_given,
     load_images,
+    matching_work,
     reject_options,
     require_patience,
 )
@@ -169,7 +170,8 @@ def compile_command(
         reject_options(context, dense, "describe a dense DEQ, and not --convolution")
         described = convolution, image_shape, pooling
         deq, rows = load_images(*described, data, samples, test_samples, seed)
-        require_patience(deq, rows, CERTIFIED, yes)
+        # Certificates compare kernels of the DEQ with and without its mean.
+        require_patience(deq, [matching_work(rows), (rows.X_test[:CERTIFIED], 2.0)], yes)
     else:
         reject_options(context, OF_IMAGES, "go with --convolution")
         if layer or cell is not None:

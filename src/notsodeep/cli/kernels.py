@@ -14,6 +14,7 @@ from notsodeep.cli.model_options import (
     PoolingOption,
     YesOption,
     load_images,
+    matching_work,
     require_patience,
 )
 from notsodeep.cli.options import (
@@ -63,6 +64,7 @@ def match_command(
     convention: ConventionOption = "feature",
     layers: Annotated[int | None, typer.Option(help="Hidden layers, 1 or 2.")] = None,
     refine: Annotated[bool, typer.Option(help="Refine on the data; needs --data.")] = False,
+    yes: YesOption = False,
     seed: SeedOption = 0,
     out: Annotated[Path | None, typer.Option(help="A .json file for the record.")] = None,
     force: ForceOption = False,
@@ -91,6 +93,7 @@ def match_command(
                 raise InvalidInput("A --convolution is matched on images: give --data, not --tau0.")
             described = convolution, image_shape, pooling
             deq, rows = load_images(*described, data, samples, None, seed)
+            require_patience(deq, [matching_work(rows)], yes)
             place = {"X": rows.X}
         else:
             deq = equilibrium(activation, sigma_a2, kink, layer, cell)
@@ -172,7 +175,7 @@ def kernel_command(
         if convolution:
             described = convolution, image_shape, pooling
             model, rows = load_images(*described, data, samples, None, seed)
-            require_patience(model, rows, None, yes)
+            require_patience(model, [(rows.X, 1.0)], yes)
         else:
             rows = _rows(data, samples, seed)
             # A cell is taken as it is described; it need not have a centred form.

@@ -21,7 +21,7 @@ from notsodeep import checks
 from notsodeep.arrays import FloatArray
 from notsodeep.errors import TheoryDoubtful
 from notsodeep.kernels import convolution_compiled as compiled
-from notsodeep.kernels.convolution_images import ImageStates
+from notsodeep.kernels.convolution_images import ImageStates, state_size
 from notsodeep.kernels.convolution_offsets import offsets
 from notsodeep.kernels.convolution_pairs import PairBlock
 from notsodeep.kernels.plan import Explanation, Tile
@@ -88,6 +88,12 @@ class ConvolutionPlan:
         )
         assert left is not None
         checks.kernel_resolved(left, right, owner)
+        count = len(left) + (0 if right is None else len(right))
+        checks.enough_memory(
+            8 * count * state_size(model),
+            f"What {owner} of {count} images holds at their pixels",
+            "Use fewer images, or input_pooling and stride for fewer pixels.",
+        )
         plan = cls(model, left, right, convention)
         plan._warn_of_small_pixels()
         if plan.work > _WORTH_A_PROBE:

@@ -182,6 +182,16 @@ class ImageStates:
         return found
 
 
+def state_size(model: ConvolutionalModel) -> int:
+    """Count the numbers that an image has while its variances are solved for."""
+    pixels, channels = model.grid[0] * model.grid[1], model.image_shape[2]
+    read = channels  # what `_injected` returns
+    if model.stride > 1:
+        read *= len(model.cell) * max(layer.size for layer in model.cell) ** 2
+    # Three moments and two iterates for every layer, four means in passing.
+    return pixels * (read + 5 * len(model.cell) + 4)
+
+
 def _injected(model: ConvolutionalModel, images: FloatArray) -> tuple[FloatArray, bool]:
     """Return what the layers read of the images, and whether M is still to be applied to it.
 
