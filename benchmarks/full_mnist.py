@@ -1,10 +1,10 @@
 """Kernel ridge classification of all of MNIST with the exact tangent kernel of a DEQ.
 
 60,000 images, ten one-hot targets of mean zero, (K + λI) α = Y by preconditioned block conjugate
-gradients on an operator that keeps its upper triangle in single precision; predictions of the test
-set by a streamed cross kernel.  Writes benchmarks/results/full_mnist.json: accuracy, time of each
-part, steps, peak memory.  With --cluster it is done a second time on Dask workers, and the
-predictions are compared.
+gradients on an operator that computes and keeps its upper triangle in float32; predictions of the
+test set by a streamed cross kernel, in float32 too.  Writes benchmarks/results/full_mnist.json:
+accuracy, time of each part, steps, peak memory.  With --cluster it is done a second time on Dask
+workers, and the predictions are compared.
 
     python benchmarks/full_mnist.py                      # all of it, in this process
     python benchmarks/full_mnist.py --cluster local      # and again on a cluster
@@ -118,7 +118,7 @@ def main() -> None:
     memory = (4 * n * (n + 400)) // 2 + (1 << 30)
     place = options.cache_directory
     K = nsd.KernelOperator(deq, X, memory=memory, cache_directory=place, **chosen)
-    cross = nsd.KernelOperator(deq, data.X_test, X, kernel="tangent")
+    cross = nsd.KernelOperator(deq, data.X_test, X, kernel="tangent", dtype=np.float32)
     scores, solution = fit_and_score(task, K, cross, watch, options.checkpoint)
 
     def row(where: str, scores: FloatArray, solution: Solution, watch: Stopwatch) -> dict[str, Any]:

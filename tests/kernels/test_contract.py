@@ -116,14 +116,57 @@ def test_single_functions_equal_the_pair(model) -> None:
         assert np.array_equal(pair.tangent, tangent)
 
 
+def assert_close_in_float32(double, single, bound: float = 1e-6) -> None:
+    """Relative to √(K_ii K_jj), and exactly symmetric."""
+    for name in ("conjugate", "tangent"):
+        right, found = getattr(double, name), getattr(single, name)
+        assert found.dtype == np.float32
+        assert np.array_equal(found, found.T)
+        root = np.sqrt(np.maximum(np.diag(right), 1e-300))
+        assert (np.abs(found - right) / root[:, None] / root).max() <= bound
+
+
 @every_model
-def test_float32_is_the_rounded_result(model) -> None:
+def test_float32_of_few_rows(model) -> None:
     X = inputs(60, False)
+    assert_close_in_float32(
+        nsd.kernel_pair(model, X), nsd.kernel_pair(model, X, dtype=np.float32), 4e-7
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "route"),
+    [
+        (nsd.DeepEquilibrium("tanh", 0.2), "table"),
+        (nsd.DeepEquilibrium("relu", 0.5), "univariate"),
+        (nsd.ExplicitNetwork(["hard_tanh"]), "table"),
+    ],
+    ids=str,
+)
+def test_float32_has_its_own_loops(model, route, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies, near copies, opposites, rows of no or another size: all within the bound."""
+    monkeypatch.setattr(plan, "_WORTH_A_TABLE", 10_000)
+    X = np.random.default_rng(5).normal(size=(180, 60)) / 60**0.5
+    X[1], X[2], X[3], X[4] = X[0], X[0] * (1.0 + 1e-9), -X[0] + 1e-7 * X[5], X[6] + 1e-4 * X[7]
+    X[8:50] += 0.15  # some larger cosines
     double, single = nsd.kernel_pair(model, X), nsd.kernel_pair(model, X, dtype=np.float32)
-    assert single.conjugate.dtype == np.float32
-    assert np.array_equal(single.conjugate, single.conjugate.T)
-    np.testing.assert_allclose(single.conjugate, double.conjugate, rtol=2e-7, atol=1e-8)
-    np.testing.assert_allclose(single.tangent, double.tangent, rtol=2e-7, atol=1e-8)
+    assert single.explanation.route == route
+    assert_close_in_float32(double, single)
+    assert not np.array_equal(single.tangent, double.tangent.astype(np.float32))
+    # The single kernels, and rows beside others, are made of the same numbers.
+    alone = nsd.tangent_kernel(model, X, dtype=np.float32)
+    assert np.array_equal(alone, single.tangent)
+    beside = nsd.kernel_pair(model, X, X[:120], dtype=np.float32)
+    root = np.sqrt(np.diag(double.tangent))
+    gap = np.abs(beside.tangent - double.tangent[:, :120]) / np.outer(root, root[:120])
+    assert gap.max() <= 1e-6
+
+
+@pytest.mark.parametrize("size", [1e-14, 1e17])
+def test_float32_of_rows_of_any_size(size: float) -> None:
+    X, model = size * inputs(60, False), nsd.ExplicitNetwork(["relu"])
+    single = nsd.kernel_pair(model, X, dtype=np.float32)
+    assert_close_in_float32(nsd.kernel_pair(model, X), single)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])

@@ -5,6 +5,7 @@ See docs/solving.md for which to choose.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,7 +48,12 @@ class LowRankInverse(LinearOperator):  # type: ignore[misc]  # scipy has no type
         self._ends = np.cumsum(widths)[:-1]
         n = len(factors[0])
         if self._factors:
-            inner = np.block([[F.T @ G for G in self._factors] for F in self._factors])
+            ends = np.cumsum([0, *widths])
+            places = [slice(*pair) for pair in itertools.pairwise(ends)]
+            inner = np.zeros((ends[-1], ends[-1]))
+            for k, F in enumerate(self._factors):  # the lower triangle is all that is read
+                for j, G in enumerate(self._factors[: k + 1]):
+                    inner[places[k], places[j]] = F.T @ G
             inner[np.diag_indices(len(inner))] += ridge
             self._cholesky = linalg.cholesky(inner, lower=True, overwrite_a=True)
         self.rank = sum(widths)

@@ -76,7 +76,7 @@ class BlockSource:
         """Compute a block, shape ``place.shape``; every pair in float64, then rounded to `dtype`.
 
         It is worked on in tiles of `SIDE`.  If it begins at multiples of that, its entries are
-        those of `conjugate_kernel` or `tangent_kernel` to the last bit.
+        those of `conjugate_kernel` or `tangent_kernel` in float64, rounded, to the last bit.
         """
         result = np.empty(place.shape, dtype)
         on_diagonal = self.symmetric and place.rows == place.columns

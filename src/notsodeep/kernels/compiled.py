@@ -766,6 +766,7 @@ def table_block(
     """
     rows, columns = inner.shape
     work = np.empty((4 + MOST_RANKS) * _STRIP, inner.dtype)
+    edge = inner.dtype.type(1.0)  # a double would turn the comparison of floats into one of doubles
     beyond = 0
     # One panel: four rows, strips of 64 columns.  The ψ of a strip are loaded once for all four.
     #
@@ -801,7 +802,7 @@ def table_block(
                     work[_ONE + t] = 0.0
                     work[_TWO + t] = 0.0
                     # Written so that NaN, from samples outside of the table's range, counts as far.
-                    far += 0 if abs(z) <= 1.0 else 1
+                    far += 0 if abs(z) <= edge else 1
                 _table_sums(work, numbers[r], ranks)
                 if odd:
                     for t in range(_STRIP):
@@ -817,7 +818,7 @@ def table_block(
                     two[t] = work[_TWO + begin + t]
                 if far > 0:
                     for t in range(width - begin):
-                        if not abs(work[begin + t]) <= 1.0:
+                        if not abs(work[begin + t]) <= edge:
                             one[t] = np.nan
                             beyond += 1
     return beyond

@@ -92,7 +92,11 @@ def conjugate_kernel(
     convention : {"preactivation", "feature"}
         Concerns DEQs only.
     dtype : float64 or float32
-        Type of the result; every pair is computed in float64.
+        Type of the result.  With float32 the products of rows are in float32 too, and polynomials
+        with fewer terms follow: about twice as fast, with errors of at most
+        (4e-7 + p·6e-8)·√(K_ii K_jj)·κ, κ the largest slope of the kernel in the cosine (1 to 4),
+        and mostly below 5e-7.  Where digits would cancel, above |cos| = 0.75 at the latest, pairs
+        are computed in float64 and rounded.
     out : ndarray, optional
         Where to put the result, for instance a `numpy.memmap`.
     unstable : {"raise", "mark"}
@@ -269,6 +273,7 @@ def checked_plan(
     kernel: KernelName = "tangent",
     train: Sequence[Trained] = EVERYTHING,
     unstable: Unstable = "raise",
+    dtype: Any = np.float64,
 ) -> Plan | ConvolutionPlan:
     """Check everything a user may have got wrong, then make the plan."""
     factors = _train_factors(model, train, owner)
@@ -285,7 +290,8 @@ def checked_plan(
         requirement = f"have as many features as X ({left.shape[1]})"
         raise checks.invalid("Y", owner, requirement, right.shape[1])
     checks.kernel_resolved(left, right, owner)
-    return Plan(model, left, right, convention, factors, unstable == "mark")
+    kind = np.float32 if dtype == np.float32 else np.float64
+    return Plan(model, left, right, convention, factors, unstable == "mark", kind)
 
 
 def _train_factors(model: KernelModel, train: Sequence[Trained], owner: str) -> tuple[float, ...]:
@@ -323,7 +329,7 @@ def _evaluate(
     owner = "a kernel"
     kind = checks.kernel_dtype(dtype, owner)
     kernel: KernelName = "tangent" if wanted[1] else "conjugate"
-    plan = checked_plan(model, X, Y, convention, owner, kernel, train, unstable)
+    plan = checked_plan(model, X, Y, convention, owner, kernel, train, unstable, kind)
     shape = plan.shape
     missing = sum(w and o is None for w, o in zip(wanted, out, strict=True))
     checks.enough_memory(
@@ -347,7 +353,8 @@ def _fill(plan: Plan | ConvolutionPlan, results: list[tuple[int, KernelMatrix]])
     symmetric = plan.Y is None
     tiles = plan.tiles()
     # Tiles are made where they belong, if both results are wanted as the loops make them.
-    plain = [r for _, r in results if r.dtype == np.float64 and r.flags.c_contiguous]
+    kind = plan.dtype if isinstance(plan, Plan) else None
+    plain = [r for _, r in results if r.dtype == kind and r.flags.c_contiguous]
 
     def work(tile: Tile) -> None:
         if isinstance(plan, Plan) and len(plain) == 2:

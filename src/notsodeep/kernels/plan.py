@@ -23,6 +23,7 @@ from notsodeep.kernels.single_pairs import InputPairs
 from notsodeep.kernels.table import (
     ALL_TRAINED,
     REACHES,
+    SINGLE_BOUND,
     TABLE_BOUND,
     OuterPieces,
     Results,
@@ -50,6 +51,8 @@ _SPREAD = 16.0  # norms further from the median, by this factor, are left out of
 _STRAY = 0.005  # share of such samples above which there is no table
 _GRID = 8  # ranges of norms end at powers of 2^(1/8), so that similar data share a table
 _CAREFUL = 4_000  # single pairs worked on at a time
+_MODERATE = 1e15  # norms, and their inverses, whose squares float32 has room for
+_GATHERING = 20  # products of single pairs take so many times longer than those of a whole tile
 
 
 @dataclass(repr=False)
@@ -136,6 +139,9 @@ class Plan:
         Factors of weights, inputs, biases and read-out in the tangent kernel.
     unstable : bool
         Whether samples without a stable equilibrium are marked instead of rejected.
+    dtype : type
+        Of the tiles.  With float32 products and polynomials are in float32, where there is a
+        table; everything else is in float64, and rounded.
     """
 
     model: Model
@@ -144,6 +150,7 @@ class Plan:
     convention: Convention
     train: tuple[float, ...] = ALL_TRAINED
     unstable: bool = False
+    dtype: type[Any] = np.float64
     explanation: Explanation = field(init=False)
 
     def __post_init__(self) -> None:
@@ -161,6 +168,10 @@ class Plan:
         self._made: PairMap | None = None
         self._outer: OuterPieces | None = None
         self._table, self.explanation = self._choose()
+        self._factors: tuple[NDArray[Any], NDArray[Any]] = (self.X, self._columns)
+        if self._table is not None and self._table.dtype is not np.float64:
+            one = self.X.astype(self._table.dtype)
+            self._factors = one, one if self.Y is None else self.Y.astype(self._table.dtype)
         if self._table is not None:
             self._samples1 = self._samples2 = self._table.samples(self._norms1)
             if self.Y is not None:
@@ -199,6 +210,13 @@ class Plan:
         """Decide on the route; the only place where that is done."""
         about = self.model, self.convention, self.train
         low, high = self._norm_range()
+        # Products of rows must keep clear of float32's largest and least numbers.
+        moderate = low > 1.0 / _MODERATE and high < _MODERATE
+        if self._homogeneous and high > 0.0:
+            norms = np.concatenate([self._norms1, self._norms2])
+            moderate = norms[norms > 0.0].min() > 1.0 / _MODERATE and norms.max() < _MODERATE
+        kind: Any = self.dtype if moderate else np.float64
+        bound = TABLE_BOUND if kind is np.float64 else SINGLE_BOUND
         if self.unstable and (radius := self._pairs().radius).max() >= 1.0:
             found = Explanation("series", "no stable equilibrium: pair by pair")
             found.unstable, found.radius = int((radius >= 1.0).sum()), float(radius.max())
@@ -209,17 +227,18 @@ class Plan:
             # Functions of the cosine alone: a fit costs milliseconds, and so pays for any number of
             # pairs, however many of them are beyond its reach.
             for reach in self._reaches(1.0):
-                table = fitted_table(*about, norm, norm, not self._one_norm, reach)
+                table = fitted_table(*about, norm, norm, not self._one_norm, reach, kind)
                 if table is not None:
                     self._outer = outer_pieces(*about, norm, reach)
-                    return table, Explanation("univariate", reason)
+                    exact = kind is np.float64
+                    return table, Explanation("univariate", reason, bound=0.0 if exact else bound)
         # With norms as two more variables the fit costs as much as 250,000 pairs.
         elif high > 0.0 and self.shape[0] * self.shape[1] >= _WORTH_A_TABLE:
             for reach in self._reaches(0.1):
-                table = fitted_table(*about, low, high, False, reach)
+                table = fitted_table(*about, low, high, False, reach, kind)
                 if table is not None:
                     reason = "polynomials in the cosine and the norms"
-                    return table, Explanation("table", reason, bound=TABLE_BOUND)
+                    return table, Explanation("table", reason, bound=bound)
         if self._pairs().kind == "hinge":
             return None, Explanation("hinge", "ReLU family in closed form")
         return None, Explanation("series", "Hermite coefficients of the activation")
@@ -315,9 +334,9 @@ class Plan:
         rows, columns = _parts(n, side**2 // min(m, side)), _parts(m, side**2 // min(n, side))
         return [Tile(r, c) for r in rows for c in columns]
 
-    def tile(self, tile: Tile) -> FloatArray:
+    def tile(self, tile: Tile) -> NDArray[Any]:
         """CK and NTK of a tile, shape (2, rows, columns); symmetric if on the diagonal."""
-        both = np.empty((2, *tile.shape))
+        both = np.empty((2, *tile.shape), self.dtype)
         self._fill(tile, Results(both[0], both[1], 0, 0))
         if self._on_diagonal(tile):
             for kernel in both:
@@ -327,7 +346,7 @@ class Plan:
     def fill(self, tile: Tile, conjugate: NDArray[Any], tangent: NDArray[Any]) -> None:
         """Put a tile, and its mirror image if symmetric, into two whole kernels.
 
-        These are contiguous, of float64.
+        These are contiguous, of the plan's type.
         """
         rows, columns = tile.rows.start, tile.columns.start
         self._fill(tile, Results(conjugate, tangent, rows, columns))
@@ -348,10 +367,10 @@ class Plan:
         )
         own = np.arange(height)
         first = own + 1 if self._on_diagonal(tile) else np.zeros_like(own)
-        conjugate, tangent = results.conjugate[place], results.tangent[place]
+        conjugate, tangent = pair = results.conjugate[place], results.tangent[place]
         if self._table is None:
             where = np.nonzero(np.arange(width) >= first[:, None])
-            self._fill_list(tile, inner, where, conjugate, tangent)
+            self._fill_list(tile, inner[where], where, *pair)
         else:
             # The loop marks what is beyond the table by NaN and counts it, so that most tiles are
             # not searched.
@@ -361,7 +380,7 @@ class Plan:
             if left:
                 worked_on = np.arange(width) >= first[:, None]
                 where = np.nonzero(np.isnan(conjugate) & worked_on)
-                self._fill_list(tile, inner, where, conjugate, tangent)
+                self._fill_list(tile, self._exact_products(tile, inner, where), where, *pair)
         if self._on_diagonal(tile):
             for kernel, values in zip((conjugate, tangent), self.diagonal(), strict=True):
                 kernel[own, own] = values[tile.rows]
@@ -370,27 +389,40 @@ class Plan:
             others = radius if self.Y is None else radius[len(self.X) :]
             tangent[np.outer(radius[tile.rows], others[tile.columns]) >= 1.0] = np.nan
 
-    def _products(self, tile: Tile) -> FloatArray:
+    def _products(self, tile: Tile) -> NDArray[Any]:
         """X·Y of a tile, in memory that every thread uses again and that stays in its cache."""
+        one, two = self._factors
         size = tile.shape[0] * tile.shape[1]
         room = getattr(self._room, "room", None)
         if room is None or room.size < size:
-            room = self._room.room = np.empty(size)
+            room = self._room.room = np.empty(size, one.dtype)
         inner = room[:size].reshape(tile.shape)
-        np.matmul(self.X[tile.rows], self._columns[tile.columns].T, out=inner)
+        np.matmul(one[tile.rows], two[tile.columns].T, out=inner)
         return np.asarray(inner)
+
+    def _exact_products(
+        self, tile: Tile, inner: NDArray[Any], where: tuple[NDArray[np.integer[Any]], ...]
+    ) -> FloatArray:
+        """X·Y of some pairs of a tile, in float64: near ±1 the cosine must have all its digits."""
+        if inner.dtype == np.float64:
+            return np.asarray(inner[where])
+        one, two = self.X[tile.rows], self._columns[tile.columns]
+        if len(where[0]) * _GATHERING > inner.size:
+            return np.asarray((one @ two.T)[where])
+        parts = [slice(start, start + _CAREFUL) for start in range(0, len(where[0]), _CAREFUL)]
+        products = [np.einsum("ij,ij->i", one[where[0][k]], two[where[1][k]]) for k in parts]
+        return np.concatenate(products)
 
     def _fill_list(
         self,
         tile: Tile,
-        inner: FloatArray,
+        products: FloatArray,
         where: tuple[NDArray[np.integer[Any]], ...],
-        conjugate: FloatArray,
-        tangent: FloatArray,
+        conjugate: NDArray[Any],
+        tangent: NDArray[Any],
     ) -> None:
         """Fill some places of a tile, pair by pair."""
         rows, columns = where[0] + tile.rows.start, where[1] + tile.columns.start
-        products = inner[where]
         if self._table is None:
             one, two, left = self._pairs().loop(rows, columns, products)
             values = np.stack([one, two])

@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.polynomial.chebyshev import cheb2poly
@@ -37,8 +37,11 @@ from notsodeep.kernels.single_pairs import InputPairs
 from notsodeep.models import Convention, ExplicitNetwork, Model, MonotoneEquilibrium
 from notsodeep.numerics.chebyshev import chebyshev_points, chebyshev_series
 
-TABLE_BOUND = 1e-14
-"""Largest difference between a table and the loops that made it, relative to √(CK_ii CK_jj)."""
+TABLE_BOUND, SINGLE_BOUND = 1e-14, 4e-7
+"""Largest difference between a table, in float64 or float32, and the loops that made it.
+
+Relative to √(CK_ii CK_jj), or to the largest of NTK/√(CK_ii CK_jj) if that is above one.
+"""
 
 REACHES = (0.125, 0.25, 0.5, 0.625, 0.75)
 """Values of |c| up to which a table may go: the shorter, the fewer powers."""
@@ -50,8 +53,10 @@ ALL_TRAINED = (1.0, 1.0, 1.0, 1.0)
 # √(1/reach² − 1), and ln 10¹⁵/ln ρ = 12, 17, 26, 33 and 43 of them reach rounding.
 _POWERS = {0.125: 16, 0.25: 20, 0.5: 32, 0.625: 40, 0.75: 56}  # Chebyshev points in z, by reach
 _NODES = (24, 36, 48)  # Chebyshev points in log ‖x‖, tried in turn
+_SINGLE_POWERS = {0.125: 10, 0.25: 12, 0.5: 20, 0.625: 24, 0.75: 32}  # the same for float32
+_SINGLE_NODES = (12, 24, 48)
 _NOISE = 5e-16  # Chebyshev coefficients below this, relative to the values, are rounding
-_LEFT_OVER = 1e-15  # what the functions ψ may leave of a coefficient
+_LEFT_OVER, _SINGLE_LEFT_OVER = 1e-15, 2e-8  # what the functions ψ may leave of a coefficient
 _CAREFUL = 64  # nodes that the loops may leave to the careful evaluation, which is slow
 _TESTED, _TEST_NORMS = 128, 12  # pairs, and their norms, between the nodes: there a table is tested
 _OUTER_SIZES = (32, 64, 128)
@@ -80,8 +85,8 @@ def pair_map(
 class Results(NamedTuple):
     """Where the two kernels of a block go: two matrices, and its first row and column there."""
 
-    conjugate: FloatArray
-    tangent: FloatArray
+    conjugate: NDArray[Any]
+    tangent: NDArray[Any]
     top: int
     side: int
 
@@ -97,7 +102,7 @@ class Samples:
         √CK_ii ψ_m.
     """
 
-    def __init__(self, scale: FloatArray, basis: FloatArray) -> None:
+    def __init__(self, scale: NDArray[Any], basis: NDArray[Any]) -> None:
         self.scale, self.basis = scale, basis
 
 
@@ -119,6 +124,8 @@ class Table:
         What the ψ of a row are multiplied with to give the numbers of `compiled.table_block`.
     ranks : ndarray of int
     odd : bool
+    dtype : type
+        float64, or float32 with polynomials that are right to `SINGLE_BOUND`.
     """
 
     reach: float
@@ -129,6 +136,7 @@ class Table:
     core: FloatArray
     ranks: IntArray
     odd: bool
+    dtype: type[Any] = np.float64
 
     def _functions(self, norms: FloatArray) -> FloatArray:
         if len(self.functions) == 1:
@@ -167,11 +175,11 @@ class Table:
         basis = np.zeros((self.core.shape[0], n + compiled.PADDING))
         scale[:n] = np.where(covered, 1.0 / safe, np.nan)
         basis[:, :n] = (np.exp(values[:, 2:3]) * values[:, 3:]).T
-        return Samples(scale, basis)
+        return Samples(scale.astype(self.dtype), basis.astype(self.dtype))
 
     def run(
         self,
-        inner: FloatArray,
+        inner: NDArray[Any],
         results: Results,
         first: IntArray,
         one: Samples,
@@ -181,8 +189,9 @@ class Table:
     ) -> int:
         """Turn a block of x·y into both kernels; return how many pairs are left, as NaN."""
         numbers = one.basis[:, rows].T @ self.core
+        scale = one.scale[rows] / self.dtype(self.reach)
         left: int = compiled.table_block(
-            inner, *results, first, one.scale[rows] / self.reach, two.scale, columns.start,
+            inner, *results, first, scale, two.scale, columns.start,
             two.basis, numbers, self.ranks, self.odd,
         )  # fmt: skip
         return left
@@ -197,10 +206,11 @@ def fitted_table(
     high: float,
     homogeneous: bool,
     reach: float,
+    dtype: type[Any] = np.float64,
 ) -> Table | None:
-    """Fit a table, or return None if it does not reach `TABLE_BOUND`."""
+    """Fit a table, or return None if it does not reach the bound of its precision."""
     try:
-        return _Fit(model, convention, train, low, high, homogeneous, reach).table()
+        return _Fit(model, convention, train, low, high, homogeneous, reach, dtype).table()
     except NotSoDeepError:
         # At the ends of a range that is a little wider than the data there may be no equilibrium.
         # The slower loops tell the user, if it concerns the data.
@@ -219,7 +229,13 @@ class _Fit:
         high: float,
         homogeneous: bool,
         reach: float,
+        dtype: type[Any],
     ) -> None:
+        single = self._single = dtype is np.float32
+        self._powers = (_SINGLE_POWERS if single else _POWERS)[reach]
+        self._nodes = _SINGLE_NODES if single else _NODES
+        self._left_over = _SINGLE_LEFT_OVER if single else _LEFT_OVER
+        self._bound = SINGLE_BOUND if single else TABLE_BOUND
         self._model, self._convention, self._train = model, convention, train
         self._low, self._high, self._homogeneous, self._reach = low, high, homogeneous, reach
 
@@ -248,13 +264,13 @@ class _Fit:
 
     def table(self) -> Table | None:
         """Do the work, with more nodes if it needs them."""
-        powers = _POWERS[self._reach]
+        powers = self._powers
         if self._low == self._high:
             return self._attempt(1, powers)[0]
         # Fewer cannot resolve a wide range: functions of log ‖x‖ have poles at some distance.
-        least = 30.0 * 0.5 * math.log(self._high / self._low)
-        for nodes in _NODES:
-            if nodes >= least or nodes == _NODES[-1]:
+        least = (16.0 if self._single else 30.0) * 0.5 * math.log(self._high / self._low)
+        for nodes in self._nodes:
+            if nodes >= least or nodes == self._nodes[-1]:
                 table, resolved = self._attempt(nodes, powers)
                 if table is not None or resolved:
                     return table
@@ -290,12 +306,12 @@ class _Fit:
             return None, False  # a kernel that vanishes has no scale, and the loops are right
         relative = np.abs(series) / scale[:, None, None, None]
         # Two of the last: one vanishes if the kernel is odd or even in c.
-        if relative[:, -2:].max() > _LEFT_OVER:
+        if relative[:, -2:].max() > self._left_over:
             return None, True  # a shorter reach may do
         across = np.abs(chebyshev_series(series.transpose(2, 0, 1, 3) / scale[:, None, None]))
-        if nodes > 1 and across[-2:].max() > _LEFT_OVER:
+        if nodes > 1 and across[-2:].max() > self._left_over:
             return None, False
-        basis, ranks = _basis(series, scale)
+        basis, ranks = _basis(series, scale, self._left_over)
         if basis is None:
             return None, True
         diagonal = pairs.diagonal()
@@ -303,7 +319,7 @@ class _Fit:
         table = self._assemble(own, norms[:nodes], series, basis, ranks)
         root = np.sqrt(diagonal[0])
         error = _error(table, norms, tested, z, expected * root[tested[0]] * root[tested[1]], root)
-        return (table, True) if error <= TABLE_BOUND else (None, nodes == _NODES[-1])
+        return (table, True) if error <= self._bound else (None, nodes == self._nodes[-1])
 
     def _assemble(
         self,
@@ -359,7 +375,8 @@ class _Fit:
         functions = chebyshev_series(functions) if nodes > 1 else functions
         return Table(
             self._reach, self._low, self._high, self._homogeneous, functions,
-            np.ascontiguousarray(wide), used, odd,
+            np.ascontiguousarray(wide, dtype=np.float32 if self._single else np.float64), used, odd,
+            np.float32 if self._single else np.float64,
         )  # fmt: skip
 
 
@@ -375,8 +392,8 @@ def _error(
     # As a matrix of which the diagonal is wanted.
     n = len(z)
     one, two = table.samples(norms[pairs[0]]), table.samples(norms[pairs[1]])
-    inner = np.diag(norms[pairs[0]] * norms[pairs[1]] * table.reach * z)
-    conjugate, tangent = np.empty((2, n, n))
+    inner = np.diag((norms[pairs[0]] * norms[pairs[1]] * table.reach * z).astype(table.dtype))
+    conjugate, tangent = np.empty((2, n, n), table.dtype)
     whole, none = slice(0, n), np.zeros(n, dtype=np.int64)
     table.run(inner, Results(conjugate, tangent, 0, 0), none, one, whole, two, whole)
     got = np.stack([np.diag(conjugate), np.diag(tangent)])
@@ -399,7 +416,9 @@ def _allowed(rank: int, count: int) -> int:
     return 1 if count == 1 else max(2, rank + rank % 2)
 
 
-def _basis(series: FloatArray, scale: FloatArray) -> tuple[FloatArray | None, IntArray]:
+def _basis(
+    series: FloatArray, scale: FloatArray, left_over: float
+) -> tuple[FloatArray | None, IntArray]:
     """Orthonormal functions ψ on the nodes (nodes, M), and how many each coefficient needs.
 
     None if more than `compiled.MOST_RANKS` are needed.
@@ -411,13 +430,13 @@ def _basis(series: FloatArray, scale: FloatArray) -> tuple[FloatArray | None, In
     most = min(nodes, compiled.MOST_RANKS)
     for k in range(powers):
         rest = relative[:, k].copy()
-        while np.abs(rest).max() > _LEFT_OVER and ranks[k] < most:
+        while np.abs(rest).max() > left_over and ranks[k] < most:
             vector = vectors[:, ranks[k]]
             rest -= (rest @ vector)[..., None] * vector
             ranks[k] += 1
         # Not resolved by the most functions that the loop takes; a little above the goal is left to
         # the test of the whole table.
-        if np.abs(rest).max() > 10.0 * _LEFT_OVER:
+        if np.abs(rest).max() > 10.0 * left_over:
             return None, ranks
     return np.ascontiguousarray(vectors[:, : max(int(ranks.max()), 1)]), ranks
 
