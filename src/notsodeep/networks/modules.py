@@ -237,6 +237,13 @@ class ImplicitNetwork(FeatureNetwork):
     failures : FailureCount
     last_record : ImplicitRecord or None
         Of the last pass, gradients included.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> net = nsd.build(nsd.MonotoneEquilibrium("tanh"), 4, 16, 2, rng=0, solver="anderson")
+    >>> isinstance(net, ImplicitNetwork), net.solver.name, net.last_record
+    (True, 'anderson', None)
     """
 
     def __init__(
