@@ -81,8 +81,7 @@ def test_shape_ratios_of_a_model_that_is_not_centred_are_those_a_bias_leaves() -
     # A constant added to φ changes neither slopes nor the kernel without its constant part.
     found, same = shape_ratios(network, 1.0), shape_ratios(shifted, 1.0)
     np.testing.assert_allclose(list(found.values()), list(same.values()), rtol=1e-12)
-    normalised = nsd.DeepEquilibrium(cell=[nsd.Dense("tanh", 0.2, inject=0.6, normalise="feature")])
-    assert shape_ratios(normalised, 1.0) == {}
+    assert shape_ratios(nsd.MonotoneEquilibrium("relu", 0.2), 1.0) == {}
 
 
 def test_one_network_is_no_comparison() -> None:

@@ -10,7 +10,7 @@ import contextlib
 import io
 import threading
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 from matplotlib import rc_context
@@ -124,16 +124,22 @@ def svg_of(make: Callable[[], Figure]) -> str:
         return svg_text(make())
 
 
-def _drawn(draw: Callable[[Axes], None]) -> str:
+def panels(draws: Iterable[Callable[[Axes], object]]) -> list[str]:
+    """Draw figures of one panel each."""
+    with _drawing():
+        return [_drawn(draw) for draw in draws]
+
+
+def _drawn(draw: Callable[[Axes], object]) -> str:
     figure, (axes,) = new_figure(1, width=4.6, height=3.3)
     figure.set_layout_engine(None)
     figure.subplots_adjust(**_MARGINS)
     draw(axes)
-    thin_out(axes)
+    _thin_out(axes)
     return svg_text(figure)
 
 
-def thin_out(axes: Axes) -> None:
+def _thin_out(axes: Axes) -> None:
     """Leave few ticks, with labels in plain text: formulas take a hundred times as long."""
     for axis in (axes.xaxis, axes.yaxis):
         if isinstance(axis.get_major_locator(), AutoLocator):

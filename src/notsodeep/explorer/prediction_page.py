@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import streamlit as st
-from matplotlib.figure import Figure
+from matplotlib.axes import Axes
 
 from notsodeep.data import GaussianMixture
 from notsodeep.errors import NotSoDeepError
-from notsodeep.explorer.drawings import svg_of, thin_out
+from notsodeep.explorer.drawings import panels
 from notsodeep.explorer.page_state import PageState, plain, show_error, show_figure, show_problems
 from notsodeep.explorer.state import WIDTHS, PredictionState
 from notsodeep.matching import match
 from notsodeep.models import DeepEquilibrium, Model
-from notsodeep.plotting import new_figure
 from notsodeep.prediction import (
     LearningCurve,
     RiskComparison,
@@ -78,19 +78,32 @@ def prediction_view(state: PredictionState) -> PredictionView:
     )
 
 
-def prediction_figure(view: PredictionView, state: PredictionState) -> Figure:
-    """Draw networks over the ridge, errors over n/p, accuracies over the width."""
-    figure, (left, middle, right) = new_figure(3, width=4.0)
-    figure.set_layout_engine(None)
-    figure.subplots_adjust(left=0.055, right=0.985, bottom=0.15, top=0.86, wspace=0.26)
-    view.comparison.plot(left)
-    view.learned.plot(middle)
-    view.widths.plot(right)
+_PANELS = {
+    "comparison": "Accuracy over the ridge.",
+    "learned": "Error over the number of samples per dimension.",
+    "widths": "Accuracy over the width.",
+}
+
+
+def prediction_figures(view: PredictionView, state: PredictionState) -> dict[str, str]:
+    """Draw networks over the ridge, errors over n/p, accuracies over the width, by what they say.
+
+    Side by side, or below one another on a phone.
+    """
     here = (10.0**state.log_ridge, 2.0**state.log_ratio, state.width)
-    for axes, value in zip((left, middle, right), here, strict=True):
-        axes.axvline(value, color="0.7", lw=0.8)
-        thin_out(axes)
-    return figure
+
+    def drawing(name: str, value: float) -> Callable[[Axes], None]:
+        def draw(axes: Axes) -> None:
+            getattr(view, name).plot(axes)
+            axes.axvline(value, color="0.7", lw=0.8)
+            figure = axes.get_figure(root=True)
+            assert figure is not None
+            figure.subplots_adjust(top=0.84)  # for the axis above the last one
+
+        return draw
+
+    drawn = panels(drawing(name, value) for name, value in zip(_PANELS, here, strict=True))
+    return dict(zip(_PANELS.values(), drawn, strict=True))
 
 
 def told(view: PredictionView, state: PredictionState) -> str:
@@ -111,9 +124,9 @@ def told(view: PredictionView, state: PredictionState) -> str:
 
 
 @st.cache_resource(max_entries=64, show_spinner=False)
-def _shown(state: PredictionState) -> tuple[str, str]:
+def _shown(state: PredictionState) -> tuple[dict[str, str], str]:
     view = prediction_view(state)
-    return svg_of(lambda: prediction_figure(view, state)), told(view, state)
+    return prediction_figures(view, state), told(view, state)
 
 
 def prediction_page() -> None:
@@ -138,9 +151,11 @@ def prediction_page() -> None:
         st.select_slider("width", WIDTHS, key=page.widget("width"))
     state = page.read()
     try:
-        picture, words = _shown(state)
+        pictures, words = _shown(state)
     except NotSoDeepError as error:
         show_error(error)
         return
-    show_figure(picture, "Accuracy over the ridge, error over n/p, accuracy over the width.")
+    for place, (alt, figure) in zip(st.columns(3), pictures.items(), strict=True):
+        with place:
+            show_figure(figure, alt)
     st.markdown(plain(words))

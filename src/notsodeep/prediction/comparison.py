@@ -60,7 +60,8 @@ class RiskComparison(Plotted):
             at = f"{axis} {curve.values[worst]:.3g}"
             tuned = float(curve.accuracy.max() - self.curves[0].accuracy.max())
             if abs(change[worst]) < _SAME:
-                sentence = f"{name} behaves as {first}: accuracies within {_points(change[worst])}"
+                within = f"{100.0 * abs(change[worst]):.1f} points"
+                sentence = f"{name} behaves as {first}: accuracies within {within}"
             else:
                 sentence = (
                     f"{name} differs from {first} by up to {_points(change[worst])} (at {at}), and "
@@ -173,4 +174,4 @@ def _scale(mixture: object, curve: RiskCurve) -> float:
 
 
 def _points(share: float) -> str:
-    return f"{100.0 * share:+.1f} points"
+    return f"{round(100.0 * share, 1) + 0.0:+.1f} points"  # no −0.0
