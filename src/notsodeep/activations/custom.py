@@ -29,7 +29,7 @@ ArrayFunction = Callable[[FloatArray], FloatArray]
 REACH = 8.0
 """Functions are examined on [-REACH, REACH]: beyond, at unit scale, lies a mass of 1e-15."""
 
-_FAR = 10.0 ** np.arange(1, 7)
+_FAR = np.logspace(1, 6, 6)
 
 
 def require_usable(
