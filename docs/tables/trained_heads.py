@@ -49,6 +49,11 @@ CURVES = (
     "gain_on_means", "minority_cosine", "test_minority_accuracy",
 )  # fmt: skip
 MARKS = ("<!-- head-runs: begin -->", "<!-- head-runs: end -->")
+TITLES = {
+    "cifar10": "CIFAR-10, ResNet-18",
+    "cifar10_vgg19.npz": "CIFAR-10, features of VGG-19",
+    "cifar100_vgg19.npz": "CIFAR-100, features of VGG-19",
+}
 AT_THE_END = ("nc2_classifier", "nc3_duality", "nc4", "gain", "spectral_norm")
 
 
@@ -187,7 +192,8 @@ def tables() -> None:
     sections: dict[str, list[list[Record]]] = {}
     for group in groups:
         kind = "imbalanced" if group[0]["groups"] else "balanced"
-        sections.setdefault(f"{group[0]['settings']['data']}, {kind}", []).append(group)
+        data = group[0]["settings"]["data"]
+        sections.setdefault(f"{TITLES.get(data, data)}, {kind}", []).append(group)
     for title, mine in sections.items():
         seeds = sorted({len({r["settings"]["seed"] for r in group}) for group in mine})
         say(f"\n**{title}**; {' or '.join(map(str, seeds))} seeds")
@@ -220,6 +226,7 @@ def docs() -> None:
     others = [r for r in runs if r["settings"]["head"] in heads_of(swept) and r not in swept]
     save_figure(rates_figure([*swept, *others]), place / "images" / "collapse-causes.png")
     save_figure(curves_figure(first), place / "images" / "collapse-terminal.png")
+    save_figure(curves_figure(groups["balanced"]), place / "images" / "collapse-features.png")
 
 
 def picture() -> None:

@@ -41,7 +41,8 @@ _WHOLE: dict[str, Any] = {
 }  # fmt: skip
 # Thirty images of each of a hundred classes, whose simplex needs 99 features.
 _HUNDRED: dict[str, Any] = {
-    **_BED, "data": "cifar100_vgg19.npz", "samples": 3000, "width": 128, "epochs": 500,
+    **_BED, "data": "cifar100_vgg19.npz", "samples": 3000, "width": 128, "epochs": 200,
+    "measure_every": 50,
 }  # fmt: skip
 _SMOKE: dict[str, Any] = {**_BED, "data": "digits", "samples": 200, "test_samples": 50, "epochs": 2}
 _RATIOS = (10.0, 100.0, 50.0)
