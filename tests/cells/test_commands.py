@@ -86,6 +86,7 @@ def test_kernel_of_a_cell_is_written(tmp_path: Path, cell_file: str) -> None:
         np.testing.assert_array_equal(np.load(out), expected)
 
 
+@pytest.mark.slow
 def test_a_cell_is_compiled(tmp_path: Path, cell_file: str) -> None:
     out = tmp_path / "run"
     arguments = ["compile", "--cell", cell_file, "--data", "digits", "--out", str(out), "--json"]

@@ -125,22 +125,26 @@ def test_a_smooth_skip_has_a_torch_twin() -> None:
     assert torch.autograd.gradcheck(twin, x)
     assert torch.autograd.gradgradcheck(twin, x)
     model = DeepEquilibrium(cell=[Dense(psi, 0.3, 0.9, 0.1)])
-    agree(model, 60, 6)
+    agree(model, 60, 6, bias=0.05)
 
 
-def agree(model: DeepEquilibrium | MonotoneEquilibrium, width: int, draws: int) -> None:
+def agree(
+    model: DeepEquilibrium | MonotoneEquilibrium, width: int, draws: int, bias: float = 0.0
+) -> None:
+    """Within five standard errors, and `bias` for what finite width moves the mean by, O(1/m)."""
     draw = torch_draw(model, width, convention="feature", out_features=2)
     estimates = nsd.monte_carlo(draw, X, draws, rng=1)
     for name, estimate in estimates.items():
         exact = nsd.kernel(model, X, kind=name, convention="feature")
         error = np.abs(estimate.mean - exact)
-        # The bias at finite width is O(1/m).
-        assert (error <= 5 * estimate.standard_error + 3.0 / width * np.abs(exact).max()).all()
+        # A normalised diagonal does not fluctuate.
+        allowed = 5 * estimate.standard_error + bias * np.abs(exact).max() + 1e-10
+        assert (error <= allowed).all(), (name, error / estimate.standard_error)
 
 
 @pytest.mark.parametrize("name", ["no injection", "monotone relu"])
 def test_kernels_of_modules_are_near_the_exact_ones(name: str) -> None:
-    agree(MODELS[name], 60, 6)
+    agree(MODELS[name], 60, 6, bias=0.05)
 
 
 def test_draws_need_a_convention_that_the_model_has() -> None:
