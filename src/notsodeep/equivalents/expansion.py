@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 from scipy.special import gammaln
@@ -20,6 +19,7 @@ from scipy.special import gammaln
 from notsodeep import checks
 from notsodeep.activations import Activation
 from notsodeep.arrays import FloatArray
+from notsodeep.equivalents.jets import INNER, ONE, UNIT, Jet, Quadratic, constant_jet
 from notsodeep.errors import InvalidInput, NotConverged
 from notsodeep.models import (
     Convention,
@@ -89,72 +89,6 @@ class Expansion(Record):
         return self.scale2
 
 
-class _Jet(NamedTuple):
-    """A symmetric polynomial of degree two: coefficients of 1, s, χ+ω, χ²+ω², χω, s², s(χ+ω)."""
-
-    one: float
-    s: float
-    q: float
-    qq: float
-    qr: float
-    ss: float
-    sq: float
-
-    def plus(self, other: _Jet, factor: float = 1.0) -> _Jet:
-        return _Jet(*(a + factor * b for a, b in zip(self, other, strict=True)))
-
-    def times(self, other: _Jet) -> _Jet:
-        a, b = self, other
-        return _Jet(
-            a.one * b.one,
-            a.one * b.s + a.s * b.one,
-            a.one * b.q + a.q * b.one,
-            a.one * b.qq + a.qq * b.one + a.q * b.q,
-            a.one * b.qr + a.qr * b.one + 2.0 * a.q * b.q,
-            a.one * b.ss + a.ss * b.one + a.s * b.s,
-            a.one * b.sq + a.sq * b.one + a.s * b.q + a.q * b.s,
-        )
-
-    def inverse(self) -> _Jet:
-        """1/self: Newton's iteration ends after two steps, what is left has degree three."""
-        guess = _constant(1.0 / self.one)
-        for _ in range(2):
-            guess = guess.times(_constant(2.0).plus(self.times(guess), -1.0))
-        return guess
-
-
-def _constant(value: float) -> _Jet:
-    return _Jet(value, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-
-
-_INNER = _Jet(0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
-
-
-_ONE = _constant(1.0)
-
-
-class _Norm(NamedTuple):
-    """A quadratic in χ: q = value + first·χ + second·χ²."""
-
-    value: float
-    first: float
-    second: float
-
-    def product(self) -> _Jet:
-        """Of two samples: q(χ)q(ω)."""
-        value, first, second = self
-        return _Jet(value**2, 0.0, value * first, value * second, first**2, 0.0, 0.0)
-
-    def whitening(self) -> _Jet:
-        """1/√(q(χ)q(ω)), which makes a variance q one."""
-        a, b = self.first / self.value, self.second / self.value
-        root = _Norm(1.0, -0.5 * a, 0.375 * a**2 - 0.5 * b)
-        return root.product().times(_constant(1.0 / self.value))
-
-
-_UNIT = _Norm(1.0, 0.0, 0.0)
-
-
 @dataclass(frozen=True, eq=False)
 class UnitMoments:
     """What the expansion asks of an activation, at the scale τ = √q of its pre-activations.
@@ -181,17 +115,17 @@ class UnitMoments:
     hermite: FloatArray
     name: str
 
-    def mean(self, q: _Norm) -> _Norm:
+    def mean(self, q: Quadratic) -> Quadratic:
         """E φ(√q ξ) for a variance q(χ); d/dq is half of a second derivative."""
         zeroth, second, fourth = (
             float(self.hermite[a]) * math.sqrt(math.factorial(a)) / self.scale**a for a in (0, 2, 4)
         )
         first = 0.5 * second * q.first
-        return _Norm(zeroth, first, 0.5 * second * q.second + 0.125 * fourth * q.first**2)
+        return Quadratic(zeroth, first, 0.5 * second * q.second + 0.125 * fourth * q.first**2)
 
-    def second_moment(self, q: _Norm) -> _Norm:
+    def second_moment(self, q: Quadratic) -> Quadratic:
         """E φ²(√q ξ) for a variance q(χ)."""
-        return _Norm(
+        return Quadratic(
             self.square,
             self.square_slope * q.first,
             self.square_slope * q.second + 0.5 * self.square_bend * q.first**2,
@@ -358,19 +292,19 @@ class _Ring:
     def __init__(self, cell: Sequence[Dense], units: Sequence[UnitMoments], tau0: float) -> None:
         self.cell, self.units = cell, units
         self.incoming = self._variances(tau0**2)
-        self.inner, self.outer, self.means = [_ONE] * len(cell), [_ONE] * len(cell), []
+        self.inner, self.outer, self.means = [ONE] * len(cell), [ONE] * len(cell), []
         self.variances = []
         for index, (layer, unit, incoming) in enumerate(
             zip(cell, units, self.incoming, strict=True)
         ):
             q = incoming
             if layer.normalise == "preactivation":
-                self.inner[index], q = incoming.whitening(), _UNIT
+                self.inner[index], q = incoming.whitening(), UNIT
             self.variances.append(q)
-            self.means.append(_constant(0.0))
+            self.means.append(constant_jet(0.0))
             if layer.normalise == "feature":
                 mean, v = unit.mean(q), unit.second_moment(q)
-                spread = _Norm(
+                spread = Quadratic(
                     v.value - mean.value**2,
                     v.first - 2.0 * mean.value * mean.first,
                     v.second - 2.0 * mean.value * mean.second - mean.first**2,
@@ -379,7 +313,7 @@ class _Ring:
         self.mixed: list[Callable[[int, int], float]] = []
         self.sources, self.fulls, self.features = self._turn(self._state())
 
-    def _variances(self, squared_norm: float) -> list[_Norm]:
+    def _variances(self, squared_norm: float) -> list[Quadratic]:
         """C_l = w_l v_{l−1} + u_l ‖x‖² + b_l as quadratics in χ, order by order."""
         pairs = list(zip(self.cell, self.units, strict=True))
         gain = math.prod(
@@ -387,24 +321,24 @@ class _Ring:
             for layer, unit in pairs
         )
 
-        def turn(state: _Norm) -> tuple[list[_Norm], _Norm]:
+        def turn(state: Quadratic) -> tuple[list[Quadratic], Quadratic]:
             inside = []
             for layer, unit in pairs:
                 drive = layer.inject * squared_norm + layer.bias
-                q = _Norm(
+                q = Quadratic(
                     layer.weight * state.value + drive,
                     layer.weight * state.first + layer.inject,
                     layer.weight * state.second,
                 )
                 inside.append(q)
                 if layer.normalise == "feature":
-                    state = _UNIT
+                    state = UNIT
                 else:
-                    state = unit.second_moment(_UNIT if layer.normalise != "none" else q)
+                    state = unit.second_moment(UNIT if layer.normalise != "none" else q)
             return inside, state
 
         last = self.cell[-1].normalise == "feature"
-        start = _Norm(1.0 if last else self.units[-1].square, 0.0, 0.0)
+        start = Quadratic(1.0 if last else self.units[-1].square, 0.0, 0.0)
         # A turn maps what is unknown at an order, y, to known + gain·y: start from y = 0 and
         # divide.
         first = turn(start)[1].first / (1.0 - gain)
@@ -412,7 +346,7 @@ class _Ring:
         second = turn(start)[1].second / (1.0 - gain)
         return turn(start._replace(second=second))[0]
 
-    def _state(self) -> _Jet:
+    def _state(self) -> Jet:
         """Solve for the covariance of what the last layer passes on, order by order."""
         value = self._at_right_angles()
         gain, covariance = 1.0, value
@@ -421,11 +355,11 @@ class _Ring:
             self.mixed.append(mixed)
             gain *= layer.weight * mixed(1, 1) * self.inner[index].one * self.outer[index].one
         # What a turn leaves at an order is known + gain·(what it was given there).
-        image = self._turn(_constant(value))[2][-1]
+        image = self._turn(constant_jet(value))[2][-1]
         first = image.s / (1.0 - gain), image.q / (1.0 - gain)
-        image = self._turn(_Jet(value, *first, 0.0, 0.0, 0.0, 0.0))[2][-1]
+        image = self._turn(Jet(value, *first, 0.0, 0.0, 0.0, 0.0))[2][-1]
         second = (new / (1.0 - gain) for new in (image.qq, image.qr, image.ss, image.sq))
-        return _Jet(value, *first, *second)
+        return Jet(value, *first, *second)
 
     def _passed_on(
         self, index: int, covariance: float
@@ -449,11 +383,11 @@ class _Ring:
             value = image
         raise NotConverged("The covariance at right angles was not found in 2000 turns.")
 
-    def _turn(self, state: _Jet) -> tuple[list[_Jet], list[_Jet], list[_Jet]]:
+    def _turn(self, state: Jet) -> tuple[list[Jet], list[Jet], list[Jet]]:
         """C, G and what is passed on of every layer, if the first reads the covariance `state`."""
         sources, fulls, features = [], [], []
         for index, layer in enumerate(self.cell):
-            source = _constant(layer.bias).plus(state, layer.weight).plus(_INNER, layer.inject)
+            source = constant_jet(layer.bias).plus(state, layer.weight).plus(INNER, layer.inject)
             full = source.times(self.inner[index])
             state = _composed(self.mixed[index], 0, full, self.variances[index])
             state = state.plus(self.means[index], -1.0).times(self.outer[index])
@@ -462,7 +396,7 @@ class _Ring:
             features.append(state)
         return sources, fulls, features
 
-    def kernel(self, kernel: KernelName, convention: Convention) -> _Jet:
+    def kernel(self, kernel: KernelName, convention: Convention) -> Jet:
         if kernel == "conjugate":
             return self.features[-1] if convention == "feature" else self.fulls[-1]
         slopes = [  # E[φ′φ′]
@@ -474,15 +408,15 @@ class _Ring:
         # Θ_l = C_l + w_l E[φ′φ′]_{l−1} Θ_{l−1} around the ring: a turn from Θ = 0 gives the
         # inhomogeneous part, the product of the factors what multiplies Θ, and Θ = part/(1 −
         # product).
-        theta, product, before = _constant(0.0), _ONE, slopes[-1]
+        theta, product, before = constant_jet(0.0), ONE, slopes[-1]
         for layer, source, inner, slope in zip(
             self.cell, self.sources, self.inner, slopes, strict=True
         ):
-            carried = before.times(_constant(layer.weight))
+            carried = before.times(constant_jet(layer.weight))
             theta = source.plus(carried.times(theta)).times(inner)
             product = carried.times(product).times(inner)
             before = slope
-        theta = theta.times(_ONE.plus(product, -1.0).inverse())
+        theta = theta.times(ONE.plus(product, -1.0).inverse())
         if convention == "preactivation":
             return theta
         return self.features[-1].plus(slopes[-1].times(theta))
@@ -512,7 +446,7 @@ class _Ring:
         return square + before * theta
 
 
-def _composed(mixed: Callable[[int, int], float], shift: int, full: _Jet, q: _Norm) -> _Jet:
+def _composed(mixed: Callable[[int, int], float], shift: int, full: Jet, q: Quadratic) -> Jet:
     """E[φ^(k)(u)φ^(k)(v)], k = `shift`, for variances q(χ), q(ω) and covariance `full`.
 
     By Price's theorem ∂/∂cov raises both derivatives by one, and ∂/∂q one of them by two, halved.
@@ -522,11 +456,11 @@ def _composed(mixed: Callable[[int, int], float], shift: int, full: _Jet, q: _No
         return mixed(a + shift, b + shift)
 
     move = full._replace(one=0.0)
-    norms = _Jet(0.0, 0.0, q.first, q.second, 0.0, 0.0, 0.0)  # δ_i + δ_j
-    apart = _Jet(0.0, 0.0, 0.0, q.first**2, 0.0, 0.0, 0.0)  # δ_i² + δ_j²
-    across = _Jet(0.0, 0.0, 0.0, 0.0, q.first**2, 0.0, 0.0)  # δ_i δ_j
+    norms = Jet(0.0, 0.0, q.first, q.second, 0.0, 0.0, 0.0)  # δ_i + δ_j
+    apart = Jet(0.0, 0.0, 0.0, q.first**2, 0.0, 0.0, 0.0)  # δ_i² + δ_j²
+    across = Jet(0.0, 0.0, 0.0, 0.0, q.first**2, 0.0, 0.0)  # δ_i δ_j
     return (
-        _constant(e(0, 0))
+        constant_jet(e(0, 0))
         .plus(move, e(1, 1))
         .plus(norms, 0.5 * e(2, 0))
         .plus(move.times(move), 0.5 * e(2, 2))
