@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+import notsodeep as nsd
 from notsodeep import __version__
 from notsodeep.cli.main import app, main
 from notsodeep.cli.options import counted
@@ -340,6 +341,14 @@ def test_match_writes_its_record_and_replaces_none(tmp_path: Path) -> None:
     assert out.read_bytes() == before
     assert in_process("match", "--family", "cubic", "--out", str(out), "--force").exit_code == 0
     assert json.loads(out.read_text())["family"] == "cubic"
+
+
+def test_the_model_that_is_matched_can_be_chosen() -> None:
+    deq = nsd.DeepEquilibrium("relu", 0.2)
+    options = ["match", "--activation", "relu", "--sigma-a2", "0.2", "--family", "leaky_relu"]
+    for option, model in (("--centred", deq.centred(1.0)), ("--no-centred", deq)):
+        found = json.loads(in_process(*options, option, "--json").stdout)
+        assert found["deq"] == model.to_dict()
 
 
 def test_match_without_a_solution_fails(tmp_path: Path) -> None:

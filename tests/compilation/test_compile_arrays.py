@@ -249,6 +249,15 @@ def test_few_rows_and_data_sets_with_extras_are_named() -> None:
         nsd.compile(TANH, few)
 
 
+def test_the_model_that_is_compared_can_be_chosen() -> None:
+    relu, data = nsd.DeepEquilibrium("relu", 0.2), nsd.data.load("digits", samples=100, rng=0)
+    options: dict[str, Any] = {"family": "leaky_relu", "refine": False, "width": 16, "seeds": 2}
+    given = nsd.compile(relu, data, centre=False, **options)
+    assert given.match.deq == relu
+    assert given.records["summary"]["uncentred"] is None
+    assert given.settings.to_dict()["centre"] is False
+
+
 def test_columns_in_another_order_are_noticed() -> None:
     pandas = pytest.importorskip("pandas")
     X, y = blobs(80)

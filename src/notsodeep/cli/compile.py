@@ -27,6 +27,7 @@ from notsodeep.cli.model_options import (
 )
 from notsodeep.cli.options import (
     CellOption,
+    CentredOption,
     ConfigOption,
     ConventionOption,
     DataOption,
@@ -61,6 +62,7 @@ OF_RANDOM_DEQS = (
     "kernel",
     "convention",
     "refine",
+    "centred",
     "train",
     "epochs",
     "seeds",
@@ -103,6 +105,7 @@ def compile_command(
     kernel: KernelOption = "conjugate",
     convention: ConventionOption = "feature",
     refine: Annotated[bool, typer.Option(help="Refine the match on data.")] = True,
+    centred: CentredOption = None,
     width: Annotated[
         int | None,
         typer.Option(help="Of the finite networks: 1024, or that of a trained one, by default."),
@@ -189,6 +192,7 @@ def compile_command(
             kernel=kernel,  # type: ignore[arg-type]
             convention=convention,  # type: ignore[arg-type]
             refine=refine,
+            centre=centred,
             width=width,
             train=train,  # type: ignore[arg-type]
             epochs=epochs,

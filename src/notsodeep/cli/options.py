@@ -44,6 +44,14 @@ CellOption = Annotated[
 DataOption = Annotated[
     str, typer.Option(help="A data set (notsodeep data list), or a .npz, .csv or directory.")
 ]
+CentredOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--centred/--no-centred",
+        help="Match the DEQ with its mean taken off, or as it is; as it is by default, where the "
+        "family can.",
+    ),
+]
 KernelOption = Annotated[
     str,
     typer.Option(

@@ -44,6 +44,7 @@ def compile(
     kernel: KernelName = "conjugate",
     convention: Convention = "feature",
     refine: bool | Literal["distil"] = True,
+    centre: bool | None = None,
     layers: int | None = None,
     kinds: Kinds = "auto",
     fit: Literal["least_squares", "moments"] = "least_squares",
@@ -95,6 +96,10 @@ def compile(
     refine : bool or "distil", default True
         Refine the match on data.  "distil" refines the layers of a trained DEQ by gradient descent
         on its outputs, and keeps that if it wins on rows set apart.
+    centre : bool, optional
+        True to compile the centred DEQ, φ − E φ(τ*ξ), in place of the given one, False for the one
+        that was given.  If left out, the one given, unless the family is about centred ones alone;
+        the verdict names the model that was compared.
     layers : int, optional
         Explicit layers for a trained DEQ; as many as rows set apart call for, at most 4, if it is
         left out.
@@ -179,6 +184,7 @@ def compile(
             family=family,
             kernel=kernel,
             convention=convention,
+            centre=centre,
             train=train,
             epochs=epochs,
             seeds=seeds,
@@ -234,6 +240,8 @@ def compile(
         remedy = "Networks for random DEQs are refined on exact kernels: refine=True."
         raise checks.invalid("refine", "compile", "be a bool for a random DEQ", refine, remedy)
     _left_out("a random DEQ", layers=layers, kinds=kinds, fit=fit, agreement_limit=agreement_limit)
+    if images:
+        _left_out("a convolution", centre=centre)
     if images and not refine:
         requirement = "be True for a convolution, which is matched on images alone"
         raise checks.invalid("refine", "compile", requirement, refine)
@@ -254,6 +262,7 @@ def compile(
         tolerance=1e-5 if tolerance is None else tolerance,
         gap_limit=gap_limit,
         accuracy_limit=accuracy_limit,
+        centre=centre,
     )
     rows = X, y, X_test, y_test
     if isinstance(model, ConvolutionalEquilibrium):

@@ -119,6 +119,7 @@ def _gather(
         kernel=settings.kernel,
         convention=settings.convention,
         refine=settings.refine,
+        centre=settings.centre,
         rng=settings.seed,
     )
     _ = found.network  # an infeasible family ends here, with its reason, and leaves nothing behind

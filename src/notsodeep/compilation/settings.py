@@ -94,6 +94,8 @@ class CompileSettings:
         Largest relative kernel gap of a network that may replace the DEQ.
     accuracy_limit : float
         Largest difference of accuracy, in percentage points, of such a network.
+    centre : bool, optional
+        Whether to match the centred DEQ; see `match`.
     selection : Mapping[str, Any]
         How else the data were selected and prepared, where that is not what `notsodeep.data.load`
         does by itself.
@@ -116,6 +118,7 @@ class CompileSettings:
     tolerance: float = 1e-5
     gap_limit: float = 0.05
     accuracy_limit: float = 0.5
+    centre: bool | None = None
     selection: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -135,10 +138,12 @@ class CompileSettings:
 
     @property
     def options(self) -> dict[str, Any]:
-        """All but the model, as plain JSON values; without `selection` if there is none."""
+        """All but the model, as plain JSON values; `centre` and `selection` only if given."""
         content = {name: value for name, value in vars(self).items() if name != "deq"}
         if not content["selection"]:
             del content["selection"]
+        if content["centre"] is None:
+            del content["centre"]
         return content
 
     def to_dict(self) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def match(
     owner = "match"
     kernel = kernel_name(kernel, f"kernel of {owner}")
     if isinstance(deq, ConvolutionalEquilibrium):
-        others = (tau0, sphere, measured, data, layers, degree, start)
+        others = (tau0, sphere, measured, data, layers, degree, start, centre)
         if X is None or any(value is not None for value in others):
             requirement = "be X, family, kernel, convention and rng for a convolution"
             raise checks.invalid("the arguments", owner, requirement, "others")
