@@ -193,11 +193,8 @@ def scaling_table() -> None:
     records = records_of("image-scalings")
     kinds = [f"{c}, {k} layers" for c in ("preactivation", "feature") for k in (1, 2)]
     computed = {r["cell"]["scaling"]: r for r in records if "matched" in r}
-    say(
-        "\n| images | root mean squared norm | tanh and its equivalent | "
-        + " | ".join(kinds)
-        + " |"
-    )
+    heading = " | ".join(kinds).replace("1 layers", "1 layer")
+    say(f"\n| images | root mean squared norm | tanh and its equivalent | {heading} |")
     say("|" + "---|" * (3 + len(kinds)))
     for record in records:
         cell, gap = record["cell"], record["equivalent"]
