@@ -157,9 +157,10 @@ def certificate_of_kernels(
         accuracy = {name: ridge_accuracy(K, labels, order) for name, K in kernels.items()}
         class_means = {name: _block_means(kernels[name], labels) for name in ("deq", "matched")}
         by_class = np.argsort(labels, kind="stable")
+    distance = kernel_distance(deq, matched)
     return Certificate(
-        matched=kernel_distance(deq, matched),
-        unmatched=kernel_distance(deq, unmatched),
+        matched=distance,
+        unmatched=kernel_distance(deq, unmatched, distance.eigenvalues),
         accuracy=accuracy,
         class_means=class_means,
         conditions=conditions,
