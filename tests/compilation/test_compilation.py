@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
+from notsodeep.compilation import numpy_networks, random_deq
 from notsodeep.compilation.accuracy import difference_interval
+from notsodeep.compilation.pieces import MemoryPieces
+from notsodeep.compilation.settings import CompileSettings
 from notsodeep.errors import DataCorrupted, InvalidInput, RunInUse
 from notsodeep.files import Manifest
 from notsodeep.files.run_directory import RunDirectory
@@ -214,3 +217,24 @@ def test_the_interval_is_students() -> None:
 def test_all_weights_can_be_trained(tmp_path: Path) -> None:
     compiled = compile_in(tmp_path / "all", train="all", epochs=3)
     assert min(compiled.accuracy.mean.values()) > 0.5
+
+
+def test_networks_trained_side_by_side_are_those_trained_in_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    data = nsd.data.load("digits", samples=120, test_samples=60, rng=0)
+    deq = nsd.DeepEquilibrium("relu", 0.2)
+    settings = CompileSettings(deq, "digits", width=40, seeds=3)
+    found = nsd.match(deq, data.X, family="leaky_relu")
+    draws = []
+    for at_once, threads in ((False, "1"), (True, "3")):
+        monkeypatch.setattr(numpy_networks, "AT_ONCE", at_once)
+        monkeypatch.setenv("NOTSODEEP_THREADS", threads)
+        said: list[str] = []
+        accuracy, first = random_deq._accuracies(
+            settings, found, data, MemoryPieces(), said.append, numpy_networks
+        )
+        draws.append(accuracy.draws)
+        assert len(said) == 9
+        assert set(first) == {"deq", "matched", "unmatched"}
+    assert draws[0] == draws[1]

@@ -24,6 +24,10 @@ from notsodeep.numerics.paired_times import TimingTable
 FiniteNetwork = ImplicitNetwork | ExplicitModule
 
 
+AT_ONCE = False
+"""Whether networks may be trained in several threads: PyTorch has threads of its own."""
+
+
 def train_network(
     model: DeepEquilibrium | ExplicitNetwork,
     data: Dataset,

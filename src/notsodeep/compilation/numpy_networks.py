@@ -26,11 +26,15 @@ from notsodeep.files.stored_arrays import write_network_file
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 from notsodeep.numerics.paired_times import FrontPoint, TimingTable, time_beside
 from notsodeep.numerics.ridge_fit import fit_ridge
+from notsodeep.threads import thread_count
 
 if TYPE_CHECKING:
     from notsodeep.networks.modules import ExplicitModule
 
 Single = NDArray[np.float32]
+
+AT_ONCE = True
+"""Whether networks may be trained in several threads at the same time."""
 
 _ROWS = 1024  # in one pass
 _MOST_STEPS = 300
@@ -347,8 +351,13 @@ def _product(
     """Return gain·rows Wᵀ + added, in one pass.
 
     By SciPy's BLAS, as the fits of the read-outs: NumPy has another, and each lets its threads spin
-    for a while after a product, at the expense of the other's.
+    for a while after a product, at the expense of the other's.  Where networks are trained side by
+    side, each on one thread, by NumPy, which lets go of the interpreter's lock meanwhile.
     """
+    if thread_count() == 1:
+        result = np.asarray(rows @ weight.T)
+        result *= np.float32(gain)
+        return result if added is None else np.add(result, added, out=result)
     # Columns of Fortran are rows here: (W rowsᵀ)ᵀ, without a copy.
     start = {} if added is None else {"c": added.T, "beta": 1.0}
     return np.asarray(sgemm(gain, weight.T, rows.T, trans_a=True, **start)).T

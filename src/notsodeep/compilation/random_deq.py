@@ -38,6 +38,7 @@ from notsodeep.models import (
     Verdict,
 )
 from notsodeep.prediction import transfer_on_rows
+from notsodeep.threads import map_threads
 
 Say = Callable[[str], None]
 
@@ -302,24 +303,29 @@ def _accuracies(
     right: dict[str, list[Any]] = {role: [] for role in ROLES}
     total = settings.seeds * len(ROLES)
     first: dict[str, Any] = {}
-    for index in range(settings.seeds):
-        for role, model in _models(found).items():
-            name = f"network-{role}-{index}"
-            done = sum(map(len, accuracies.values())) + 1
-            if not pieces.has(name):
-                say(f"training network {done} of {total}: {role}, draw {index + 1}")
+    models = _models(found)
+    jobs = [(role, index) for index in range(settings.seeds) for role in models]
 
-            def work(model: Any = model, role: str = role, index: int = index) -> dict[str, Any]:
-                place = pieces.work_directory(f"network-{role}-{index}")
-                record: dict[str, Any]
-                network, record = networks.train_network(model, data, settings, index, place)
-                if index == 0:
-                    first[role] = network
-                return record
+    def train(job: tuple[str, int]) -> dict[str, Any]:
+        role, index = job
+        place = pieces.work_directory(f"network-{role}-{index}")
+        record: dict[str, Any]
+        network, record = networks.train_network(models[role], data, settings, index, place)
+        if index == 0:
+            first[role] = network
+        return record
 
-            measured = pieces.piece(name, work)
-            accuracies[role].append(measured["accuracy"])
-            right[role].append(unpacked_rows(measured["right"], len(data.y_test)))
+    missing = [job for job in jobs if not pieces.has(f"network-{job[0]}-{job[1]}")]
+    # PyTorch has threads of its own; in NumPy a network for each thread wastes none.
+    several = networks.AT_ONCE
+    records = map_threads(train, missing) if several else map(train, missing)
+    for number, (role, index) in enumerate(jobs, start=1):
+        name = f"network-{role}-{index}"
+        if not pieces.has(name):
+            say(f"training network {number} of {total}: {role}, draw {index + 1}")
+        measured = pieces.piece(name, lambda: next(records))
+        accuracies[role].append(measured["accuracy"])
+        right[role].append(unpacked_rows(measured["right"], len(data.y_test)))
     draws = {role: tuple(values) for role, values in accuracies.items()}
     return Accuracy(draws, row_error({role: np.array(rows) for role, rows in right.items()})), first
 
