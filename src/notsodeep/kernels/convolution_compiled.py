@@ -36,7 +36,7 @@ odd function, of which every other coefficient is zero and left out."""
 LANES = 8
 """Pairs in a strip; arrays about columns are padded to whole strips."""
 
-BINS = 64
+BINS = 512
 """Resolution in |ρ| of the tables that say how many terms the series needs."""
 
 TERMS_STEP = 4

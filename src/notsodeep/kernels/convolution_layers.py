@@ -27,9 +27,9 @@ ScaleFunction = Callable[[FloatArray], FloatArray]
 SERIES_BOUND = 1e-14
 """Bound on what a series leaves out, relative to √(E φ²(u) E φ²(v)), and likewise for φ′."""
 
-_LENGTHS = (24, 48, 96, 192, 384)  # of the series; the first that does at ρ = 1, or the last
+_LENGTHS = (24, 48, 96, 192, 384, 768)  # of the series; the first that does at ρ = 1, or the last
 _ROUGH = 1e-8  # the same for the first steps of Newton's method, which are not that near
-_TOLERATED = 1e-9  # remainder of the longest series that is better than single pairs, hours long
+_TOLERATED = 1e-8  # remainder of the longest series that is better than single pairs, hours long
 _LEVELS = 8  # classes of scales that have tables of terms of their own
 _SHORT = 48  # terms to begin with
 _FLOOR = 1e-8  # scales below this share of an image's largest count as that: no entry sees it
