@@ -29,7 +29,8 @@ SERIES_BOUND = 1e-14
 
 _LENGTHS = (24, 48, 96, 192, 384, 768)  # of the series; the first that does at ρ = 1, or the last
 _ROUGH = 1e-8  # the same for the first steps of Newton's method, which are not that near
-_TOLERATED = 1e-8  # remainder of the longest series that is better than single pairs, hours long
+# Remainders of long series that are better than twice the memory, or than single pairs, hours long.
+_TOLERATED = {384: 1e-9, 768: 1e-8}
 _LEVELS = 8  # classes of scales that have tables of terms of their own
 _SHORT = 48  # terms to begin with
 _FLOOR = 1e-8  # scales below this share of an image's largest count as that: no entry sees it
@@ -216,16 +217,18 @@ class PixelLayer:
             share = np.cumsum(energy, axis=1) / np.maximum(total, 1e-300)[:, None]
             left_over[row, :, 1:] = np.maximum(1.0 - share, 1e-15)
         rho = (np.arange(compiled.BINS + 1) / compiled.BINS)[:, None]
+        decay = rho**powers
+        slower = np.column_stack([decay[:, :1], decay[:, :-1]])  # a slope has one factor ρ less
         for level, top in enumerate(self.levels):
             value, slope = left_over[:, scales <= top].max(axis=1)
-            bound = np.maximum(rho**powers * value, rho ** np.maximum(powers - 1, 0) * slope)
+            bound = np.maximum(decay * value, slower * slope)
             for row, accepted in enumerate((SERIES_BOUND, _ROUGH)):
                 enough = (bound <= accepted) & (powers > 0) & (powers % compiled.TERMS_STEP == 0)
                 needed = np.where(enough.any(axis=1), enough.argmax(axis=1), terms if row else -1)
-                if terms == _LENGTHS[-1] and row == 0:
+                if terms in _TOLERATED and row == 0:
                     # All terms there are, at steep scales and near ρ = 1, if they do well enough.
                     rest = bound[:, terms]
-                    tolerated = (needed < 0) & (rest <= _TOLERATED)
+                    tolerated = (needed < 0) & (rest <= _TOLERATED[terms])
                     self.bound = max(self.bound, float(rest[tolerated].max(initial=0.0)))
                     needed[tolerated] = terms
                 table[row, level, : compiled.BINS + 1] = needed
