@@ -54,12 +54,17 @@ def prepared(name: str, n: int) -> tuple[Callable[[], Any], np.ndarray]:
         refine = name == "match, refine"
         family = "piecewise_linear" if refine else "auto"
         return lambda: nsd.match(deq, X, family=family, refine=refine), X
+    single = name.startswith("float32, ")
+    if single:
+        name = name.removeprefix("float32, ")
     if name.startswith("small"):
         model, X = nsd.DeepEquilibrium(name.split()[1], 0.2), near_orthogonal(n, False)
     else:
         if n not in _CASES:
             _CASES[n] = {key: (model, X) for key, model, X in cases(n)}
         model, X = _CASES[n][name]
+    if single:
+        return lambda: nsd.kernel_pair(model, X, dtype=np.float32), X.astype(np.float32)
     return lambda: nsd.kernel_pair(model, X), X
 
 
@@ -134,6 +139,7 @@ def main() -> None:
 
     big, repeats = (300, 1) if options.quick else (2000, options.repeats)
     chosen = [(name, big) for name, _, _ in cases(10)][:: 9 if options.quick else 1]
+    chosen += [(f"float32, {name}", n) for name, n in chosen]
     small = (50,) if options.quick else (50, 100, 300)
     chosen += [(f"small {name}", n) for name in ("tanh", "relu") for n in small]
     chosen += [

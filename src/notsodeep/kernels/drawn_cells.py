@@ -31,7 +31,7 @@ SINGLE = 1e-6  # residuals that are certain in float32
 _RANGE = 1e15  # of pre-activations, both ways, that leave float32 room to square
 _PROBE = 64  # rows that show the slopes of φ
 _ROWS = 512  # in one pass: they stay in the cache
-_CHUNK = 2**15  # random numbers that stay in the cache
+_CHUNK = 2**17  # random numbers that stay in the cache
 _STALL = 8  # steps in which float32 must have made progress
 _NOISE = 16.0 * float(np.finfo(np.float32).eps)  # of a float32 product, relative, with room
 

@@ -271,7 +271,9 @@ class Plan:
         size = self._norms1[rows, None] * self._norms2[columns]
         cosine = np.abs(self.X[rows] @ self._columns[columns].T) / np.where(size > 0.0, size, 1.0)
         beyond = {reach: float((cosine > reach).mean()) for reach in REACHES}
-        few = _CLOSED_BEYOND if self._closed_form else _BEYOND
+        # In float32 powers cost half, and pairs beyond the reach a product in float64 more.
+        closed = self._closed_form and self.dtype is np.float64
+        few = _CLOSED_BEYOND if closed else _BEYOND
         enough = [r for r in REACHES if beyond[r] <= (_FEW_BEYOND if r < 0.5 else few)]
         longest = REACHES[-1]
         if not enough and beyond[longest] > most:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,9 @@ from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotConverged
 from notsodeep.numerics.structured_matrix import StructuredMatrix, row_blocks
 from notsodeep.records import Plotted
+from notsodeep.threads import single_blas_thread
 
+_IN_CACHE = 2000  # rows of a matrix of which a product takes a millisecond
 _SCALED_ERROR = 1e-6  # of the gap after scaling, relative to the norm
 _MOST_TANGENTS = 40
 _DENSE = 200  # rows up to which all eigenvalues are the quicker way to the largest
@@ -45,16 +48,26 @@ def operator_norm(matrix: FloatArray | LinearOperator, *, tolerance: float = 1e-
     if not np.any(image):
         return 0.0
     try:
-        values = eigsh(
-            aslinearoperator(matrix), k=1, which="LM", v0=start, tol=tolerance, ncv=min(n, 40),
-            return_eigenvectors=False, maxiter=1000,
-        )  # fmt: skip
+        with _one_library_at_a_time(n):
+            values = eigsh(
+                aslinearoperator(matrix), k=1, which="LM", v0=start, tol=tolerance, ncv=min(n, 40),
+                return_eigenvectors=False, maxiter=1000,
+            )  # fmt: skip
     except ArpackNoConvergence as failure:
         raise NotConverged(
             f"The operator norm of a {n} × {n} matrix was not found to a relative {tolerance:g}. "
             "Its largest eigenvalues lie too close together: allow a larger tolerance."
         ) from failure
     return float(abs(values[0]))
+
+
+def _one_library_at_a_time(n: int) -> AbstractContextManager[object]:
+    """Lanczos with a matrix in the cache, on one thread.
+
+    ARPACK is SciPy's and the products are NumPy's: each library has threads of its own, which spin
+    for a while after every call, at the expense of the other's.
+    """
+    return single_blas_thread() if n <= _IN_CACHE else contextlib.nullcontext()
 
 
 def doubly_centred(K: FloatArray) -> FloatArray:
@@ -233,7 +246,7 @@ def _largest(matrix: FloatArray, start: FloatArray) -> tuple[float, FloatArray]:
         # The vector of a matrix nearby, and something of every other direction.
         noise = np.random.default_rng(0).standard_normal(len(matrix))
         begin = start + 0.1 * noise / np.linalg.norm(noise)
-        with contextlib.suppress(ArpackNoConvergence):
+        with contextlib.suppress(ArpackNoConvergence), _one_library_at_a_time(len(matrix)):
             values, vectors = eigsh(matrix, k=1, which="LM", v0=begin, tol=1e-6, maxiter=1000)
             return float(values[0]), vectors[:, 0]
     values, vectors = np.linalg.eigh(matrix)
@@ -247,4 +260,5 @@ def _top(kernel: FloatArray) -> FloatArray:
     if n < 50:
         return np.asarray(np.linalg.eigh(kernel)[1][:, -1])
     start = np.random.default_rng(0).standard_normal(n)
-    return np.asarray(eigsh(kernel, k=1, which="LA", v0=start)[1][:, 0])
+    with _one_library_at_a_time(n):
+        return np.asarray(eigsh(kernel, k=1, which="LA", v0=start)[1][:, 0])
