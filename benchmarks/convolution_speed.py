@@ -6,6 +6,7 @@ What is stored in benchmarks/results/convolutions/speed.json is not measured aga
 
     python benchmarks/convolution_speed.py                        # costs and growth
     python benchmarks/convolution_speed.py --only 28x28 --again   # some of them, once more
+    python benchmarks/convolution_speed.py --only MNIST           # a data set, and Gaussian images
     python benchmarks/convolution_speed.py --peer DIRECTORY/bin/python
     python benchmarks/convolution_speed.py --table                # for docs/convolutions.md
 """
@@ -26,12 +27,14 @@ import numpy as np
 
 import notsodeep as nsd
 from measure import RESULTS, environment, load_average
+from notsodeep.arrays import FloatArray
 from notsodeep.files.atomic_files import write_json
 from tables import markdown
 
 PLACE = RESULTS / "convolutions" / "speed.json"
 PEER = Path(__file__).parent / "peers" / "neural_tangents_images.py"
 SHAPES = ((8, 8, 1), (14, 14, 1), (28, 28, 1), (32, 32, 3))
+DATA = {"MNIST": (28, 28, 1), "CIFAR-10": (32, 32, 3)}
 SIGMA_A2 = 0.2
 REPEATS = 3
 
@@ -51,15 +54,47 @@ def cases(peer: bool) -> Iterator[dict[str, Any]]:
             continue
         for activation in ("relu", "tanh", "swish"):
             yield {"kind": "cost", "images": named(shape), "activation": activation, "n": 1000}
-    for n in () if peer else (250, 500, 2000):
+    if peer:
+        return
+    for data, shape in DATA.items():
+        for activation in ("relu", "tanh", "swish"):
+            case = {"kind": "data", "images": named(shape), "data": data}
+            yield {**case, "activation": activation, "n": 120}
+    for n in (250, 500, 2000):
         yield {"kind": "cost", "images": "14x14", "activation": "relu", "n": n}
+
+
+def gaussian(n: int, shape: tuple[int, int, int]) -> FloatArray:
+    """Draw images whose pixels have norm one in the mean square."""
+    return np.random.default_rng(0).normal(size=(n, math.prod(shape))) / shape[2] ** 0.5
+
+
+def beside(case: dict[str, Any]) -> dict[str, Any]:
+    """Time both kernels of real images and of Gaussian ones, which take turns."""
+    shape, n = DATA[case["data"]], case["n"]
+    name = case["data"].lower().replace("-", "")
+    data = nsd.data.load(name, samples=n, test_samples=10, preprocessing="pixels", rng=0)
+    layer = nsd.Convolution(case["activation"], weight=SIGMA_A2, inject=1.0 - SIGMA_A2)
+    model = nsd.ConvolutionalEquilibrium([layer], shape)
+    rows = {"processor": data.images_last().X, "gaussian": gaussian(n, shape)}
+    nsd.kernel_pair(model, rows["gaussian"][:16])  # compiled code is loaded
+    best = dict.fromkeys(rows, math.inf)
+    for _ in range(2):
+        for name, X in rows.items():
+            start = time.process_time()
+            nsd.kernel_pair(model, X)
+            best[name] = min(best[name], time.process_time() - start)
+    pairs = n * (n + 1) / 2 * shape[0] * shape[1]
+    return {**case, **best, "nanoseconds": 1e9 * best["processor"] / pairs, "load": load_average()}
 
 
 def measured(case: dict[str, Any], peer: str | None) -> dict[str, Any]:
     """Time both kernels; with a peer the best of some runs, and the same there."""
+    if case["kind"] == "data":
+        return beside(case)
     shape = next(shape for shape in SHAPES if named(shape) == case["images"])
     n = case["n"]
-    X = np.random.default_rng(0).normal(size=(n, math.prod(shape))) / shape[2] ** 0.5
+    X = gaussian(n, shape)
     layer = nsd.Convolution(case["activation"], weight=SIGMA_A2, inject=1.0 - SIGMA_A2)
     model = nsd.ConvolutionalEquilibrium([layer], shape)
     nsd.kernel_pair(model, X[:16])  # compiled code is loaded
@@ -81,7 +116,7 @@ def measured(case: dict[str, Any], peer: str | None) -> dict[str, Any]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Make the tables of the page on convolutions: costs, and the ratio to the peer."""
-    costs, peers = [], []
+    costs, peers, real = [], [], []
     order = [named(shape) for shape in SHAPES], ["relu", "tanh", "swish"]
     key = [lambda row: order[0].index(row["images"]), lambda row: order[1].index(row["activation"])]
     for row in sorted(rows, key=lambda row: (*(place(row) for place in key), row["n"])):
@@ -91,6 +126,10 @@ def table(rows: list[dict[str, Any]]) -> str:
             peers.append(
                 [images, str(row["n"]), *times, f"{row['ratio']:.0f}", f"{row['clock_ratio']:.0f}"]
             )
+        elif row["kind"] == "data":
+            times = [f"{row['processor']:.1f}", f"{row['gaussian']:.1f}"]
+            what = [f"{row['data']}, {images}", row["activation"], str(row["n"])]
+            real.append([*what, *times, f"{row['nanoseconds']:.0f}"])
         else:
             times = [f"{row['seconds']:.1f}", f"{row['processor']:.1f}"]
             costs.append(
@@ -98,7 +137,8 @@ def table(rows: list[dict[str, Any]]) -> str:
             )
     head = ("images", "activation", "n", "seconds", "processor seconds", "ns for a pair of pixels")
     against = ("images", "n", "processor seconds", "neural-tangents", "ratio", "ratio of the clock")
-    return markdown(head, costs) + "\n\n" + markdown(against, peers)
+    images = ("images", "activation", "n", "processor seconds", "Gaussian images", head[-1])
+    return "\n\n".join([markdown(head, costs), markdown(images, real), markdown(against, peers)])
 
 
 def growth(rows: list[dict[str, Any]]) -> tuple[float, float]:
@@ -134,15 +174,18 @@ def main() -> None:
         sys.exit()
     for case in cases(options.peer is not None):
         known = [row for row in rows if case.items() <= row.items()]
-        wanted = options.only is None or {case["images"], case["activation"]} <= set(options.only)
+        about = {case["images"], case["activation"]}
+        wanted = (
+            options.only is None or about <= {*options.only} or case.get("data") in options.only
+        )
         if not wanted or (known and not options.again):
             continue
         row = measured(case, options.peer)
         print({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()}, flush=True)
         rows = [other for other in rows if other not in known] + [row]
         PLACE.parent.mkdir(exist_ok=True)
-        about = {"sigma_a2": SIGMA_A2, "window": 3, "padding": "circular", "pooling": "flatten"}
-        write_json(PLACE, {"environment": environment(), "about": about, "rows": rows})
+        model = {"sigma_a2": SIGMA_A2, "window": 3, "padding": "circular", "pooling": "flatten"}
+        write_json(PLACE, {"environment": environment(), "about": model, "rows": rows})
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ rows to benchmarks/results/convolutions/accuracy.json as soon as it is done.
 
     python benchmarks/convolution_study.py --work runs/convolutions             # all, for hours
     python benchmarks/convolution_study.py --work runs/convolutions --only 3    # the first three
+    python benchmarks/convolution_study.py --siblings            # explicit convolutions on digits
     python benchmarks/convolution_study.py --table               # for docs/convolutions.md
 """
 
@@ -36,6 +37,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 PLACE = RESULTS / "convolutions" / "accuracy.json"
+SIBLINGS = RESULTS / "convolutions" / "siblings.json"
 TILE = 500
 TEST = 2000
 POOL = 5000  # training images from which all n are taken
@@ -188,17 +190,45 @@ def svc_right(
     return SVC(C=C, gamma=g).fit(X, y).predict(X_test) == y_test, [C, g]
 
 
-def summarised(found: list[NDArray[np.bool_]]) -> dict[str, float]:
-    """Mean accuracy over training sets, and its standard error.
+def averaged(found: FloatArray) -> tuple[float, float]:
+    """Mean over training sets and test rows, shape (sets, rows), and its standard error.
 
     Of the test rows, and of the training sets where there are several: their squares add.
     """
-    right = np.array(found)
-    by_row, by_set = right.mean(axis=0), right.mean(axis=1)
+    by_row, by_set = found.mean(axis=0), found.mean(axis=1)
     variance = float(by_row.var(ddof=1)) / len(by_row)
     if len(by_set) > 1:
         variance += float(by_set.var(ddof=1)) / len(by_set)
-    return {"accuracy": float(right.mean()), "error": math.sqrt(variance)}
+    return float(found.mean()), math.sqrt(variance)
+
+
+def kernel_rows(
+    methods: dict[str, tuple[FloatArray, FloatArray]],
+    sets: list[slice],
+    y: IntArray,
+    y_test: IntArray,
+) -> list[dict[str, Any]]:
+    """Measure both kernels of every method, the dense ones first, on the same rows.
+
+    The lead of a convolutional kernel over the dense one has an error of its own, smaller than
+    those of the two accuracies: they are right and wrong on much the same images.
+    """
+    rows = []
+    dense: dict[str, FloatArray] = {}
+    for name, (own, cross) in methods.items():
+        for k, kernel in enumerate(("conjugate", "tangent")):
+            found = [
+                ridge_right(own[k, part, part], cross[k, :, part], y[part], y_test) for part in sets
+            ]
+            right = np.array([each for each, _ in found], dtype=np.float64)
+            accuracy, error = averaged(right)
+            row = {"method": f"{name}, {kernel}", "chosen": [ridge for _, ridge in found]}
+            row |= {"accuracy": accuracy, "error": error}
+            if kernel in dense:
+                row["lead"], row["lead_error"] = averaged(right - dense[kernel])
+            dense.setdefault(kernel, right)
+            rows.append(row)
+    return rows
 
 
 def rows_of(setting: Setting, work: Path) -> list[dict[str, Any]]:
@@ -243,18 +273,43 @@ def rows_of(setting: Setting, work: Path) -> list[dict[str, Any]]:
             "parts": len(starts),
         }
         sets = [slice(start, start + size) for start in starts]
-        for name, (own, cross) in methods.items():
-            for k, kernel in enumerate(("conjugate", "tangent")):
-                found = [
-                    ridge_right(own[k, part, part], cross[k, :, part], y[part], y_test)
-                    for part in sets
-                ]
-                record = {"method": f"{name}, {kernel}", "chosen": [ridge for _, ridge in found]}
-                rows.append({**about, **record, **summarised([right for right, _ in found])})
+        rows += [{**about, **row} for row in kernel_rows(methods, sets, y, y_test)]
         svc = [svc_right(X[part], y[part], X_test, y_test) for part in sets]
+        accuracy, error = averaged(np.array([right for right, _ in svc], dtype=np.float64))
         record = {"method": "RBF support vectors", "chosen": [chosen for _, chosen in svc]}
-        rows.append({**about, **record, **summarised([right for right, _ in svc])})
+        rows.append({**about, **record, "accuracy": accuracy, "error": error})
     return rows
+
+
+def siblings(pooling: str | int, n: int = 300, test: int = 500) -> dict[str, Any]:
+    """Exact conjugate kernels of the DEQ and of one and two plain ReLU convolutions, on digits.
+
+    A scale of the activation changes nothing here, as ridges are shares of the diagonal: one plain
+    convolution stands for the twins that are rescaled ReLUs.  Leads are those of the DEQ.
+    """
+    data = nsd.data.load("digits", samples=n + test, preprocessing="pixels", rng=0)
+    order = np.random.default_rng(0).permutation(n + test)
+    X, y = data.X[order[:n]], data.y[order[:n]]
+    X_test, y_test = data.X[order[n:]], data.y[order[n:]]
+    layer = nsd.Convolution("relu", weight=SIGMA_A2, inject=1.0 - SIGMA_A2)
+    models = {
+        "DEQ": nsd.ConvolutionalEquilibrium([layer], (8, 8), pooling),
+        "one": nsd.ConvolutionalNetwork(["relu"], (8, 8), pooling),
+        "two": nsd.ConvolutionalNetwork(["relu", "relu"], (8, 8), pooling),
+    }
+    row: dict[str, Any] = {"pooling": pooling, "n": n, "test": test}
+    right = {}
+    for name, model in models.items():
+        own, cross = (
+            nsd.conjugate_kernel(model, A, B, convention="feature")
+            for A, B in ((X, None), (X_test, X))
+        )
+        found, _ = ridge_right(own, cross, y, y_test)
+        right[name] = found[None].astype(np.float64)
+        row[name] = averaged(right[name])
+        if name != "DEQ":
+            row[f"lead over {name}"] = averaged(right["DEQ"] - right[name])
+    return row
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -265,6 +320,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         pooling = row["pooling"] if isinstance(row["pooling"], str) else f"{row['pooling']}-pooled"
         what = f"{row['data']}, {row['pixels']}, {pooling}, n = {row['n']}"
         cell = f"{100 * row['accuracy']:.1f} ± {100 * row['error']:.1f}"
+        if "lead" in row:
+            cell += f" ({100 * row['lead']:+.1f} ± {100 * row['lead_error']:.1f})"
         lines.setdefault((what, str(row["parts"])), {})[row["method"]] = cell
     return markdown(
         ("images", "training sets", *methods),
@@ -280,7 +337,15 @@ def main() -> None:
     parser.add_argument("--work", type=Path, help="directory of the tiles")
     parser.add_argument("--only", type=int, default=len(SETTINGS), help="so many settings")
     parser.add_argument("--table", action="store_true", help="print the table of what is stored")
+    parser.add_argument("--siblings", action="store_true", help="explicit convolutions, on digits")
     options = parser.parse_args()
+    if options.siblings:
+        found = []
+        for pooling in ("flatten", 3, "average"):
+            found.append(siblings(pooling))
+            print(found[-1], flush=True)
+            write_json(SIBLINGS, {"environment": environment(), "rows": found})
+        return
     rows = json.loads(PLACE.read_text())["rows"] if PLACE.exists() else []
     if options.table or options.work is None:
         print(table(rows))

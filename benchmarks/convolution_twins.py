@@ -61,10 +61,11 @@ TWINS = (
     Twin("digits", pooling=3),
     Twin("mnist", "tanh", input_pooling=2),
     Twin("digits", kernel="tangent"),
-    Twin("digits", "tanh", 0.8),
-    Twin("mnist", sigma_a2=0.6, input_pooling=2),
-    Twin("mnist"),
     Twin("digits", pooling="average"),
+    Twin("mnist", sigma_a2=0.6, input_pooling=2),
+    # With 32 channels a draw of this one reaches its fixed point too slowly for the solver.
+    Twin("digits", "tanh", 0.8, channels=128),
+    Twin("mnist"),
 )
 
 

@@ -1,4 +1,4 @@
-"""Draw the figures of docs/benchmarks.md from the stored results, and nothing else.
+"""Draw the figures of docs/benchmarks.md and docs/convolutions.md from the stored results.
 
 python benchmarks/draw.py
 """
@@ -116,10 +116,61 @@ def networks_figure(record: Record) -> Figure:
     return figure
 
 
+def twins_figure(record: Record) -> Figure:
+    """Gaps of kernels against σa², and accuracies of finite twins less those of their DEQs."""
+    common = {"data": "digits", "activation": "relu", "size": 3, "padding": "circular"}
+    common |= {"pooling": "flatten", "kernel": "conjugate"}
+    series = sorted(
+        (row for row in record["rows"] if common.items() <= row.items()),
+        key=lambda row: row["sigma_a2"],
+    )
+    figure, (left, right) = new_figure(2, width=4.4, height=0.2 * len(record["rows"]) + 0.9)
+    with house_style():
+        for key, label, colour, style in (
+            ("unmatched_relative_gap", "the DEQ's activation", MUTED, "s--"),
+            ("unrefined_gap", "match of the dense DEQ", MUTED, "^:"),
+            ("unmatched_scaled_gap", "the DEQ's activation, rescaled", SHALLOW, "s--"),
+            ("relative_gap", "matched on images", DEEP, "o-"),
+        ):
+            gaps = [100.0 * row[key] for row in series]
+            sigmas = [row["sigma_a2"] for row in series]
+            left.semilogy(sigmas, gaps, style, color=colour, label=label, markersize=4)
+        left.set_xlabel("σa²")
+        left.set_ylabel("gap of the kernels, per cent")
+        left.set_title("digits, relu, flattened", loc="left")
+        left.legend(frameon=False, fontsize=7.5)
+        rows = record["rows"][::-1]
+        middle = [100.0 * (row["accuracy"]["matched"] - row["accuracy"]["deq"]) for row in rows]
+        reach = [
+            [m - row["accuracy_difference"][0] for m, row in zip(middle, rows, strict=True)],
+            [row["accuracy_difference"][1] - m for m, row in zip(middle, rows, strict=True)],
+        ]
+        names = [named_twin(row) for row in rows]
+        right.axvline(0.0, color=MUTED, linewidth=1.0)
+        right.errorbar(middle, names, xerr=reach, fmt="o", color=DEEP, markersize=4, capsize=2)
+        right.set_xlabel("twin − DEQ, points, 95 % interval")
+        right.set_title("accuracy of finite networks", loc="left")
+        right.tick_params(axis="y", labelsize=7.5, length=0)
+    return figure
+
+
+def named_twin(row: Record) -> str:
+    """Name a DEQ by what differs from 3 × 3 windows, circular, flattened, and 32 channels."""
+    sides = {"digits": 8, "mnist": 28}[row["data"]] // row["input_pooling"]
+    usual = {"size": 3, "padding": "circular", "pooling": "flatten"}
+    usual |= {"kernel": "conjugate", "channels": 32}
+    words = {"size": "{0} × {0}", "padding": "{0} padding", "pooling": "pooling {0}"}
+    words |= {"kernel": "{0}", "channels": "{0} channels"}
+    other = [words[key].format(row[key]) for key in usual if row[key] != usual[key]]
+    about = f"{row['data']} {sides} × {sides}, {row['activation']} {row['sigma_a2']:g}"
+    return ", ".join([about, *other])
+
+
 FIGURES: dict[str, Callable[[Record], Figure]] = {
     "kernels": kernels_figure,
     "peers": peers_figure,
     "networks": networks_figure,
+    "convolutions/twins": twins_figure,
 }
 
 
@@ -133,7 +184,8 @@ def main() -> None:
         path = options.results / f"{name}.json"
         if path.exists():
             figure = draw(json.loads(path.read_text()))
-            print(save_figure(figure, options.images / f"benchmarks-{name}.png"))
+            of_page = f"benchmarks-{name}" if "/" not in name else name.replace("/", "-")
+            print(save_figure(figure, options.images / f"{of_page}.png"))
 
 
 if __name__ == "__main__":
