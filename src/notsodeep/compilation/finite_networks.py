@@ -100,7 +100,7 @@ def fit_network(
     index : int
         Number of the draw, which sets the order of the samples.
     descent : TrainingSettings, optional
-        Of gradient descent; `DESCENT` in batches of 128 if left out.
+        Of gradient descent; `DESCENT` in batches of 32 if left out.
     checkpoint : Path, optional
         Where gradient descent keeps its state.
     """
@@ -114,7 +114,7 @@ def fit_network(
     if descent is None:
         descent = TrainingSettings(
             epochs=settings.epochs,
-            batch_size=128,
+            batch_size=32,
             seed=settings.seed + index,
             **DESCENT,
         )
