@@ -226,7 +226,8 @@ def docs() -> None:
     others = [r for r in runs if r["settings"]["head"] in heads_of(swept) and r not in swept]
     save_figure(rates_figure([*swept, *others]), place / "images" / "collapse-causes.png")
     save_figure(curves_figure(first), place / "images" / "collapse-terminal.png")
-    save_figure(curves_figure(groups["balanced"]), place / "images" / "collapse-features.png")
+    features = [r for r in runs if r["settings"]["data"] == "cifar10_vgg19.npz" and not r["groups"]]
+    save_figure(curves_figure(features), place / "images" / "collapse-features.png")
 
 
 def picture() -> None:

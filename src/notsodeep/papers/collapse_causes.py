@@ -51,7 +51,8 @@ def _cells(profile: Profile) -> list[Cell]:
     step = {**_BED, "num_majority": 5, "ratio": 10.0}
     imbalanced = [{**step, "activation": name} for name in HEAD_ACTIVATIONS]
     long = {**_BED, "epochs": 400, "measure_every": 40}
-    # A full run of the ResNet takes two to three minutes of a core; its lag shows much earlier.
+    # A full run of the ResNet takes two to three minutes of a core; at this length seeds differ
+    # more than heads.
     images = {**IMAGES, "samples": 2000, "test_samples": 500, "epochs": 10, "measure_every": 5}
     slow = {**images, "learning_rate": 0.0125}
     return [
