@@ -22,7 +22,7 @@ from typing import Any
 from measure import Results, benchmark_parser
 from notsodeep.explorer.drawings import figures_of
 from notsodeep.explorer.explorer_data import prepared
-from notsodeep.explorer.explorer_page import settle
+from notsodeep.explorer.explorer_results import settle
 from notsodeep.explorer.shown import KnownData, view_of
 from notsodeep.explorer.state import ExplorerState
 

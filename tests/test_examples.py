@@ -36,7 +36,9 @@ def test_script_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("path", marked(NOTEBOOKS["SOURCES"]))
-def test_notebook_runs(path: Path, tmp_path: Path) -> None:
+def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Streamlit, imported by another test, sets it, and the notebook's kernel would inherit it.
+    monkeypatch.delenv("MPLBACKEND", raising=False)
     place = {"metadata": {"path": str(tmp_path)}}
     ran = NotebookClient(NOTEBOOKS["notebook"](path), timeout=300, resources=place).execute()
     assert (tmp_path / f"{path.stem}.png").stat().st_size > 10_000

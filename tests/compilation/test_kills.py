@@ -36,7 +36,7 @@ CLOCK = {
     "tolerance",
     "steps",
 }
-MANY = 50
+MANY = 20
 
 
 def start(command: list[str], out: Path) -> subprocess.Popen[str]:

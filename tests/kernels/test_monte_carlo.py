@@ -121,8 +121,9 @@ def contraction(deq: nsd.DeepEquilibrium, X: np.ndarray) -> float:
 def grid() -> list[object]:
     """σa² = 0.8 is for those that have to skip 0.9."""
     cases = []
+    steep_ones = ("normalized_relu", "abs", "identity", "elu(alpha=1.5)", "erf")
     for activation in REFERENCE:
-        steep = identifier(activation) in ("normalized_relu", "abs", "identity", "elu(alpha=1.5)")
+        steep = identifier(activation) in (*steep_ones, "hard_tanh(scale=1,clip=1)")
         for sigma_a2 in (0.0, 0.1, 0.5, 0.8, 0.9) if steep else (0.0, 0.1, 0.5, 0.9):
             cases.append(
                 pytest.param(activation, sigma_a2, id=f"{identifier(activation)}-{sigma_a2}")
@@ -144,7 +145,8 @@ def test_the_whole_grid(activation: Activation, sigma_a2: float) -> None:
             with pytest.raises(NotConverged, match="grow without bound"):
                 monte_carlo(draw, X, draws=2, rng=5)
             continue
-        if (steepness := contraction(deq, X)) > 0.89:
+        # erf at 0.878: one network in about a hundred has an eigenvalue of -1.003.
+        if (steepness := contraction(deq, X)) > 0.87:
             pytest.skip(
                 f"σa² E φ′² = {steepness:.3f}: at this width some networks have a spectral radius "
                 "of one or more and no stable fixed point, and the mean over them does not exist"

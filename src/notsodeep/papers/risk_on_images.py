@@ -34,9 +34,9 @@ _PIXEL_KERNELS = (
 def _cells(profile: Profile) -> list[Cell]:
     if profile != "paper":
         data = "digits"
-        width, sizes = (10, [40, 80]) if profile == "smoke" else (20, [50, 100, 200, 400])
+        width, sizes = (10, [40, 80]) if profile == "smoke" else (12, [50, 100, 200])
         return [
-            _features(data, "relu", width=width, known=60 * width, points=200, sizes=sizes),
+            _features(data, "relu", width=width, known=600, points=200, sizes=sizes),
             _pilot(data, pilot=320, samples=640, points=400),
         ]
     cells = [
