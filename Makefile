@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check install --quiet --con
 # threads, and threads of several processes would fight.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist loadfile
 
-.PHONY: help run test test-all lint format bench docs dist clean
+.PHONY: help run test test-all examples lint format bench docs dist clean
 
 help: ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
@@ -22,6 +22,9 @@ test: $(VENV)/dev.stamp ## Run the tests, without the slow ones
 
 test-all: $(VENV)/dev.stamp ## Run every test
 	$(PYTEST)
+
+examples: $(VENV)/dev.stamp ## Run every example and all six notebooks, the slow ones too
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto tests/test_examples.py
 
 lint: $(VENV)/dev.stamp ## Check style and types
 	$(BIN)/ruff check .
