@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from notsodeep import activations
+from notsodeep.activations import Activation, centre, hard_tanh, piecewise_linear
+from notsodeep.activations.moments import _by_quadrature
 
 TABLES = Path(__file__).parents[1] / "references"
 MOMENT_NAMES = {
@@ -81,3 +83,34 @@ def test_pair_expectations(record: dict[str, Any]) -> None:
     assert by_quadrature.value == pytest.approx(float(record["value"]), rel=1e-10, abs=1e-12)
     derivative = float(record["derivative"])
     assert by_quadrature.derivative == pytest.approx(derivative, rel=1e-10, abs=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_moments_of_lines_agree_with_quadrature_or_are_left_to_it(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(1, 5))
+    knots = np.sort(rng.normal(size=count)) * 10.0 ** rng.uniform(-1, 1)
+    phi: Activation = piecewise_linear(knots.tolist(), rng.normal(size=count + 1).tolist(), 0.3)
+    if seed % 2:
+        phi = centre(phi, 1.3)
+    left = 0
+    for scale in 10.0 ** np.linspace(-3.0, 3.0, 13):
+        own = phi.closed_form_moments(np.array([scale]))
+        if own is None:
+            left += 1
+            continue
+        expected = _by_quadrature(phi, np.array([scale]))
+        size, steepness = np.sqrt(expected[3:5])
+        units = [size, steepness, steepness / scale, size**2, steepness**2]
+        units.append(steepness**2 + size * steepness / scale)
+        assert (np.abs(own - expected) <= 5e-15 * np.array(units)).all()
+    assert left < 13
+
+
+def test_moments_that_cancel_are_left_to_quadrature() -> None:
+    # All of φ beyond five standard deviations, or all of its slope, or φ, on a sliver of the line.
+    far, thin = piecewise_linear((5.0,), (0.0, 1.0), 0.0), hard_tanh(1.0, 1e-6)
+    hat = piecewise_linear((0.0, 1e-6, 2e-6), (0.0, 1.0, -1.0, 0.0))
+    one = np.ones(1)
+    assert all(phi.closed_form_moments(one) is None for phi in (far, thin, hat))
+    assert hard_tanh().closed_form_moments(one) is not None

@@ -9,14 +9,17 @@ import pytest
 
 import notsodeep as nsd
 from notsodeep.activations import Moments
+from notsodeep.kernels.plan import FixedPairs
 from notsodeep.matching import (
     PiecewiseLinear,
     Problem,
     Quadratic,
+    named,
     piecewise_families,
     polynomial_families,
 )
-from notsodeep.models import ExplicitNetwork
+from notsodeep.matching.family import MixtureFamily
+from notsodeep.models import ExplicitNetwork, KernelName
 
 
 def problem_at(tau0: float) -> Problem:
@@ -64,6 +67,52 @@ def test_closed_forms_are_those_of_the_network(name: str, tau0: float) -> None:
             for field in ("slope", "curvature", "square", "slope_square", "square_curvature"):
                 wanted = getattr(expected, field)
                 assert getattr(got, field) == pytest.approx(wanted, rel=1e-11, abs=1e-12), field
+
+
+PARAMETERS = {
+    "leaky_relu": (1.1, 0.2),
+    "hard_tanh": (0.8, 1.2),
+    "piecewise_linear": (0.1, 0.7, 1.2, -0.2, 0.2),
+    "scaled": (0.9, 1.3),
+}
+
+
+@pytest.mark.parametrize("centre", [True, False])
+@pytest.mark.parametrize("kernel", ["conjugate", "tangent"])
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_derivatives_of_kernels_are_what_differences_tend_to(
+    name: str, kernel: KernelName, centre: bool
+) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(20, 12)) * rng.uniform(0.2, 0.4, size=(20, 1))
+    problem = Problem(
+        nsd.DeepEquilibrium("swish", 0.3), tau0=1.1, kernel=kernel, centre=centre, X=X, rows=X
+    )
+    family = named(name)
+    assert isinstance(family, MixtureFamily)
+    x = np.array(PARAMETERS[name] + (() if centre else (0.3,)))
+    changes = family._changes(x, problem)
+    if changes is None:
+        assert (name, kernel) == ("scaled", "tangent")
+        return
+    pairs = FixedPairs(X)
+    slopes = pairs.changes(family._built(x, problem).activations[0], changes, kernel)
+
+    def error(k: int, h: float) -> float:
+        step = h * np.eye(len(x))[k]
+        ends = [
+            pairs.kernel(family._built(end, problem), kernel, "feature")
+            for end in (x + step, x - step)
+        ]
+        difference = (ends[0] - ends[1]) / (2.0 * h)
+        return float(np.abs(difference - slopes[:, k]).max() / np.abs(slopes[:, k]).max())
+
+    for k in range(len(x)):
+        # Kernels are quadratic in slopes, gains and means, where differences are exact; in knots
+        # and steepness their error falls by four when the step is halved.
+        coarse, fine = error(k, 2e-2), error(k, 1e-2)
+        assert fine <= 1e-12 or coarse / fine == pytest.approx(4.0, rel=0.02)
+        assert fine <= 2e-4
 
 
 def test_statistics_that_are_known_are_not_estimated_again() -> None:

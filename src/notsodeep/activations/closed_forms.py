@@ -8,10 +8,11 @@ know it to more digits than 1 − |ρ| has.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import ndtr, owens_t
+from scipy.special import erf, erfc, ndtr, owens_t
 
 from notsodeep.arrays import FloatArray
 
@@ -132,6 +133,33 @@ def piecewise_linear(
             value = value + change1 * change2 * size * product
             derivative = derivative + side * change1 * change2 * orthant
     return value, derivative
+
+
+def segment_moments(
+    knots: Sequence[float], scales: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
+    """E[ξ^j 1(segment)], j = 0, 1, 2, of the segments between knots of x = τξ; each (segments, n).
+
+    ∫ξϕ = −ϕ and ∫ξ²ϕ = Φ − ξϕ.  Also returned: the sizes of what is subtracted in the first and in
+    the other two, by which one knows how many digits are left.
+    """
+    # Beyond 40 standard deviations a density is zero, and infinity times that is not a number.
+    inner = np.clip(np.array(knots)[:, None] / scales, -40.0, 40.0)
+    edge = np.full((1, len(scales)), 40.0)
+    ends = np.concatenate([-edge, inner, edge])
+    density = _density(ends)
+    low, high = ends[:-1], ends[1:]
+    # From the side of 0 on which the segment lies: nearer to 0 than 1 by erf, beyond by erfc.
+    near, far = np.where(low >= 0.0, low, -high), np.where(low >= 0.0, high, -low)
+    tail = near > 1.0
+    root = math.sqrt(0.5)
+    one = np.where(tail, erfc(root * near), erf(root * far))
+    two = np.where(tail, erfc(root * far), erf(root * near))
+    share = 0.5 * (one - two)
+    moved = ends * density
+    sizes = 0.5 * (np.abs(one) + np.abs(two))
+    others = sizes + density[:-1] + density[1:] + np.abs(moved[:-1]) + np.abs(moved[1:])
+    return share, -np.diff(density, axis=0), share - np.diff(moved, axis=0), sizes, others
 
 
 def _density(h: FloatArray) -> FloatArray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -58,6 +58,22 @@ class Moments:
     def variance(self) -> Any:
         """Var φ(τξ)."""
         return self.square - self.mean**2
+
+
+class Changes(NamedTuple):
+    """Derivatives of an activation's Hermite coefficients and moments in P parameters.
+
+    Attributes
+    ----------
+    series : ndarray of shape (P, n, terms)
+        Of a_k(τ), at n scales.
+    square, slope_square : ndarray of shape (P, n)
+        Of E φ²(τξ) and E φ′²(τξ).
+    """
+
+    series: FloatArray
+    square: FloatArray
+    slope_square: FloatArray
 
 
 def gaussian_moments(activation: Activation, scale: ArrayLike) -> Moments:

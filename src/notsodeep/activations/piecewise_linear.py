@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.special import ndtr
@@ -15,8 +15,28 @@ from scipy.special import ndtr
 from notsodeep import checks
 from notsodeep.activations import closed_forms
 from notsodeep.activations.activation import Activation, Parity, frozen_parameters
+from notsodeep.activations.moments import Changes
 from notsodeep.arrays import FloatArray
 from notsodeep.numerics.hermite import hermite_polynomials
+
+
+class LineChanges(NamedTuple):
+    """Derivatives of what makes a piecewise-linear function in P parameters.
+
+    Attributes
+    ----------
+    knots, slopes : ndarray of shape (knots, P), (knots + 1, P)
+        A knot at 0 stays there.
+    value_at_zero : ndarray of shape (P,)
+    """
+
+    knots: FloatArray
+    slopes: FloatArray
+    value_at_zero: FloatArray
+
+
+# Sums of moments may cancel by this factor, which leaves 14 digits.
+_DIGITS = 16.0
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,6 +125,79 @@ class PiecewiseLinear(Activation):
             )
         return closed_forms.piecewise_linear(scale1, scale2, rho, rest, self.hinge_form)
 
+    def closed_form_moments(self, scales: FloatArray, constant: float = 0.0) -> FloatArray | None:
+        """Compute the moments of φ − constant from those of ξ on every segment.
+
+        On a segment φ(τξ) − constant = A + Bξ, so that E φ² = Σ A²m₀ + 2ABm₁ + B²m₂ with
+        m_j = E[ξ^j 1(segment)].  None where what cancels in these sums is not small beside them,
+        as for a segment of all the mass that is short or far out: quadrature then keeps the digits.
+        """
+        shares, first, second, size0, size2 = closed_forms.segment_moments(self.knots, scales)
+        points, heights = (column[:, None] for column in self._anchors)
+        slopes = np.array(self.slopes)[:, None]
+        A, B = heights - slopes * points - constant, slopes * scales
+        square = (A**2 * shares + 2.0 * A * B * first + B**2 * second).sum(axis=0)
+        slope_square = (slopes**2 * shares).sum(axis=0)
+        largest = np.abs(heights) + np.abs(slopes * points) + abs(constant)
+        lost = (largest**2 * size0 + 2.0 * largest * np.abs(B) * size2 + B**2 * size2).sum(axis=0)
+        if (lost > _DIGITS * square).any():
+            return None
+        if ((slopes**2 * size0).sum(axis=0) > _DIGITS * slope_square).any():
+            return None
+        kappa = np.clip(np.array(self.knots)[:, None] / scales, -40.0, 40.0)
+        density = np.exp(-0.5 * kappa**2) / math.sqrt(2.0 * math.pi)
+        return np.stack(
+            [
+                (A * shares + B * first).sum(axis=0),
+                (slopes * shares).sum(axis=0),
+                (np.diff(slopes, axis=0) * density).sum(axis=0) / scales,
+                square,
+                slope_square,
+                2.0 * (slopes * (A * first + B * second)).sum(axis=0) / scales,
+            ]
+        )
+
+    def changes(self, by: LineChanges, scales: FloatArray, terms: int) -> Changes:
+        """Differentiate coefficients and moments in P parameters that move knots, slopes and φ(0).
+
+        φ is c_i + s_i x on segment i, and its derivative in a parameter ċ_i + ṡ_i x, which jumps by
+        J_k = −Δ_k κ̇_k at a knot, where its slope changes by D_k.  The coefficients of such a
+        function are Σ_k J_k ϕ(κ)h_{n−1}(κ)/√n + D_k τϕ(κ)h_{n−2}(κ)/√(n(n−1)), κ = k/τ, n ≥ 2.
+        Since φ is continuous, moving knots do not enter the derivative of E φ² otherwise.
+        """
+        shares, first, second, _, _ = closed_forms.segment_moments(self.knots, scales)
+        slopes, steps = np.array(self.slopes), np.diff(self.slopes)
+        bends = np.diff(by.slopes, axis=0)
+        jumps = -steps[:, None] * by.knots
+        heights = np.empty_like(by.slopes)
+        middle = sum(k < 0.0 for k in self.knots)
+        heights[middle] = by.value_at_zero
+        for k in range(middle, len(self.knots)):
+            heights[k + 1] = heights[k] + jumps[k] - bends[k] * self.knots[k]
+        for k in range(middle - 1, -1, -1):
+            heights[k] = heights[k + 1] - jumps[k] + bends[k] * self.knots[k]
+        points, levels = self._anchors
+        A, B = (levels - slopes * points)[:, None], slopes[:, None] * scales
+        dA, dB = heights.T[:, :, None], by.slopes.T[:, :, None] * scales  # (P, segments, n)
+        series = np.zeros((heights.shape[1], len(scales), max(terms, 2)))
+        series[:, :, 0] = (dA * shares + dB * first).sum(axis=1)
+        series[:, :, 1] = (dA * first + dB * second).sum(axis=1)
+        square = 2.0 * ((A * dA) * shares + (A * dB + B * dA) * first + (B * dB) * second)
+        slope_square = 2.0 * (slopes[:, None] * by.slopes).T @ shares
+        order = np.arange(2, terms)
+        for k, knot in enumerate(self.knots):
+            kappa = np.clip(knot / scales, -37.0, 37.0)
+            density = np.exp(-0.5 * kappa**2) / math.sqrt(2.0 * math.pi)
+            fallen = (slopes[k] ** 2 - slopes[k + 1] ** 2) * density / scales
+            slope_square += np.outer(by.knots[k], fallen)
+            polynomials = density[:, None] * hermite_polynomials(kappa, terms - 1).T
+            hinge = scales[:, None] * polynomials[:, :-1] / np.sqrt(order * (order - 1))
+            step = polynomials[:, 1:] / np.sqrt(order)
+            for p in range(len(series)):
+                if bends[k, p] != 0.0 or jumps[k, p] != 0.0:
+                    series[p, :, 2:] += bends[k, p] * hinge + jumps[k, p] * step
+        return Changes(series[:, :, :terms], square.sum(axis=1), slope_square)
+
     def _hermite_coefficients(self, scales: FloatArray, terms: int) -> FloatArray:
         """Exact coefficients.
 
@@ -113,25 +206,29 @@ class PiecewiseLinear(Activation):
         Those of (k − x)₊ are those of (x + k)₊, mirrored: times (−1)^n.
         """
         intercept, slope, hinges = self.hinge_form
-        coefficients = np.zeros((len(scales), max(terms, 2)))
-        coefficients[:, 0] = intercept
-        coefficients[:, 1] = slope * scales
+        coefficients = np.zeros((max(terms, 2), len(scales)))
+        coefficients[0] = intercept
+        coefficients[1] = slope * scales
         order = np.arange(2, terms)
+        # Knots at ±k differ in the signs of odd coefficients only, and share the polynomials.
+        pairs: dict[float, tuple[float, float]] = {}
         for knot, change in hinges:
-            kappa = abs(knot) / scales
-            odd = 1.0 if knot >= 0.0 else -1.0  # sign of the coefficients of odd degree
+            even, odd = pairs.get(abs(knot), (0.0, 0.0))
+            pairs[abs(knot)] = even + change, odd + (change if knot >= 0.0 else -change)
+        for knot, (even, odd) in pairs.items():
+            kappa = knot / scales
             density = np.exp(-0.5 * kappa**2) / math.sqrt(2.0 * math.pi)
             beyond = ndtr(-kappa)
-            coefficients[:, 0] += change * scales * (density - kappa * beyond)
-            coefficients[:, 1] += odd * change * scales * beyond
+            coefficients[0] += even * scales * (density - kappa * beyond)
+            coefficients[1] += odd * scales * beyond
             if terms > 2:
                 # Far out, ϕ(κ) is 0 and h_n(κ) overflows: the product is 0.
                 # exp(−37²/2) = 5e-298 is about the last density that is a normal number.
-                near = np.where(np.abs(kappa) < 37.0, kappa, 0.0)
-                signs = np.where(order % 2, odd, 1.0) / np.sqrt(order * (order - 1))
-                higher = hermite_polynomials(near, terms - 2).T * signs
-                coefficients[:, 2:] += change * (scales * density)[:, None] * higher
-        return coefficients[:, :terms]
+                near = np.where(kappa < 37.0, kappa, 0.0) if knot > 0.0 else np.zeros(1)
+                factors = np.where(order % 2, odd, even) / np.sqrt(order * (order - 1))
+                higher = hermite_polynomials(near, terms - 2) * factors[:, None]
+                coefficients[2:] += scales * density * higher
+        return coefficients[:terms].T
 
 
 def make(

@@ -64,7 +64,9 @@ class Centred(Activation):
         return pairs[0] - self.constant * (means[0] + means[1] - self.constant), pairs[1]
 
     def closed_form_moments(self, scales: FloatArray) -> FloatArray | None:
-        """Compute the moments of a centred polynomial from its series."""
+        """Compute those of centred polynomials, from their series, and of piecewise-linear φ."""
+        if isinstance(self.base, PiecewiseLinear):
+            return self.base.closed_form_moments(scales, self.constant)
         if not isinstance(self.base, AbstractPolynomial):
             return None
         return moments_of_series(self._hermite_coefficients(scales, self.base.degree + 3), scales)

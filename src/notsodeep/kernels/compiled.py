@@ -369,6 +369,43 @@ def map_pairs(
             tangent[start + t] = p + tangent[start + t] * slope
 
 
+@_compile
+def series_changes(rho, own, changes, weights, out):
+    """Σ_k w_k ρ^k (a_ik b_jk + b_ik a_jk) of all pairs i < j, row by row, for every b.
+
+    The derivative of Σ_k w_k ρ^k a_ik a_jk where that of a is b.  `own` are the a, (terms, n),
+    `changes` the b, (P, terms, n); `out` is (P, pairs).  Terms end where |ρ|^k is below 1e-13.
+    """
+    count, terms, n = changes.shape
+    power, weighted = np.empty(_STRIP), np.empty(_STRIP)
+    place = 0
+    for i in range(n):
+        for start in range(i + 1, n, _STRIP):
+            width = min(_STRIP, n - start)
+            ratio = rho[place : place + width]
+            largest = 0.0
+            for t in range(width):
+                power[t] = 1.0
+                largest = max(largest, abs(ratio[t]))
+            for p in range(count):
+                out[p, place : place + width] = 0.0
+            left = 1.0
+            for k in range(terms):
+                if left < 1e-13:
+                    break
+                left *= largest
+                for t in range(width):
+                    weighted[t] = weights[k] * power[t]
+                    power[t] *= ratio[t]
+                a, others = own[k, i], own[k, start : start + width]
+                for p in range(count):
+                    b, moved = changes[p, k, i], changes[p, k, start : start + width]
+                    sums = out[p, place : place + width]
+                    for t in range(width):
+                        sums[t] += weighted[t] * (a * moved[t] + b * others[t])
+            place += width
+
+
 # What `solve_cells` gets about each sample in each layer, and about each layer.
 TAU, INNER, FACTOR, TAKEN, MEAN, COUPLING = range(6)
 SAMPLE_FACTS = 6

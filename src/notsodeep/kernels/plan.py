@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep.activations import Activation, Centred
+from notsodeep.activations.moments import Changes
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.errors import TheoryDoubtful
 from notsodeep.kernels import compiled
@@ -52,6 +54,8 @@ _STRAY = 0.005  # share of such samples above which there is no table
 _GRID = 8  # ranges of norms end at powers of 2^(1/8), so that similar data share a table
 _CAREFUL = 4_000  # single pairs worked on at a time
 _MODERATE = 1e15  # norms, and their inverses, whose squares float32 has room for
+_CHANGES = (48, 160)  # terms of derivatives, for pairs with |ρ| up to the next and beyond
+_CORRELATED = 0.6
 _GATHERING = 20  # products of single pairs take so many times longer than those of a whole tile
 
 
@@ -493,6 +497,10 @@ class Plan:
         logger.info("%s kernel, %d × %d: %s", self.model, *self.shape, self.explanation)
 
 
+ChangesAt = Callable[[FloatArray, int], Changes]
+"""Scales of shape (n,) and a number of terms ↦ derivatives of a layer in its parameters."""
+
+
 class FixedPairs:
     """All pairs of some rows, whose products serve any number of models.
 
@@ -518,6 +526,26 @@ class FixedPairs:
     def multiplicity(self) -> FloatArray:
         """How often each of the entries stands in the matrix."""
         return np.concatenate([np.full(len(self._rows), 2.0), np.ones(len(self._X))])
+
+    def changes(self, layer: Activation, changes: ChangesAt, kernel: KernelName) -> FloatArray:
+        """Differentiate the entries of a network of one layer in P parameters; shape (entries, P).
+
+        For Newton's method, not for results: off the diagonal by Mehler's series of a fixed length,
+        whose remainder matters where |ρ| is nearly one, to about 1e-4 of the derivative at worst.
+        """
+        scales = np.maximum(np.sqrt(self._squares), 1e-30)
+        rho = self._inner / (scales[self._rows] * scales[self._columns])
+        terms = _CHANGES[int(np.abs(rho).max() > _CORRELATED)]
+        own, found = layer.hermite_coefficients(scales, terms), changes(scales, terms)
+        # The tangent kernel of one layer is Σ_k (1 + k) a_k a_k ρ^k.
+        weights = np.ones(terms) + (kernel == "tangent") * np.arange(terms)
+        out = np.empty((len(found.series), len(rho)))
+        series = np.ascontiguousarray(found.series.transpose(0, 2, 1))
+        compiled.series_changes(rho, np.ascontiguousarray(own.T), series, weights, out)
+        diagonal = found.square
+        if kernel == "tangent":
+            diagonal = diagonal + self._squares * found.slope_square
+        return np.concatenate([out, diagonal], axis=1).T
 
     def kernel(self, model: Model, kernel: KernelName, convention: Convention) -> FloatArray:
         """Entries of the exact kernel of a model."""

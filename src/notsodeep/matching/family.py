@@ -12,10 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from notsodeep import checks
-from notsodeep.activations import with_mean
+from notsodeep.activations import Centred, with_mean
+from notsodeep.activations.moments import Changes
 from notsodeep.arrays import FloatArray
 from notsodeep.equivalents import Coefficients, Expansion, expansion
 from notsodeep.errors import NotSoDeepError
+from notsodeep.kernels.plan import ChangesAt
 from notsodeep.matching.match_record import Match
 from notsodeep.matching.problem import NAMES, SAMPLE, Problem, numbers_of
 from notsodeep.matching.refinement import refined
@@ -170,6 +172,44 @@ class MixtureFamily(Family):
         low, high = (np.broadcast_to(edge, len(self.parameter_names)) for edge in self.bounds)
         return np.append(low, -np.inf), np.append(high, np.inf)
 
+    def changes(
+        self, parameters: FloatArray, problem: Problem, scales: FloatArray, terms: int
+    ) -> Changes | None:
+        """Differentiate the only layer, before its mean is set, in the parameters.
+
+        None if that is not known: refining then takes differences of kernels.
+        """
+        return None
+
+    def _changes(self, parameters: FloatArray, problem: Problem) -> ChangesAt | None:
+        """Return derivatives of the layer as built, with the mean that it has at tau0."""
+        adds = self._adds_mean(problem)
+        own = parameters[:-1] if adds else parameters
+        if self.changes(own, problem, np.array([problem.scale]), 2) is None:
+            return None
+        (layer,) = self._built(parameters, problem).activations
+        assert isinstance(layer, Centred)
+
+        def at(scales: FloatArray, terms: int) -> Changes:
+            found = self.changes(own, problem, np.append(scales, problem.scale), terms)
+            assert found is not None
+            series, square, slope_square = found
+            # Taken off φ: its mean at tau0, which moves with the parameters, less the mean kept.
+            constant = series[:, -1, 0].copy()
+            series, square, slope_square = series[:, :-1], square[:, :-1], slope_square[:, :-1]
+            if adds:
+                constant = np.append(constant, -1.0)
+                one = (1, len(scales))
+                series = np.concatenate([series, np.zeros((*one, terms))])
+                square = np.concatenate([square, np.zeros(one)])
+                slope_square = np.concatenate([slope_square, np.zeros(one)])
+            mean = layer.base.moments(scales).mean - layer.constant
+            square = square - 2.0 * (layer.constant * series[:, :, 0] + np.outer(constant, mean))
+            series[:, :, 0] -= constant[:, None]
+            return Changes(series, square, slope_square)
+
+        return at
+
     def answer(self, problem: Problem) -> Match:
         """Solve, and compare the coefficients that are reached with those that were promised."""
         if problem.tau0 is None:
@@ -199,6 +239,7 @@ class MixtureFamily(Family):
             problem.rows[middle : 3 * middle],
             problem.kernel,
             self._limits(problem),
+            lambda x: self._changes(x, problem),
         )
         if not record.kept:
             return replace(found, refinement=record)

@@ -11,6 +11,9 @@ from scipy.optimize import brentq
 from scipy.special import erf, ndtr
 
 from notsodeep.activations import Moments, centre, hard_tanh, leaky_relu, piecewise_linear
+from notsodeep.activations.moments import Changes
+from notsodeep.activations.piecewise_linear import LineChanges
+from notsodeep.activations.piecewise_linear import PiecewiseLinear as Line
 from notsodeep.arrays import FloatArray
 from notsodeep.equivalents import Coefficients
 from notsodeep.matching.coefficient_fit import fit_coefficients
@@ -75,6 +78,16 @@ class LeakyReLU(MixtureFamily):
         layers = [leaky_relu(float(a), float(b)) for a, b in parameters.reshape(-1, 2)]
         return ExplicitNetwork(layers).centred(problem.scale)
 
+    def changes(
+        self, parameters: FloatArray, problem: Problem, scales: FloatArray, terms: int
+    ) -> Changes | None:
+        """With one layer, whose knot does not move."""
+        if self.layers == 2:
+            return None
+        a, b = map(float, parameters)
+        by = LineChanges(np.zeros((1, 2)), np.array([[0.0, 1.0], [1.0, 0.0]]), np.zeros(2))
+        return leaky_relu(a, b).changes(by, scales, terms)
+
     def solve(self, problem: Problem) -> FloatArray:
         """One layer in closed form; two by least squares, 3 unknowns for 4 targets.
 
@@ -134,6 +147,17 @@ class HardTanh(MixtureFamily):
         # The centring is at zero already; it records the scale.
         layer = hard_tanh(float(parameters[0]), float(parameters[1]))
         return ExplicitNetwork([layer]).centred(problem.scale)
+
+    def changes(
+        self, parameters: FloatArray, problem: Problem, scales: FloatArray, terms: int
+    ) -> Changes:
+        """One slope and two knots."""
+        by = LineChanges(
+            np.array([[0.0, -1.0], [0.0, 1.0]]),
+            np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]]),
+            np.zeros(2),
+        )
+        return hard_tanh(*map(float, parameters)).changes(by, scales, terms)
 
     def solve(self, problem: Problem) -> FloatArray:
         """Find the clip c from T2/(τ0² A1), then the scale a from A1.
@@ -204,9 +228,21 @@ class PiecewiseLinear(MixtureFamily):
 
     def network(self, parameters: FloatArray, problem: Problem) -> ExplicitNetwork:
         """Build it from four slopes and log(c/τ0)."""
+        return ExplicitNetwork([centre(self._shape(parameters, problem), problem.scale)])
+
+    def _shape(self, parameters: FloatArray, problem: Problem) -> Line:
         clip = problem.scale * _knot(parameters)
-        shape = piecewise_linear((-clip, 0.0, clip), tuple(float(s) for s in parameters[:4]))
-        return ExplicitNetwork([centre(shape, problem.scale)])
+        return piecewise_linear((-clip, 0.0, clip), tuple(float(s) for s in parameters[:4]))
+
+    def changes(
+        self, parameters: FloatArray, problem: Problem, scales: FloatArray, terms: int
+    ) -> Changes:
+        """Four slopes, and the outer knots together."""
+        shape = self._shape(parameters, problem)
+        knots = np.zeros((3, 5))
+        knots[:, 4] = shape.knots  # d/d log c
+        by = LineChanges(knots, np.eye(4, 5), np.zeros(5))
+        return shape.changes(by, scales, terms)
 
     def solve(self, problem: Problem) -> FloatArray:
         """Meet A1, A3 and T2, starting from the closed forms and from the fit of φ.

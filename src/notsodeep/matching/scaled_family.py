@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from notsodeep.activations import Activation, Centred, Function, centre, scaled
+from notsodeep.activations.moments import Changes
 from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotSoDeepError
 from notsodeep.matching.family import LINEAR, SCALE, Family, Infeasible, MixtureFamily
@@ -54,6 +55,23 @@ class Scaled(MixtureFamily):
         """Build it from a and b."""
         layer = scaled(_plain(problem), float(parameters[0]), float(parameters[1]))
         return ExplicitNetwork([centre(layer, problem.scale)])
+
+    def changes(
+        self, parameters: FloatArray, problem: Problem, scales: FloatArray, terms: int
+    ) -> Changes | None:
+        """By τ da_k/dτ = k a_k + √((k+1)(k+2)) a_{k+2}; of the conjugate kernel alone.
+
+        The tangent kernel's diagonal would need d/dτ E φ′²(τξ) also.
+        """
+        if problem.kernel == "tangent":
+            return None
+        a, b = map(float, parameters)
+        phi, k = _plain(problem), np.arange(terms)
+        m, own = phi.moments(b * scales), phi.hermite_coefficients(b * scales, terms + 2)
+        here, beyond = own[:, :terms], own[:, 2:]
+        steeper = a / b * (k * here + np.sqrt((k + 1) * (k + 2)) * beyond)
+        squares = np.stack([2.0 * a * m.square, a**2 * b * scales**2 * m.square_curvature])
+        return Changes(np.stack([here, steeper]), squares, np.zeros_like(squares))
 
     def solve(self, problem: Problem) -> FloatArray:
         """Find b between two points of a grid, then a in closed form."""
