@@ -17,6 +17,7 @@ from notsodeep.matching import (
     named,
     piecewise_families,
     polynomial_families,
+    two_kinks_family,
 )
 from notsodeep.matching.family import MixtureFamily
 from notsodeep.models import ExplicitNetwork, KernelName
@@ -113,6 +114,26 @@ def test_derivatives_of_kernels_are_what_differences_tend_to(
         coarse, fine = error(k, 2e-2), error(k, 1e-2)
         assert fine <= 1e-12 or coarse / fine == pytest.approx(4.0, rel=0.02)
         assert fine <= 2e-4
+
+
+@pytest.mark.parametrize("kernel", ["conjugate", "tangent"])
+def test_derivatives_of_coefficients_are_what_differences_tend_to(kernel: KernelName) -> None:
+    problem = Problem(nsd.DeepEquilibrium("swish", 0.2), tau0=1.1, kernel=kernel, centre=False)
+    x = np.array([0.6, 0.8, 1.0, -0.2, 0.0, 0.3, 0.3, 1.3, 0.5, 0.3, -0.2, 0.1])
+    slopes = two_kinks_family.mismatch_slopes(x, lambda moved: moved, problem)
+
+    def error(k: int, h: float) -> float:
+        step = h * np.eye(12)[k]
+        one, two = (
+            problem.mismatch(two_kinks_family._reached(end, problem))
+            for end in (x + step, x - step)
+        )
+        return float(np.abs((one - two) / (2.0 * h) - slopes[:, k]).max())
+
+    for k in range(12):
+        coarse, fine = error(k, 2e-3), error(k, 1e-3)
+        assert fine <= 1e-12 or coarse / fine == pytest.approx(4.0, rel=0.02)
+        assert fine <= 1e-4
 
 
 def test_statistics_that_are_known_are_not_estimated_again() -> None:

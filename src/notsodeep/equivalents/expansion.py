@@ -11,9 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.special import gammaln
 
 from notsodeep import checks
@@ -93,6 +95,9 @@ class Expansion(Record):
 class UnitMoments:
     """What the expansion asks of an activation, at the scale τ = √q of its pre-activations.
 
+    Many activations at once have arrays of one shape in place of numbers, (…, terms + 6) in place
+    of `hermite`; complex ones too, whose imaginary parts are derivatives.
+
     Attributes
     ----------
     scale : float
@@ -107,12 +112,12 @@ class UnitMoments:
         Of the activation, for messages.
     """
 
-    scale: float
-    square: float
-    square_slope: float
-    square_bend: float
-    slope_square: float
-    hermite: FloatArray
+    scale: Any
+    square: Any
+    square_slope: Any
+    square_bend: Any
+    slope_square: Any
+    hermite: NDArray[Any]
     name: str
 
     def mean(self, q: Quadratic) -> Quadratic:
@@ -131,26 +136,31 @@ class UnitMoments:
             self.square_slope * q.second + 0.5 * self.square_bend * q.first**2,
         )
 
-    def mixed(self, covariance: float) -> Callable[[int, int], float]:
+    def mixed(self, covariance: Any) -> Callable[[int, int], Any]:
         """Return (a, b) ↦ E[φ^(a)(u)φ^(b)(v)] for that covariance of u and v, by Mehler's series.
 
         Σ_k ρ^k a_{k+a} a_{k+b} √((k+a)!(k+b)!)/(k! τ^{a+b}): derivatives are weak, so that a kink
         has all of them.
         """
-        rho = covariance / self.scale**2
-        terms = len(self.hermite) - _MOST_DERIVATIVES
+        rho = np.asarray(covariance / self.scale**2)
+        terms = self.hermite.shape[-1] - _MOST_DERIVATIVES
         # Each derivative multiplies term k by about √k: polynomial growth, which ρ^k outweighs.
-        powers = rho ** np.arange(terms)
+        powers = rho[..., None] ** np.arange(terms)
+        alone = not rho.any()  # the first term
 
-        def moment(a: int, b: int) -> float:
-            one, two = self.hermite[a : a + terms], self.hermite[b : b + terms]
+        @cache
+        def moment(a: int, b: int) -> Any:
+            if alone:
+                first = self.hermite[..., a] * self.hermite[..., b] * _factorials(1, a, b)[0]
+                return first / self.scale ** (a + b)
+            one, two = self.hermite[..., a : a + terms], self.hermite[..., b : b + terms]
             parts = powers * _factorials(terms, a, b) * one * two
-            if abs(parts[-8:]).max() > _TAIL * max(abs(parts).max(), 1e-300) and rho != 0.0:
+            if abs(parts[..., -8:]).max() > _TAIL * max(abs(parts).max(), 1e-300):
                 raise _SlowSeries(
                     f"The expansion of {self.name} does not converge: inputs at right angles have "
-                    f"pre-activations of correlation {rho:.4g}. Use smaller biases."
+                    f"pre-activations of correlation {np.abs(rho).max():.4g}. Use smaller biases."
                 )
-            return float(parts.sum() / self.scale ** (a + b))
+            return parts.sum(axis=-1) / self.scale ** (a + b)
 
         return moment
 
@@ -232,7 +242,8 @@ def expansion(
             for layer, tau in zip(cell, scales, strict=True)
         ]
         try:
-            return expansion_of_units(cell, units, scale, kernel, convention)
+            numbers = expanded(cell, units, scale, kernel, convention)
+            return Expansion(*map(float, (*numbers, scale)))
         except _SlowSeries:
             if terms == _TERMS[-1]:
                 raise
@@ -259,13 +270,13 @@ def _stable_scales(deq: DeepEquilibrium, tau0: float) -> FloatArray:
     return variances.scales[:, 0]
 
 
-def expansion_of_units(
+def expanded(
     cell: Sequence[Dense],
     units: Sequence[UnitMoments],
     tau0: float,
     kernel: KernelName,
     convention: Convention,
-) -> Expansion:
+) -> tuple[Any, ...]:
     """Expand the kernel of a ring whose activations are given by their moments.
 
     Parameters
@@ -276,10 +287,14 @@ def expansion_of_units(
         Of every layer, at its own scale.
     tau0, kernel, convention
         As in `expansion`.
+
+    Returns
+    -------
+    tuple
+        The eight numbers of `Expansion` in their order; arrays if the moments are arrays.
     """
     ring = _Ring(cell, units, tau0)
-    jet = ring.kernel(kernel, convention)
-    return Expansion(*jet, ring.diagonal(kernel, convention), tau0)
+    return (*ring.kernel(kernel, convention), ring.diagonal(kernel, convention))
 
 
 class _Ring:
@@ -310,7 +325,7 @@ class _Ring:
                     v.second - 2.0 * mean.value * mean.second - mean.first**2,
                 )
                 self.means[index], self.outer[index] = mean.product(), spread.whitening()
-        self.mixed: list[Callable[[int, int], float]] = []
+        self.mixed: list[Callable[[int, int], Any]] = []
         self.sources, self.fulls, self.features = self._turn(self._state())
 
     def _variances(self, squared_norm: float) -> list[Quadratic]:
@@ -348,12 +363,15 @@ class _Ring:
 
     def _state(self) -> Jet:
         """Solve for the covariance of what the last layer passes on, order by order."""
-        value = self._at_right_angles()
+        closed = self.cell[0].weight != 0.0
+        value = self._at_right_angles() if closed else 0.0
         gain, covariance = 1.0, value
         for index, layer in enumerate(self.cell):
             mixed, covariance = self._passed_on(index, covariance)
             self.mixed.append(mixed)
             gain *= layer.weight * mixed(1, 1) * self.inner[index].one * self.outer[index].one
+        if not closed:  # the first layer of an explicit network does not read it
+            return constant_jet(value)
         # What a turn leaves at an order is known + gain·(what it was given there).
         image = self._turn(constant_jet(value))[2][-1]
         first = image.s / (1.0 - gain), image.q / (1.0 - gain)
@@ -361,9 +379,7 @@ class _Ring:
         second = (new / (1.0 - gain) for new in (image.qq, image.qr, image.ss, image.sq))
         return Jet(value, *first, *second)
 
-    def _passed_on(
-        self, index: int, covariance: float
-    ) -> tuple[Callable[[int, int], float], float]:
+    def _passed_on(self, index: int, covariance: float) -> tuple[Callable[[int, int], Any], Any]:
         """Return the mixed moments of a layer at right angles, and the covariance after it."""
         layer = self.cell[index]
         full = (layer.weight * covariance + layer.bias) * self.inner[index].one
@@ -421,7 +437,7 @@ class _Ring:
             return theta
         return self.features[-1].plus(slopes[-1].times(theta))
 
-    def diagonal(self, kernel: KernelName, convention: Convention) -> float:
+    def diagonal(self, kernel: KernelName, convention: Convention) -> Any:
         """Return the kernel of an input of norm τ0 with itself."""
         last = self.units[-1]
         square = 1.0 if self.cell[-1].normalise == "feature" else last.square
@@ -446,13 +462,13 @@ class _Ring:
         return square + before * theta
 
 
-def _composed(mixed: Callable[[int, int], float], shift: int, full: Jet, q: Quadratic) -> Jet:
+def _composed(mixed: Callable[[int, int], Any], shift: int, full: Jet, q: Quadratic) -> Jet:
     """E[φ^(k)(u)φ^(k)(v)], k = `shift`, for variances q(χ), q(ω) and covariance `full`.
 
     By Price's theorem ∂/∂cov raises both derivatives by one, and ∂/∂q one of them by two, halved.
     """
 
-    def e(a: int, b: int) -> float:
+    def e(a: int, b: int) -> Any:
         return mixed(a + shift, b + shift)
 
     move = full._replace(one=0.0)

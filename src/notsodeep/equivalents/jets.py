@@ -1,25 +1,26 @@
 """Polynomials of degree two, which expansions of kernels are made of.
 
 For two inputs, χ = ‖x‖² − τ0², ω = ‖y‖² − τ0² and s = x·y; terms of degree three are dropped.
+Coefficients are numbers, or arrays for many polynomials at once.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Jet(NamedTuple):
     """A symmetric polynomial of degree two: coefficients of 1, s, χ+ω, χ²+ω², χω, s², s(χ+ω)."""
 
-    one: float
-    s: float
-    q: float
-    qq: float
-    qr: float
-    ss: float
-    sq: float
+    one: Any
+    s: Any
+    q: Any
+    qq: Any
+    qr: Any
+    ss: Any
+    sq: Any
 
-    def plus(self, other: Jet, factor: float = 1.0) -> Jet:
+    def plus(self, other: Jet, factor: Any = 1.0) -> Jet:
         """Return self + factor·other."""
         return Jet(*(a + factor * b for a, b in zip(self, other, strict=True)))
 
@@ -44,7 +45,7 @@ class Jet(NamedTuple):
         return guess
 
 
-def constant_jet(value: float) -> Jet:
+def constant_jet(value: Any) -> Jet:
     """Return a polynomial of degree zero."""
     return Jet(value, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
@@ -56,9 +57,9 @@ ONE = constant_jet(1.0)
 class Quadratic(NamedTuple):
     """A quadratic in χ: q = value + first·χ + second·χ²."""
 
-    value: float
-    first: float
-    second: float
+    value: Any
+    first: Any
+    second: Any
 
     def product(self) -> Jet:
         """Of two samples: q(χ)q(ω)."""

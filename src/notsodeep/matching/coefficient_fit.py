@@ -24,6 +24,7 @@ def fit_coefficients(
     *,
     promised: tuple[int, ...] = _ALL,
     nearest: bool = False,
+    slopes: Callable[[FloatArray], FloatArray] | None = None,
 ) -> FloatArray:
     """Fit parameters to the coefficients named by `promised`, from several starts.
 
@@ -40,6 +41,9 @@ def fit_coefficients(
         `Expansion`.
     nearest : bool
         There are more parameters than equations: move as little as possible from the start.
+    slopes : callable, optional
+        Parameters ↦ derivatives of the mismatch of all coefficients, (coefficients, parameters),
+        for `nearest`.  Differences if left out.
 
     Raises
     ------
@@ -57,9 +61,12 @@ def fit_coefficients(
             return impossible
         return result if np.isfinite(result).all() else impossible
 
+    def jacobian(x: FloatArray) -> FloatArray:
+        return _differences(mismatch, x) if slopes is None else slopes(x)[chosen]
+
     best: tuple[float, FloatArray] | None = None
     for start in starts:
-        x = _nearest_root(mismatch, start) if nearest else _least_squares(mismatch, start)
+        x = _nearest_root(mismatch, jacobian, start) if nearest else _least_squares(mismatch, start)
         size = float(np.abs(mismatch(x)).max())
         # A later start has to halve the mismatch: callers give the preferred shape first.
         if best is None or size < 0.5 * best[0] - 1e-13:
@@ -76,16 +83,19 @@ def _least_squares(mismatch: Callable[[FloatArray], FloatArray], start: FloatArr
     return np.asarray(result.x, dtype=np.float64)
 
 
-def _nearest_root(mismatch: Callable[[FloatArray], FloatArray], start: FloatArray) -> FloatArray:
+def _nearest_root(
+    mismatch: Callable[[FloatArray], FloatArray],
+    jacobian: Callable[[FloatArray], FloatArray],
+    start: FloatArray,
+) -> FloatArray:
     """Damped Gauss–Newton with minimum-norm steps, for fewer equations than parameters."""
     x = np.array(start, dtype=np.float64)
     value = mismatch(x)
     for _ in range(40):
         if np.abs(value).max() <= 1e-14:
             break
-        # The Jacobian has an error of about 1e-10: singular values near that are not to be divided
-        # by.
-        step = np.linalg.pinv(_jacobian(mismatch, x), rcond=1e-8) @ value
+        # Singular values near 1e-10, the error of differences, are not to be divided by.
+        step = np.linalg.pinv(jacobian(x), rcond=1e-8) @ value
         # In the largest residual, the measure by which a match is judged; not in the sum of
         # squares.
         for damping in 0.5 ** np.arange(7):
@@ -98,7 +108,7 @@ def _nearest_root(mismatch: Callable[[FloatArray], FloatArray], start: FloatArra
     return x
 
 
-def _jacobian(mismatch: Callable[[FloatArray], FloatArray], x: FloatArray) -> FloatArray:
+def _differences(mismatch: Callable[[FloatArray], FloatArray], x: FloatArray) -> FloatArray:
     columns = []
     for k, entry in enumerate(x):
         # Near eps^{1/3}, where the error of central differences, h², meets that of rounding, eps/h.

@@ -147,9 +147,12 @@ class Problem:
         """
         target = self.expansion if isinstance(reached, Expansion) else self.target
         names = numbers_of(reached)
-        unit = np.array([self.scale ** _POWERS.get(name, 4) for name in names]) / target.scale2
         got, wanted = (np.array([getattr(each, n) for n in names]) for each in (reached, target))
-        return np.asarray((got - wanted) * unit)
+        return np.asarray((got - wanted) * self.units(names) / target.scale2)
+
+    def units(self, names: Iterable[str]) -> FloatArray:
+        """Return the powers of τ0 that make coefficients comparable to the diagonal."""
+        return np.array([self.scale ** _POWERS.get(name, 4) for name in names])
 
     # Exact kernels on rows -----------------------------------------------------------------------
 

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy import special
 
 from notsodeep.activations import Activation, named, piecewise_linear
 from notsodeep.arrays import FloatArray
 from notsodeep.equivalents import Expansion, expansion
-from notsodeep.equivalents.expansion import UnitMoments, as_cell, expansion_of_units
+from notsodeep.equivalents.expansion import UnitMoments, as_cell, expanded
 from notsodeep.matching.coefficient_fit import fit_coefficients
 from notsodeep.matching.family import MET, Family, Infeasible, MixtureFamily
 from notsodeep.matching.problem import EIGHT, Problem
@@ -121,7 +125,14 @@ class TwoKinks(MixtureFamily):
             starts.append(start)
         for names in (EIGHT, _PROMISED):
             promised = tuple(map(EIGHT.index, names))
-            found = fit_coefficients(problem, reached, starts, promised=promised, nearest=True)
+            found = fit_coefficients(
+                problem,
+                reached,
+                starts,
+                promised=promised,
+                nearest=True,
+                slopes=lambda x: mismatch_slopes(x, free.full, problem),
+            )
             mismatch = problem.mismatch(reached(found))[list(promised)]
             if np.abs(mismatch).max() <= MET:
                 break
@@ -153,48 +164,76 @@ class _Free:
         self.places = [6 * layer + k for layer in (0, 1) for k in of_layer[layer]]
         self.is_scale = np.isin(np.array(self.places) % 6, (0, 1, 2, 5))
 
-    def full(self, x: FloatArray) -> FloatArray:
-        parameters = np.zeros(12)
+    def full(self, x: NDArray[Any]) -> NDArray[Any]:
+        """All twelve, of one vector or of columns."""
+        parameters = np.zeros((12, *x.shape[1:]), x.dtype)
         parameters[self.places] = x
-        for part, odd in zip(parameters.reshape(2, 6), self.odd, strict=True):
+        for part, odd in zip((parameters[:6], parameters[6:]), self.odd, strict=True):
             if odd:
                 part[2] = part[0]
             elif self.centred:
-                part[5] = -_layer(part, 1.0).hermite[0]
+                part[5] = -_layer(part, 1.0).hermite[..., 0]
         return parameters
 
 
-def _knots(part: FloatArray) -> tuple[float, float]:
-    middle, reach = float(part[3]), math.exp(float(part[4]))
-    return middle - reach, middle + reach
+def _knots(part: NDArray[Any]) -> tuple[Any, Any]:
+    if part.dtype.kind == "c":
+        reach = np.exp(part[4])
+        return part[3] - reach, part[3] + reach
+    middle, half = float(part[3]), math.exp(float(part[4]))
+    return middle - half, middle + half
 
 
 def _reached(parameters: FloatArray, problem: Problem) -> Expansion:
+    return Expansion(*map(float, (*_expanded(parameters, problem), problem.scale)))
+
+
+def _expanded(parameters: NDArray[Any], problem: Problem) -> tuple[Any, ...]:
     """Expand the kernel from the moments of both layers in closed form."""
     first = _layer(parameters[:6], problem.scale)
-    second = _layer(parameters[6:], math.sqrt(first.square))
-    units = (first, second)
-    return expansion_of_units(_CHAIN, units, problem.scale, problem.kernel, "feature")
+    second = _layer(parameters[6:], first.square**0.5)
+    return expanded(_CHAIN, (first, second), problem.scale, problem.kernel, "feature")
 
 
-def _layer(part: FloatArray, tau: float) -> UnitMoments:
-    """Moments of a layer at scale τ.
+def mismatch_slopes(
+    x: FloatArray, full: Callable[[NDArray[Any]], NDArray[Any]], problem: Problem
+) -> FloatArray:
+    """Differentiate the mismatch of the eight coefficients in x; shape (8, len(x)).
+
+    `full` makes all twelve parameters from x.  By complex steps, a column for each entry of x: all
+    formulas are analytic, f(x + ih) = f(x) + ih f′(x) − …, and h = 1e-30 leaves rounding errors
+    alone.
+    """
+    columns = full(x[:, None] + 1e-30j * np.eye(len(x)))
+    found = [np.broadcast_to(each, len(x)).imag for each in _expanded(columns, problem)]
+    units = problem.units(EIGHT) / problem.expansion.scale2
+    return np.asarray(units[:, None] * np.array(found) / 1e-30)
+
+
+def _layer(part: NDArray[Any], tau: Any) -> UnitMoments:
+    """Moments of a layer at scale τ, or of many layers, (6, count), complex ones.
 
     σ(τξ)/τ = y₀ + aξ + Σ_k Δ_k (ξ − κ_k)₊; with density ϕ and tail Q of a knot, E(ξ − κ)₊ = ϕ − κQ
     and E(ξ − κ₁)₊(ξ − κ₂)₊ = (1 + κ₁κ₂)Q₂ − κ₁ϕ₂ for κ₁ ≤ κ₂.  σ″ is Δ_k at the knots, so that by
     Price's theorem dv/dq = E σ′² + Σ Δ_k σ(k)ϕ_k/τ, and once more for d²v/dq².
     """
-    a, middle, right, _, _, at_zero = map(float, part)
+    exp: Callable[[Any], Any] = math.exp
+    erfc: Callable[[Any], Any] = math.erfc
+    numbers = part
+    if part.dtype.kind == "c":
+        exp, erfc = np.exp, special.erfc
+    else:
+        numbers = part.tolist()
+    a, middle, right, _, _, at_zero = numbers
     knots = _knots(part)
     changes = (middle - a, right - middle)
-    tails = [0.5 * math.erfc(k / math.sqrt(2.0)) for k in knots]
-    densities = [math.exp(-0.5 * k * k) / math.sqrt(2.0 * math.pi) for k in knots]
+    tails = [0.5 * erfc(k / math.sqrt(2.0)) for k in knots]
+    densities = [exp(-0.5 * k * k) / math.sqrt(2.0 * math.pi) for k in knots]
     # The leftmost line at ξ = 0, where hinges at negative knots are open already.
-    base = at_zero - sum(d * max(-k, 0.0) for d, k in zip(changes, knots, strict=True))
+    base = at_zero + sum(d * k * (k.real < 0.0) for d, k in zip(changes, knots, strict=True))
 
-    hermite = np.empty(_TERMS)
-    hermite[2:] = 0.0
     mean = slope = 0.0
+    rows = []
     for k, d, phi, tail in zip(knots, changes, densities, tails, strict=True):
         mean += d * (phi - k * tail)
         slope += d * tail
@@ -204,9 +243,10 @@ def _layer(part: FloatArray, tau: float) -> UnitMoments:
         for n in range(_TERMS - 2):
             row.append(now)
             before, now = now, (k * now - _ROOTS[n] * before) / _ROOTS[n + 1]
-        hermite[2:] += row
-    hermite[2:] /= _DIVISORS
-    hermite[0], hermite[1] = base + mean, a + slope
+        rows.append(row)
+    higher = (np.array(rows[0]) + np.array(rows[1])).T / _DIVISORS
+    hermite = np.empty((*higher.shape[:-1], _TERMS), higher.dtype)
+    hermite[..., 0], hermite[..., 1], hermite[..., 2:] = base + mean, a + slope, higher
 
     # E ξ(ξ − κ)₊ = Q(κ), which is why `slope` serves for both.
     square = base**2 + a**2 + 2.0 * (base * mean + a * slope)
@@ -220,8 +260,8 @@ def _layer(part: FloatArray, tau: float) -> UnitMoments:
     growth, bend = slope_square, 0.0
     jumps = (middle**2 - a**2, right**2 - middle**2)
     for k, d, phi, jump in zip(knots, changes, densities, jumps, strict=True):
-        value = base + a * k + changes[0] * max(k - knots[0], 0.0)
-        growth += d * value * phi
+        value = base + a * k + changes[0] * (k - knots[0])  # knots are in order
+        growth = growth + d * value * phi  # not in place: it is slope_square at first
         bend += 0.5 * phi * (jump * k + d * value * (k * k - 1.0))
     return UnitMoments(
         scale=tau,
@@ -229,6 +269,6 @@ def _layer(part: FloatArray, tau: float) -> UnitMoments:
         square_slope=growth,
         square_bend=bend / tau**2,
         slope_square=slope_square,
-        hermite=tau * hermite,
+        hermite=np.asarray(tau)[..., None] * hermite,
         name="two kinks",
     )
