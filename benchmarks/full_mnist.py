@@ -109,7 +109,7 @@ def main() -> None:
 
     stats = MixtureStatistics.estimate(X, y)
     deq = nsd.DeepEquilibrium(options.activation, options.sigma_a2).centred(stats.tau0)
-    eq = nsd.equivalent(deq, X, stats, kernel="tangent")
+    eq = nsd.equivalent(deq, X, stats, kernel="tangent", order=1)
     near = combined_preconditioner(eq, rank, options.ridge)
     task = Task(deq, X, hot - offset, near, options.ridge, options.tolerance)
     watch.mark("preconditioner")

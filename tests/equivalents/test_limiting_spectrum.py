@@ -31,7 +31,7 @@ def levels(p: int) -> np.ndarray:
 
 def equivalent_of(sample: Sample, activation: str = "relu", **options: str):
     deq = nsd.DeepEquilibrium(activation, 0.2).centred(sample.stats.tau0)
-    return nsd.equivalent(deq, sample.X, sample.stats, **options)
+    return nsd.equivalent(deq, sample.X, sample.stats, order=1, **options)
 
 
 def found(law: LimitingSpectrum, eigenvalues: np.ndarray) -> list[tuple[float, float]]:

@@ -22,7 +22,7 @@ MODEL = nsd.DeepEquilibrium("swish", 0.2).centred(SAMPLE.stats.tau0)
 def test_matrix_is_that_of_the_theorem(kind: str, kernel: str, convention: str) -> None:
     X, y, stats, _ = draw(mixture_of(kind, 60, classes=3), 50)
     deq = nsd.DeepEquilibrium("swish", 0.2).centred(stats.tau0)
-    eq = nsd.equivalent(deq, X, stats, kernel=kernel, convention=convention)
+    eq = nsd.equivalent(deq, X, stats, kernel=kernel, convention=convention, order=1)
     c = eq.coefficients
     assert isinstance(eq, Equivalent)
     assert isinstance(eq, LinearOperator)
@@ -49,8 +49,9 @@ def test_api_of_the_matrix() -> None:
 
 
 def test_samples_are_not_copied() -> None:
-    eq = nsd.equivalent(MODEL, SAMPLE.X, SAMPLE.stats)
+    eq = nsd.equivalent(MODEL, SAMPLE.X, SAMPLE.stats, order=1)
     assert eq.X is SAMPLE.X
+    assert nsd.equivalent(MODEL, SAMPLE.X, SAMPLE.stats).samples is SAMPLE.X
 
 
 def test_explicit_networks_have_one_convention() -> None:

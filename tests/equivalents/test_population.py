@@ -30,7 +30,7 @@ def both_laws(
     X, y, exact, _ = draw(mixture, n)
     estimated = MixtureStatistics.estimate(X, y)
     deq = nsd.DeepEquilibrium("tanh", 0.2).centred(exact.tau0)
-    eq = nsd.equivalent(deq, X, estimated)
+    eq = nsd.equivalent(deq, X, estimated, order=1)
     return (
         nsd.limiting_spectrum(eq, population="deconvolved"),
         nsd.limiting_spectrum(nsd.equivalent(deq, X, exact)),
@@ -96,7 +96,7 @@ def test_origin_says_how_the_population_was_obtained() -> None:
 def test_known_mixtures_can_be_deconvolved_too() -> None:
     sample = draw(mixture_of("anisotropic", 200, mean=8.0), 300)
     deq = nsd.DeepEquilibrium("relu", 0.2).centred(sample.stats.tau0)
-    eq = nsd.equivalent(deq, sample.X, sample.stats)
+    eq = nsd.equivalent(deq, sample.X, sample.stats, order=1)
     estimated = nsd.limiting_spectrum(eq, population="deconvolved")
     exact = nsd.limiting_spectrum(eq, population="exact")
     assert "deconvolved" in estimated.origin
@@ -110,7 +110,7 @@ def test_images() -> None:
     data = nsd.data.load("digits", rng=0)
     stats = MixtureStatistics.estimate(data.X, data.y)
     deq = nsd.DeepEquilibrium("relu", 0.2).centred(stats.tau0)
-    eq = nsd.equivalent(deq, data.X, stats)
+    eq = nsd.equivalent(deq, data.X, stats, order=1)
     law = nsd.limiting_spectrum(eq, population="deconvolved")
     eigenvalues = eq.eigvalsh()
     assert law.point_mass[1] > 0.9  # far more images than features

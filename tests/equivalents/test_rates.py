@@ -30,7 +30,7 @@ def gaps(make, samples: list[list[Sample]], convention: str = "preactivation") -
             model = make.centred(stats.tau0)
             pair = nsd.kernel_pair(model, X, convention=convention)
             for kernel in logs:
-                eq = nsd.equivalent(model, X, stats, kernel=kernel, convention=convention)
+                eq = nsd.equivalent(model, X, stats, kernel=kernel, convention=convention, order=1)
                 difference = getattr(pair, kernel) - eq.to_dense()
                 logs[kernel].append(np.log(operator_norm(difference)))
         for kernel in result:
@@ -92,7 +92,7 @@ def test_feature_gap_is_the_other_gap_over_sigma_a2(kernel: str) -> None:
     deq = nsd.DeepEquilibrium("swish", 0.2).centred(stats.tau0)
     found = [
         getattr(nsd.kernel_pair(deq, X, convention=c), kernel)
-        - nsd.equivalent(deq, X, stats, kernel=kernel, convention=c).to_dense()
+        - nsd.equivalent(deq, X, stats, kernel=kernel, convention=c, order=1).to_dense()
         for c in ("preactivation", "feature")
     ]
     np.testing.assert_allclose(found[1], found[0] / 0.2, atol=1e-12)
@@ -106,7 +106,7 @@ def trace_gaps(
     for p in sizes:
         X, _, stats, _ = draw(nsd.data.paper_mixture(p), 4 * p // 5)
         deq = nsd.DeepEquilibrium(activation, 0.2).centred(stats.tau0)
-        eq = nsd.equivalent(deq, X, stats)
+        eq = nsd.equivalent(deq, X, stats, order=1)
         exact = float(np.trace(nsd.conjugate_kernel(deq, X)))
         result.append(abs(exact / len(X) - eq.trace() / len(X) - identity(eq)))
     return result
@@ -141,8 +141,12 @@ def test_identity_term_without_the_spurious_part(activation: str) -> None:
 def test_gap_on_the_data_of_the_paper(activation: str, bound: float) -> None:
     X, _, stats, _ = draw(nsd.data.paper_mixture(1000), 800)
     deq = nsd.DeepEquilibrium(activation, 0.1).centred(stats.tau0)
-    gap = operator_norm(nsd.conjugate_kernel(deq, X) - nsd.equivalent(deq, X, stats).to_dense())
+    G = nsd.conjugate_kernel(deq, X)
+    gap, sharper = (
+        operator_norm(G - nsd.equivalent(deq, X, stats, order=order).to_dense()) for order in (1, 2)
+    )
     assert 0.5 * bound < gap <= bound
+    assert sharper < (0.5 if activation == "relu" else 0.05) * gap
 
 
 def test_an_uncentred_kernel_is_far_away() -> None:

@@ -35,7 +35,7 @@ from notsodeep.models.cell import require_one_variance, solve_variances, stabili
 from notsodeep.numerics.quadrature import resolved_samples
 from notsodeep.records import Record
 
-_TERMS = (60, 400)
+TERMS = (60, 400)
 # E[φ⁽⁵⁾φ′], from the curvature of the tangent kernel's slopes, is the highest of the moments.
 _MOST_DERIVATIVES = 6
 _TAIL = 1e-14
@@ -143,9 +143,7 @@ class UnitMoments:
         has all of them.
         """
         rho = np.asarray(covariance / self.scale**2)
-        terms = self.hermite.shape[-1] - _MOST_DERIVATIVES
-        # Each derivative multiplies term k by about √k: polynomial growth, which ρ^k outweighs.
-        powers = rho[..., None] ** np.arange(terms)
+        powers = rho[..., None] ** np.arange(self.hermite.shape[-1] - _MOST_DERIVATIVES)
         alone = not rho.any()  # the first term
 
         @cache
@@ -153,20 +151,33 @@ class UnitMoments:
             if alone:
                 first = self.hermite[..., a] * self.hermite[..., b] * _factorials(1, a, b)[0]
                 return first / self.scale ** (a + b)
-            one, two = self.hermite[..., a : a + terms], self.hermite[..., b : b + terms]
-            parts = powers * _factorials(terms, a, b) * one * two
-            if abs(parts[..., -8:]).max() > _TAIL * max(abs(parts).max(), 1e-300):
-                raise _SlowSeries(
-                    f"The expansion of {self.name} does not converge: inputs at right angles have "
-                    f"pre-activations of correlation {np.abs(rho).max():.4g}. Use smaller biases."
-                )
-            return parts.sum(axis=-1) / self.scale ** (a + b)
+            total = mehler_sum(self.hermite, self.hermite, a, b, powers, self.name)
+            return total / self.scale ** (a + b)
 
         return moment
 
 
-class _SlowSeries(InvalidInput):
+class SlowSeries(InvalidInput):
     """More terms are needed."""
+
+
+def mehler_sum(
+    one: FloatArray, two: FloatArray, a: int, b: int, powers: FloatArray, name: str
+) -> Any:
+    """Σ_k ρ^k one_{k+a} two_{k+b} √((k+a)!(k+b)!)/k! over the last axis, for the powers ρ^k.
+
+    For Hermite coefficients of φ(τξ) and φ(τ′ξ) it is E[φ^(a)(u)φ^(b)(v)] τ^a τ′^b (Mehler).
+    """
+    terms = powers.shape[-1]
+    # Each derivative multiplies term k by about √k: polynomial growth, which ρ^k outweighs.
+    parts = powers * _factorials(terms, a, b) * one[..., a : a + terms] * two[..., b : b + terms]
+    if abs(parts[..., -8:]).max() > _TAIL * max(abs(parts).max(), 1e-300):
+        raise SlowSeries(
+            f"The expansion of {name} does not converge: inputs at right angles have "
+            f"pre-activations of correlation {np.abs(powers[..., 1]).max():.4g}. Use smaller "
+            "biases."
+        )
+    return parts.sum(axis=-1)
 
 
 @lru_cache(maxsize=256)
@@ -236,7 +247,7 @@ def expansion(
     else:
         raise checks.invalid("model", owner, "be a DEQ or a network of dense layers", str(model))
     # Few terms do unless inputs at right angles are strongly correlated.
-    for terms in _TERMS:
+    for terms in TERMS:
         units = [
             _unit_moments(layer.activation, float(tau), terms)
             for layer, tau in zip(cell, scales, strict=True)
@@ -244,8 +255,8 @@ def expansion(
         try:
             numbers = expanded(cell, units, scale, kernel, convention)
             return Expansion(*map(float, (*numbers, scale)))
-        except _SlowSeries:
-            if terms == _TERMS[-1]:
+        except SlowSeries:
+            if terms == TERMS[-1]:
                 raise
     raise AssertionError
 

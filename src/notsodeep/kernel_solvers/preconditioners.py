@@ -267,7 +267,7 @@ def combined_preconditioner(
     rank = checks.positive_integer(rank, "rank", owner)
     level = checks.positive_number(ridge, "ridge", owner)
     generator = checks.random_generator(rng, owner)
-    exact = _Columns(eq.model, eq.X, eq.kernel, eq.convention)
+    exact = _Columns(eq.model, eq.samples, eq.kernel, eq.convention)
     root = _linear_root(eq)
     root *= np.sqrt(_share_below(root, exact, level, generator))
 
