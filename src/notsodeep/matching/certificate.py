@@ -16,12 +16,13 @@ from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.models import Conditions
 from notsodeep.numerics.distances import (
     KernelDistance,
-    doubly_centred,
-    kernel_distance,
+    centred_norm,
+    kernel_distances,
     operator_norm,
 )
 from notsodeep.prediction import RiskComparison
 from notsodeep.records import Plotted
+from notsodeep.threads import map_threads
 
 _RIDGE = 1e-3  # of the mean of the kernel's diagonal
 
@@ -151,16 +152,17 @@ def certificate_of_kernels(
     """
     accuracy = class_means = None
     by_class = np.arange(len(deq))
+    kernels = {"deq": deq, "matched": matched, "baseline": unmatched}
+    near, far = kernel_distances(deq, [matched, unmatched])
     if y is not None:
         labels = np.unique(checks.class_labels(y, len(deq), "certify"), return_inverse=True)[1]
-        kernels = {"deq": deq, "matched": matched, "baseline": unmatched}
-        accuracy = {name: ridge_accuracy(K, labels, order) for name, K in kernels.items()}
+        found = map_threads(lambda K: ridge_accuracy(K, labels, order), kernels.values())
+        accuracy = dict(zip(kernels, found, strict=True))
         class_means = {name: _block_means(kernels[name], labels) for name in ("deq", "matched")}
         by_class = np.argsort(labels, kind="stable")
-    distance = kernel_distance(deq, matched)
     return Certificate(
-        matched=distance,
-        unmatched=kernel_distance(deq, unmatched, distance.eigenvalues),
+        matched=near,
+        unmatched=far,
         accuracy=accuracy,
         class_means=class_means,
         conditions=conditions,
@@ -179,7 +181,7 @@ def _gaps_before_centring(deq: FloatArray, matched: FloatArray) -> dict[str, flo
 
 
 def _gap_with_bias(deq: FloatArray, matched: FloatArray) -> float:
-    return operator_norm(doubly_centred(deq - matched)) / operator_norm(doubly_centred(deq))
+    return centred_norm(deq - matched) / centred_norm(deq)
 
 
 def ridge_accuracy(K: FloatArray, labels: IntArray, order: IntArray | None = None) -> float:
@@ -203,8 +205,10 @@ def ridge_accuracy(K: FloatArray, labels: IntArray, order: IntArray | None = Non
     ridge = _RIDGE * float(np.trace(K)) / len(K)
     right = 0
     for train, test in (folds, folds[::-1]):
-        system = K[np.ix_(train, train)] + ridge * np.eye(len(train))
-        weights = linalg.solve(system, targets[train], assume_a="pos")
+        system = K[np.ix_(train, train)]
+        system.flat[:: len(train) + 1] += ridge
+        factor = linalg.cho_factor(system, overwrite_a=True, check_finite=False)
+        weights = linalg.cho_solve(factor, targets[train], check_finite=False)
         right += int(((K[np.ix_(test, train)] @ weights).argmax(axis=1) == labels[test]).sum())
     return right / len(K)
 

@@ -18,7 +18,7 @@ from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.matching.match_record import Match, Target
 from notsodeep.matching.refinement import MeasuredKernel, wanted_kernel
 from notsodeep.models import Conditions, Convention, DeepEquilibrium, ExplicitNetwork, KernelName
-from notsodeep.numerics.distances import doubly_centred, operator_norm
+from notsodeep.numerics.distances import centred_norm, operator_norm
 
 NAMES = ("linear", "norm_fluctuation", "covariance_overlap", "scale2")
 """The four coefficients, in the order of `Coefficients.four`."""
@@ -88,6 +88,7 @@ class Problem:
     measured: MeasuredKernel | None = None
     centre: bool = True
     _on_sample: dict[DeepEquilibrium, FloatArray] = field(default_factory=dict, init=False)
+    _sizes: dict[DeepEquilibrium, float] = field(default_factory=dict, init=False)
     _conditions: dict[DeepEquilibrium, Conditions] = field(default_factory=dict, init=False)
 
     @property
@@ -183,7 +184,9 @@ class Problem:
         """
         if self.rows is None or found.fitted is None:
             return False
-        return found.score <= CLOSE * operator_norm(doubly_centred(self._sampled(found.deq)))
+        if found.deq not in self._sizes:
+            self._sizes[found.deq] = centred_norm(self._sampled(found.deq))
+        return found.score <= CLOSE * self._sizes[found.deq]
 
     def _sampled(self, deq: DeepEquilibrium) -> FloatArray:
         """Return the DEQ's kernel on the rows by which networks are compared."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, aslinearoperator, eigsh
@@ -17,7 +18,7 @@ from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotConverged
 from notsodeep.numerics.structured_matrix import StructuredMatrix, row_blocks
 from notsodeep.records import Plotted
-from notsodeep.threads import single_blas_thread
+from notsodeep.threads import map_threads, single_blas_thread
 
 _IN_CACHE = 2000  # rows of a matrix of which a product takes a millisecond
 _SCALED_ERROR = 1e-6  # of the gap after scaling, relative to the norm
@@ -70,16 +71,18 @@ def _one_library_at_a_time(n: int) -> AbstractContextManager[object]:
     return single_blas_thread() if n <= _IN_CACHE else contextlib.nullcontext()
 
 
-def doubly_centred(K: FloatArray) -> FloatArray:
-    """HKH, H = I − 11ᵀ/n: inner products of features about their mean.
+def centred_norm(K: FloatArray) -> float:
+    """‖HKH‖, H = I − 11ᵀ/n: the norm of inner products of features about their mean.
 
     Examples
     --------
-    >>> float(abs(doubly_centred(np.ones((3, 3)))).max())
+    >>> centred_norm(np.ones((3, 3)))
     0.0
     """
     rows = K.mean(axis=0)
-    return np.asarray(K - rows - rows[:, None] + rows.mean())
+    centred = K - rows
+    centred -= rows[:, None] - rows.mean()
+    return operator_norm(centred)
 
 
 def difference_norms(
@@ -97,6 +100,9 @@ def difference_norms(
             left, right = right, left
         values = left.minus(right).eigvalsh()
         return float(np.abs(values).max()), float(np.linalg.norm(values))
+    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
+        difference = left - right
+        return operator_norm(difference), float(np.linalg.norm(difference))
     both = aslinearoperator(left) - aslinearoperator(right)
     operator = operator_norm(both)
     if not all(isinstance(m, np.ndarray | StructuredMatrix) for m in (left, right)):
@@ -177,38 +183,68 @@ class KernelDistance(Plotted):
     other_eigenvalues: FloatArray = field(repr=False)
 
 
-def kernel_distance(
-    reference: FloatArray, other: FloatArray, eigenvalues: FloatArray | None = None
-) -> KernelDistance:
-    """Compare two symmetric kernel matrices of shape (n, n).
+def kernel_distance(reference: FloatArray, other: FloatArray) -> KernelDistance:
+    """Compare two symmetric kernel matrices of shape (n, n)."""
+    return kernel_distances(reference, [other])[0]
 
-    `eigenvalues` of the reference are computed unless given.
+
+def kernel_distances(reference: FloatArray, others: Sequence[FloatArray]) -> list[KernelDistance]:
+    """Compare kernel matrices with one that they have in common, on all threads.
+
+    A decomposition gains little from a second thread, but several side by side do.
     """
+    matrices = [reference, *others]
+    tops = [_top(matrix) for matrix in matrices]
+    work: list[Callable[[], Any]] = [partial(np.linalg.eigvalsh, matrix) for matrix in matrices]
+    work += [partial(_gaps, reference, matrices[k], tops[0], tops[k]) for k in range(1, len(tops))]
+    results = list(map_threads(lambda each: each(), work))
+    own, *spectra = (np.asarray(values, dtype=np.float64) for values in results[: len(tops)])
+    norm = float(np.abs(own).max())
+    return [
+        KernelDistance(
+            gap=gap,
+            relative_gap=gap / norm,
+            frobenius=frobenius,
+            scaled_gap=scaled / norm,
+            alignment=alignment,
+            norm=norm,
+            spectra=wasserstein(own, values),
+            eigenvector_overlap=abs(float(tops[0].vector @ top.vector)),
+            eigenvalues=own,
+            other_eigenvalues=values,
+        )
+        for values, top, (gap, frobenius, scaled, alignment) in zip(
+            spectra, tops[1:], results[len(tops) :], strict=True
+        )
+    ]
+
+
+def _gaps(
+    reference: FloatArray, other: FloatArray, own: _Top, others: _Top
+) -> tuple[float, float, float, float]:
+    """Return gap, relative Frobenius distance, gap at the best scale and alignment."""
     gap, frobenius = difference_norms(reference, other)
     assert frobenius is not None  # both are arrays
-    own = eigenvalues
-    if own is None:
-        own = np.asarray(np.linalg.eigvalsh(reference), dtype=np.float64)
-    other_eigenvalues = np.asarray(np.linalg.eigvalsh(other), dtype=np.float64)
-    norm = float(np.abs(own).max())
     size, other_size = (float(np.linalg.norm(K)) for K in (reference, other))
     inner = float(np.vdot(reference, other))
-    return KernelDistance(
-        gap=gap,
-        relative_gap=gap / norm,
-        frobenius=frobenius / size,
-        scaled_gap=_best_scaled_gap(reference, other, gap, norm, inner / other_size**2) / norm,
-        spectra=wasserstein(own, other_eigenvalues),
-        alignment=inner / (size * other_size),
-        eigenvector_overlap=abs(float(_top(reference) @ _top(other))),
-        norm=norm,
-        eigenvalues=own,
-        other_eigenvalues=other_eigenvalues,
-    )
+    scaled = _best_scaled_gap(reference, other, own, others, gap, inner / other_size**2)
+    return gap, frobenius / size, scaled, inner / (size * other_size)
+
+
+class _Top(NamedTuple):
+    """The largest eigenvalue of a kernel, which is its norm, and the eigenvector."""
+
+    value: float
+    vector: FloatArray
 
 
 def _best_scaled_gap(
-    reference: FloatArray, other: FloatArray, gap: float, norm: float, start: float
+    reference: FloatArray,
+    other: FloatArray,
+    own: _Top,
+    others: _Top,
+    gap: float,
+    start: float,
 ) -> float:
     """Return min_c ‖K − cK′‖ in operator norm, not above `gap`, its value at c = 1.
 
@@ -218,14 +254,15 @@ def _best_scaled_gap(
     first point tried.
     """
     # Negative c are left out: for positive semidefinite K′ they only make K − cK′ larger.
-    slope = operator_norm(other)
-    vector = _top(reference)
+    norm, vector = own
+    apart = np.empty_like(reference)
     # Lines (c, value, slope) below the norm: its tangent at 0, and c‖K′‖ − ‖K‖.
     falling = (0.0, norm, -float(vector @ (other @ vector)))
-    rising = (0.0, -norm, slope)
+    rising = (0.0, -norm, others.value)
     best, at, place = gap, 1.0, max(start, 0.0)
     for _ in range(_MOST_TANGENTS):
-        value, vector = _largest(reference - place * other, vector)
+        np.subtract(reference, np.multiply(other, place, out=apart), out=apart)
+        value, vector = _largest(apart, vector)
         if abs(value) < best:
             best, at = abs(value), place
         tangent = (place, abs(value), -math.copysign(1.0, value) * float(vector @ (other @ vector)))
@@ -237,7 +274,7 @@ def _best_scaled_gap(
         place = (heights[0] - heights[1]) / steepness
         if best - (heights[0] + falling[2] * place) <= _SCALED_ERROR * norm:
             break
-    return min(gap, operator_norm(reference - at * other))
+    return min(gap, operator_norm(np.subtract(reference, np.multiply(other, at, out=apart))))
 
 
 def _largest(matrix: FloatArray, start: FloatArray) -> tuple[float, FloatArray]:
@@ -254,11 +291,12 @@ def _largest(matrix: FloatArray, start: FloatArray) -> tuple[float, FloatArray]:
     return float(values[index]), vectors[:, index]
 
 
-def _top(kernel: FloatArray) -> FloatArray:
-    """Eigenvector of the largest eigenvalue."""
+def _top(kernel: FloatArray) -> _Top:
     n = len(kernel)
     if n < 50:
-        return np.asarray(np.linalg.eigh(kernel)[1][:, -1])
+        values, vectors = np.linalg.eigh(kernel)
+        return _Top(float(values[-1]), np.asarray(vectors[:, -1]))
     start = np.random.default_rng(0).standard_normal(n)
     with _one_library_at_a_time(n):
-        return np.asarray(eigsh(kernel, k=1, which="LA", v0=start)[1][:, 0])
+        (value,), vectors = eigsh(kernel, k=1, which="LA", v0=start)
+    return _Top(float(value), np.asarray(vectors[:, 0]))
