@@ -27,6 +27,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(SLOW_SECONDS))
 
 
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Write pages without what is in their figures, which takes most of the time of a small run.
+
+    For tests that are about something else; those of tests/report draw every figure.
+    """
+    monkeypatch.setattr("notsodeep.report.page.svg_text", lambda _: "<svg></svg>")
+
+
 @pytest.fixture(autouse=True)
 def main_module() -> Iterator[None]:
     """Put `__main__` back: a page run by Streamlit's AppTest takes its place.

@@ -55,6 +55,7 @@ def test_the_example_in_the_help_works(tmp_path: Path, monkeypatch: pytest.Monke
     assert run(*example()).stdout == result.stdout
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_json_holds_the_records(tmp_path: Path) -> None:
     arguments = (*SMALL, "--head", "deq", "--head", "explicit", "--out", str(tmp_path / "run"))
     result = run(*arguments, "--json")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -24,12 +25,9 @@ LOG = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \w")
 COMMANDS = ("compile", "report", "match", "kernel", "spectrum", "reproduce", "moments")
 
 
-def run(
-    *arguments: str, cwd: Path | None = None, **environment: str
-) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "notsodeep", *arguments],
-        cwd=cwd,
         capture_output=True,
         text=True,
         check=False,
@@ -45,7 +43,7 @@ def test_moments_table_fits_a_terminal() -> None:
 
 
 def test_moments_as_json() -> None:
-    result = run("moments", "--activation", "x / (1 + abs(x))", "--kink", "0", "--json")
+    result = in_process("moments", "--activation", "x / (1 + abs(x))", "--kink", "0", "--json")
     record = json.loads(result.stdout)
     assert record["model"]["activation"]["parameters"]["activation"]["name"] == "formula"
     assert record["centred_moments_at_tau_star"]["mean"] == 0.0
@@ -262,16 +260,17 @@ def test_the_example_in_the_help_works(
 SMALL = ("--samples", "150", "--test-samples", "40", "--width", "32", "--seeds", "2")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_compile_and_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = [*example_of("compile"), *SMALL, "--family", "leaky_relu", "--no-refine"]
-    result = run(*arguments, cwd=tmp_path)
-    assert result.returncode == 0, result.stderr
+    monkeypatch.chdir(tmp_path)
+    result = in_process(*arguments)
+    assert result.exit_code == 0, result.exception
     assert "Rule: replaceable if" in result.stdout
     assert "kernel gap" in result.stdout
     page = tmp_path / "runs" / "relu" / "report.html"
     assert page.exists()
     page.unlink()
-    monkeypatch.chdir(tmp_path)
     assert in_process(*example_of("report")).exit_code == 0
     assert page.exists()
     elsewhere = tmp_path / "page.html"
@@ -289,6 +288,7 @@ def test_compile_and_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "--force" in str(changed.exception)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_configuration_file_fills_in_what_is_not_typed(tmp_path: Path) -> None:
     config = tmp_path / "job.toml"
     config.write_text('activation = "tanh"\nsigma-a2 = 0.1\nfamily = "hard_tanh"\nwidth = 999\n')
@@ -313,20 +313,16 @@ def test_a_configuration_file_fills_in_what_is_not_typed(tmp_path: Path) -> None
 
 
 def test_kernel_file_is_the_kernel(tmp_path: Path) -> None:
-    import numpy as np
-
-    import notsodeep as nsd
-
     out = tmp_path / "k.npy"
     arguments = ("kernel", "--activation", "tanh", "--samples", "50", "--out", str(out))
-    assert run(*arguments, "--kernel", "tangent").returncode == 0
+    assert in_process(*arguments, "--kernel", "tangent").exit_code == 0
     X = nsd.data.load("digits", samples=50, rng=0).X
     deq = nsd.DeepEquilibrium("tanh", 0.2).centred(float(np.sqrt(np.square(X).sum() / len(X))))
     expected = nsd.tangent_kernel(deq, X, convention="feature")
     np.testing.assert_allclose(np.load(out, allow_pickle=False), expected, rtol=1e-12)
-    refused = run(*arguments)
-    assert refused.returncode == 2
-    assert "--force" in refused.stderr
+    refused = in_process(*arguments)
+    assert isinstance(refused.exception, InvalidInput)
+    assert "--force" in str(refused.exception)
     assert list(tmp_path.iterdir()) == [out]
 
 
@@ -351,7 +347,7 @@ def test_the_model_that_is_matched_can_be_chosen() -> None:
         assert found["deq"] == model.to_dict()
 
 
-def test_match_without_a_solution_fails(tmp_path: Path) -> None:
-    result = run("match", "--activation", "tanh", "--family", "quadratic")
-    assert result.returncode == 1
+def test_match_without_a_solution_fails() -> None:
+    result = in_process("match", "--activation", "tanh", "--family", "quadratic")
+    assert result.exit_code == 1
     assert "no network" in result.stdout

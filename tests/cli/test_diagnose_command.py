@@ -73,6 +73,7 @@ def test_requests_that_cannot_be_met(tmp_path: Path, options: list[str], words: 
         CliRunner().invoke(app, arguments, catch_exceptions=False, standalone_mode=False)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_compile_takes_a_network_of_the_zoo(tmp_path: Path) -> None:
     out = tmp_path / "run"
     options = ["compile", "--zoo", "tanh-digits-64", "--layers", "2", "--out", str(out), "--json"]

@@ -149,7 +149,13 @@ def test_any_moment_will_do(tmp_path: Path, command: list[str]) -> None:
         assert finish(command, out) == wanted, f"killed after {moment:.3f} of the time"
 
 
-@pytest.mark.parametrize("command", [REPRODUCE, COMPILE], ids=["reproduce", "compile"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(REPRODUCE, id="reproduce"),
+        pytest.param(COMPILE, id="compile", marks=pytest.mark.slow),
+    ],
+)
 def test_a_second_process_is_refused_politely(tmp_path: Path, command: list[str]) -> None:
     out = tmp_path / "run"
     with RunDirectory(out, "held by a test", {}).opened():

@@ -19,13 +19,6 @@ def executor() -> Iterator[DaskExecutor]:
         yield executor
 
 
-@pytest.fixture
-def mortal() -> Iterator[DaskExecutor]:
-    """An executor whose workers may be killed."""
-    with local_workers() as executor:
-        yield executor
-
-
 def test_same_results_as_in_process_in_order(executor: DaskExecutor) -> None:
     results = []
     for each in (executor, InProcess()):
@@ -51,31 +44,6 @@ def test_the_error_of_an_item_is_raised_here(executor: DaskExecutor) -> None:
         list(executor.map(fail, [7]))
 
 
-@pytest.mark.parametrize("number", [1, 2], ids=["one-worker", "every-worker"])
-def test_killed_workers_change_nothing(mortal: DaskExecutor, number: int) -> None:
-    vector = mortal.share(np.arange(5.0))
-    kept = mortal.keep(scaled, range(60), vector)
-    expected = [11.0 * item + 10.0 for item in range(60)]
-    found = {}
-    for position, value in mortal.completed(total, range(60), kept, vector):
-        found[position] = value
-        if len(found) == 5:
-            kill_workers(mortal, number)
-    assert found == dict(enumerate(expected))
-    # And what was kept is there again.
-    assert list(mortal.map(total, range(60), kept, vector)) == expected
-
-
-def test_work_that_kills_its_workers_is_given_up(
-    mortal: DaskExecutor, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Dask tries four times by default, and each time a worker must start.
-    monkeypatch.setattr(mortal.client.cluster.scheduler, "allowed_failures", 0)
-    with pytest.raises(WorkersLost, match="more memory than a worker has"):
-        list(mortal.map(die, [0]))
-    assert list(mortal.map(abs, [-1])) == [1]
-
-
 def test_a_given_client_stays_open(executor: DaskExecutor) -> None:
     with open_executor(executor.client) as other:
         assert list(other.map(abs, [-2])) == [2]
@@ -96,3 +64,34 @@ def test_an_address_where_nobody_answers(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("notsodeep.cluster.dask_executor._CONNECT_SECONDS", 0.5)
     with pytest.raises(ClusterUnreachable, match=r"tcp://127\.0\.0\.1:9"):
         open_executor("tcp://127.0.0.1:9")
+
+
+# Workers are killed from here on.  New ones take their place, when they have started.
+
+
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(1, id="one-worker", marks=pytest.mark.slow), pytest.param(2, id="every-worker")],
+)
+def test_killed_workers_change_nothing(executor: DaskExecutor, number: int) -> None:
+    vector = executor.share(np.arange(5.0))
+    kept = executor.keep(scaled, range(60), vector)
+    expected = [11.0 * item + 10.0 for item in range(60)]
+    found = {}
+    for position, value in executor.completed(total, range(60), kept, vector):
+        found[position] = value
+        if len(found) == 5:
+            kill_workers(executor, number)
+    assert found == dict(enumerate(expected))
+    # And what was kept is there again.
+    assert list(executor.map(total, range(60), kept, vector)) == expected
+
+
+def test_work_that_kills_its_workers_is_given_up(
+    executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Dask tries four times by default, and each time a worker must start.
+    monkeypatch.setattr(executor.client.cluster.scheduler, "allowed_failures", 0)
+    with pytest.raises(WorkersLost, match="more memory than a worker has"):
+        list(executor.map(die, [0]))
+    assert list(executor.map(abs, [-1])) == [1]

@@ -98,6 +98,7 @@ def test_kept_work_blamed_for_the_deed_of_other_work_is_done(
     assert (tmp_path / "died").exists()
 
 
+@pytest.mark.slow  # of one item, in tests/executors
 def test_work_that_kills_every_worker_is_named(mortal: DaskExecutor) -> None:
     with pytest.raises(WorkersLost, match="more memory than a worker has"):
         list(mortal.map(die, range(3)))

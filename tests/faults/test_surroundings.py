@@ -175,6 +175,7 @@ def test_more_threads_than_cores_change_nothing(tmp_path: Path) -> None:
     np.testing.assert_allclose(found[1], found[0], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_the_process_that_compiles_computes_what_the_next_one_does(tmp_path: Path) -> None:
     for name in ("compiled.npy", "loaded.npy"):
         result = run("-c", KERNELS, str(tmp_path / name), NUMBA_CACHE_DIR=str(tmp_path / "cache"))

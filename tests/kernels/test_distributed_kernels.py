@@ -25,13 +25,6 @@ def executor() -> Iterator[DaskExecutor]:
         yield executor
 
 
-@pytest.fixture
-def mortal() -> Iterator[DaskExecutor]:
-    """An executor whose workers may be killed."""
-    with local_workers() as executor:
-        yield executor
-
-
 def operator(executor: DaskExecutor | InProcess, **options: str) -> DistributedKernelOperator:
     return DistributedKernelOperator(
         MODEL, samples(), executor=executor, kernel="tangent", side=128, **options
@@ -77,27 +70,30 @@ def test_product_on_workers_is_the_same_to_the_last_bit(
     assert (A.diagonal() == operator(InProcess()).diagonal()).all()
 
 
-def test_stored_kernel_survives_a_killed_worker(mortal: DaskExecutor, tmp_path: Path) -> None:
+# Workers are killed from here on.  New ones take their place, when they have started.
+
+
+def test_stored_kernel_survives_a_killed_worker(executor: DaskExecutor, tmp_path: Path) -> None:
     expected = store(tmp_path / "whole.zarr").digest
     place = tmp_path / "k.zarr"
 
     def kill_midway() -> None:
         while len(marks(place)) < 8:
             time.sleep(0.005)
-        kill_workers(mortal, 1)
+        kill_workers(executor, 1)
 
     killer = threading.Thread(target=kill_midway, daemon=True)
     killer.start()
-    stored = store(place, mortal)
+    stored = store(place, executor)
     killer.join()
     assert stored.digest == expected
     assert stored.verify() == {}
 
 
 def test_kept_blocks_survive_the_loss_of_every_worker(
-    mortal: DaskExecutor, product: np.ndarray
+    executor: DaskExecutor, product: np.ndarray
 ) -> None:
-    A = operator(mortal, cache="float64")
+    A = operator(executor, cache="float64")
     assert (A @ vectors() == product).all()
-    kill_workers(mortal, 2)
+    kill_workers(executor, 2)
     assert (A @ vectors() == product).all()

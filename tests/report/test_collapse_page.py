@@ -47,6 +47,7 @@ def test_tables_of_all_heads_fit(imbalanced: list[Record], tmp_path: Path) -> No
     fits_any_screen(write_collapse_page(imbalanced, tmp_path / "report.html"), tmp_path)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_one_seed_decides_nothing(balanced: list[Record], tmp_path: Path) -> None:
     records = [r for r in balanced if r["settings"]["seed"] == 0][:4]
     assert {"explicit", "deq"} < {record["settings"]["head"] for record in records}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
@@ -261,7 +262,9 @@ def stability(cell: Sequence[Dense], variances: Variances) -> FloatArray:
     return product
 
 
-def another_variance(cell: Sequence[Dense], squared_norm: float) -> float | None:
+# A kernel asks for the same two norms again with every block of its columns.
+@lru_cache(maxsize=256)
+def another_variance(cell: tuple[Dense, ...], squared_norm: float) -> float | None:
     """Return a second solution of the equation for the variance, if one is seen.
 
     `solve_variances` finds the smallest second moment v of the state.  Beyond it one turn must stay
@@ -284,7 +287,7 @@ def another_variance(cell: Sequence[Dense], squared_norm: float) -> float | None
     return float(grid[above[0]]) if above.size else None
 
 
-def require_one_variance(cell: Sequence[Dense], squared_norm: float, name: str) -> None:
+def require_one_variance(cell: tuple[Dense, ...], squared_norm: float, name: str) -> None:
     """Reject a cell called `name` whose equation for the variance is seen to have two solutions."""
     other = another_variance(cell, squared_norm)
     if other is not None:
