@@ -146,3 +146,22 @@ def test_statistics_that_are_known_are_not_estimated_again() -> None:
     exact = found.certify(X, y, stats=mixture.statistics(X, y))
     assert exact.conditions["Gaussian norms"] != own.conditions["Gaussian norms"]
     assert exact.matched.gap == own.matched.gap
+
+
+@pytest.mark.parametrize("rows", [2.0, 0.2])
+@pytest.mark.parametrize("kernel", ["conjugate", "tangent"])
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_pairs_done_together_have_the_exact_kernel(
+    name: str, kernel: KernelName, rows: float
+) -> None:
+    rng = np.random.default_rng(1)
+    X = rng.normal(size=(25, 60)) * rng.uniform(0.1, 0.2, size=(25, 1))
+    X[1] = X[0] + rows * X[1]  # correlations of about 0.45 and 0.98: in one pass, or pair by pair
+    family = named(name)
+    assert isinstance(family, MixtureFamily)
+    network = family.network(np.array(PARAMETERS[name]), problem_at(1.0))
+    pairs = FixedPairs(X)
+    own = pairs.matrix(pairs.kernel(network, kernel, "feature"))
+    exact = nsd.kernel(network, X, kind=kernel, convention="feature")
+    roots = np.sqrt(np.diag(exact))
+    assert np.abs((own - exact) / np.outer(roots, roots)).max() <= 5e-15

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -90,18 +91,32 @@ def gaussian_moments(activation: Activation, scale: ArrayLike) -> Moments:
     (0.797885, 0.5, 2.0)
     """
     tau = checks.scales(scale, "scale", f"the moments of {activation}")
+    if tau.size == 1:
+        out = np.array(_at_one_scale(activation, float(tau.reshape(()))))
+        if tau.ndim == 0:
+            return Moments(float(tau), *out.tolist())
+    else:
+        out = _six(activation, tau.reshape(-1))
+    return Moments(tau, *out.reshape(6, *tau.shape))
+
+
+@lru_cache(maxsize=1024)
+def _at_one_scale(activation: Activation, scale: float) -> tuple[float, ...]:
+    """Keep them: a model's equations are solved again for every question about it."""
+    return tuple(_six(activation, np.array([scale]))[:, 0].tolist())
+
+
+def _six(activation: Activation, scales: FloatArray) -> FloatArray:
     with np.errstate(over="ignore", invalid="ignore"):
-        out = activation.closed_form_moments(tau.reshape(-1))
+        out = activation.closed_form_moments(scales)
     if out is None:
-        out = _by_quadrature(activation, tau.reshape(-1))
-    require_finite(out.T, tau.reshape(-1), activation)
+        out = _by_quadrature(activation, scales)
+    require_finite(out.T, scales, activation)
     if activation.parity == "odd":
         out[[0, 2]] = 0.0
     elif activation.parity == "even":
         out[1] = 0.0
-    if tau.ndim == 0:
-        return Moments(float(tau), *(float(row[0]) for row in out))
-    return Moments(tau, *out.reshape(6, *tau.shape))
+    return out
 
 
 def require_finite(rows: FloatArray, scales: FloatArray, activation: Activation) -> None:

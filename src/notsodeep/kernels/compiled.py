@@ -370,13 +370,14 @@ def map_pairs(
 
 
 @_compile
-def series_changes(rho, own, changes, weights, out):
+def series_sums(rho, own, others, weights, out):
     """Σ_k w_k ρ^k (a_ik b_jk + b_ik a_jk) of all pairs i < j, row by row, for every b.
 
-    The derivative of Σ_k w_k ρ^k a_ik a_jk where that of a is b.  `own` are the a, (terms, n),
-    `changes` the b, (P, terms, n); `out` is (P, pairs).  Terms end where |ρ|^k is below 1e-13.
+    Twice Mehler's series for b = a, and its derivative where that of a is b.  `own` are the a,
+    (terms, n), `others` the b, (P, terms, n); `out` is (P, pairs).  Terms end where |ρ|^k is below
+    1e-16.
     """
-    count, terms, n = changes.shape
+    count, terms, n = others.shape
     power, weighted = np.empty(_STRIP), np.empty(_STRIP)
     place = 0
     for i in range(n):
@@ -391,18 +392,18 @@ def series_changes(rho, own, changes, weights, out):
                 out[p, place : place + width] = 0.0
             left = 1.0
             for k in range(terms):
-                if left < 1e-13:
+                if left < 1e-16:
                     break
                 left *= largest
                 for t in range(width):
                     weighted[t] = weights[k] * power[t]
                     power[t] *= ratio[t]
-                a, others = own[k, i], own[k, start : start + width]
+                a, row = own[k, i], own[k, start : start + width]
                 for p in range(count):
-                    b, moved = changes[p, k, i], changes[p, k, start : start + width]
+                    b, moved = others[p, k, i], others[p, k, start : start + width]
                     sums = out[p, place : place + width]
                     for t in range(width):
-                        sums[t] += weighted[t] * (a * moved[t] + b * others[t])
+                        sums[t] += weighted[t] * (a * moved[t] + b * row[t])
             place += width
 
 

@@ -20,7 +20,7 @@ from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.errors import TheoryDoubtful
 from notsodeep.kernels import compiled
 from notsodeep.kernels.routes import PairMap, RouteName
-from notsodeep.kernels.samples import SERIES_BOUND
+from notsodeep.kernels.samples import SERIES_BOUND, sample_columns
 from notsodeep.kernels.single_pairs import InputPairs
 from notsodeep.kernels.table import (
     ALL_TRAINED,
@@ -54,8 +54,7 @@ _STRAY = 0.005  # share of such samples above which there is no table
 _GRID = 8  # ranges of norms end at powers of 2^(1/8), so that similar data share a table
 _CAREFUL = 4_000  # single pairs worked on at a time
 _MODERATE = 1e15  # norms, and their inverses, whose squares float32 has room for
-_CHANGES = (48, 160)  # terms of derivatives, for pairs with |ρ| up to the next and beyond
-_CORRELATED = 0.6
+_TERMS = (32, 64, 160)  # lengths of the series of one layer for pairs that are done together
 _GATHERING = 20  # products of single pairs take so many times longer than those of a whole tile
 
 
@@ -517,6 +516,8 @@ class FixedPairs:
         self._rows, self._columns = np.triu_indices(len(X), 1)
         self._inner = self.entries(X @ X.T)[: len(self._rows)]
         self._squares = np.einsum("ij,ij->i", X, X)
+        self._scales = np.maximum(np.sqrt(self._squares), 1e-30)
+        self._rho = self._inner / (self._scales[self._rows] * self._scales[self._columns])
 
     def entries(self, matrix: FloatArray) -> FloatArray:
         """Those of a symmetric matrix above the diagonal, then those on it."""
@@ -527,28 +528,60 @@ class FixedPairs:
         """How often each of the entries stands in the matrix."""
         return np.concatenate([np.full(len(self._rows), 2.0), np.ones(len(self._X))])
 
+    def matrix(self, entries: FloatArray) -> FloatArray:
+        """Return the symmetric matrix that has these entries."""
+        n = len(self._X)
+        result = np.empty((n, n))
+        result[self._rows, self._columns] = entries[: len(self._rows)]
+        result[self._columns, self._rows] = entries[: len(self._rows)]
+        result[np.arange(n), np.arange(n)] = entries[len(self._rows) :]
+        return result
+
     def changes(self, layer: Activation, changes: ChangesAt, kernel: KernelName) -> FloatArray:
         """Differentiate the entries of a network of one layer in P parameters; shape (entries, P).
 
         For Newton's method, not for results: off the diagonal by Mehler's series of a fixed length,
-        whose remainder matters where |ρ| is nearly one, to about 1e-4 of the derivative at worst.
+        whose remainder matters where |ρ| is nearly one.  Of rows that are nearly the same, the
+        conjugate kernel's is 1e-4 of the derivative, the tangent kernel's some per cent.
         """
-        scales = np.maximum(np.sqrt(self._squares), 1e-30)
-        rho = self._inner / (scales[self._rows] * scales[self._columns])
-        terms = _CHANGES[int(np.abs(rho).max() > _CORRELATED)]
-        own, found = layer.hermite_coefficients(scales, terms), changes(scales, terms)
-        # The tangent kernel of one layer is Σ_k (1 + k) a_k a_k ρ^k.
-        weights = np.ones(terms) + (kernel == "tangent") * np.arange(terms)
-        out = np.empty((len(found.series), len(rho)))
-        series = np.ascontiguousarray(found.series.transpose(0, 2, 1))
-        compiled.series_changes(rho, np.ascontiguousarray(own.T), series, weights, out)
+        terms = self._terms or _TERMS[-1]
+        found = changes(self._scales, terms)
+        out = self._sums(layer.hermite_coefficients(self._scales, terms), found.series, kernel)
         diagonal = found.square
         if kernel == "tangent":
             diagonal = diagonal + self._squares * found.slope_square
         return np.concatenate([out, diagonal], axis=1).T
 
+    @cached_property
+    def _terms(self) -> int | None:
+        """Terms of Mehler's series that are enough for all pairs; None if there are too few."""
+        largest = float(np.abs(self._rho).max(initial=0.0))
+        return next((terms for terms in _TERMS if largest**terms <= SERIES_BOUND), None)
+
+    def _sums(self, own: FloatArray, others: FloatArray, kernel: KernelName) -> FloatArray:
+        """Σ_k w_k ρ^k (a_ik b_jk + b_ik a_jk) of all pairs for every b, (P, n, terms).
+
+        The tangent kernel of one layer is Σ_k (1 + k) ρ^k a_ik a_jk.
+        """
+        terms = own.shape[1]
+        weights = np.ones(terms) + (kernel == "tangent") * np.arange(terms)
+        out = np.empty((len(others), len(self._rho)))
+        columns = np.ascontiguousarray(others.transpose(0, 2, 1))
+        compiled.series_sums(self._rho, np.ascontiguousarray(own.T), columns, weights, out)
+        return out
+
+    def _one_layer(self, layer: Activation, terms: int, kernel: KernelName) -> FloatArray:
+        own = layer.hermite_coefficients(self._scales, terms)
+        samples = sample_columns(layer, self._scales)
+        diagonal = samples.square
+        if kernel == "tangent":
+            diagonal = diagonal + self._squares * samples.slope_square
+        return np.concatenate([0.5 * self._sums(own, own[None], kernel)[0], diagonal])
+
     def kernel(self, model: Model, kernel: KernelName, convention: Convention) -> FloatArray:
         """Entries of the exact kernel of a model."""
+        if isinstance(model, ExplicitNetwork) and model.depth == 1 and self._terms is not None:
+            return self._one_layer(model.activations[0], self._terms, kernel)
         which = 0 if kernel == "conjugate" else 1
         pairs = pair_map(model, self._squares, None, convention)
         *both, left = pairs.loop(self._rows, self._columns, self._inner)

@@ -34,6 +34,7 @@ from notsodeep.models import (
     KernelName,
     Model,
 )
+from notsodeep.numerics.distances import one_library_at_a_time
 from notsodeep.prediction import compare_risks
 from notsodeep.records import NOT_STORED, Plotted
 
@@ -159,30 +160,31 @@ class Match(Plotted):
             "matched": self.network,
             "baseline": self.unmatched,
         }
-        kernels = {
-            name: exact_kernel(model, rows, kind=self.kernel, convention=self.convention)
-            for name, model in models.items()
-            if name != "deq"
-        }
         deq = wanted_kernel(self.deq, rows, self.kernel, self.convention, self.measured)
-        uncentred = None
-        plain = _without_centring(self.deq)
-        if plain != self.deq and self.measured is None:
-            uncentred = exact_kernel(plain, rows, kind=self.kernel, convention=self.convention)
-        certificate = certificate_of_kernels(
-            deq,
-            kernels["matched"],
-            kernels["baseline"],
-            y=y,
-            conditions=conditions(
-                self.deq, rows, _statistics(rows, y) if stats is None else stats, tau0=self.tau0
-            ),
-            kernel=self.kernel,
-            convention=self.convention,
-            names={name: str(model) for name, model in models.items()},
-            order=order_by_content(rows),
-            uncentred=uncentred,
-        )
+        with one_library_at_a_time(len(rows)):
+            kernels = {
+                name: exact_kernel(model, rows, kind=self.kernel, convention=self.convention)
+                for name, model in models.items()
+                if name != "deq"
+            }
+            uncentred = None
+            plain = _without_centring(self.deq)
+            if plain != self.deq and self.measured is None:
+                uncentred = exact_kernel(plain, rows, kind=self.kernel, convention=self.convention)
+            certificate = certificate_of_kernels(
+                deq,
+                kernels["matched"],
+                kernels["baseline"],
+                y=y,
+                conditions=conditions(
+                    self.deq, rows, _statistics(rows, y) if stats is None else stats, tau0=self.tau0
+                ),
+                kernel=self.kernel,
+                convention=self.convention,
+                names={name: str(model) for name, model in models.items()},
+                order=order_by_content(rows),
+                uncentred=uncentred,
+            )
         if mixture is None:
             return certificate
         predicted = compare_risks(

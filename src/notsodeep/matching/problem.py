@@ -14,7 +14,7 @@ from notsodeep.activations import Moments
 from notsodeep.arrays import FloatArray
 from notsodeep.equivalents import Coefficients, Expansion, coefficients, conditions, expansion
 from notsodeep.equivalents.mixture_coefficients import coefficients_of_layers
-from notsodeep.kernels import kernel as exact_kernel
+from notsodeep.kernels.plan import FixedPairs
 from notsodeep.matching.match_record import Match, Target
 from notsodeep.matching.refinement import MeasuredKernel, wanted_kernel
 from notsodeep.models import Conditions, Convention, DeepEquilibrium, ExplicitNetwork, KernelName
@@ -173,9 +173,14 @@ class Problem:
         if self.rows is None:
             largest = max((abs(value) for value in found.residuals.values()), default=0.0)
             return largest / found.target.size
-        sample = self.rows[:SAMPLE]
-        reached = exact_kernel(found.fitted, sample, kind=self.kernel, convention="feature")
-        return operator_norm(self._sampled(found.deq) - reached)
+        reached = self.sample.kernel(found.fitted, self.kernel, "feature")
+        return operator_norm(self._sampled(found.deq) - self.sample.matrix(reached))
+
+    @cached_property
+    def sample(self) -> FixedPairs:
+        """The rows by which networks are compared."""
+        assert self.rows is not None
+        return FixedPairs(self.rows[:SAMPLE])
 
     def is_close(self, found: Match) -> bool:
         """Whether the gap on rows is so small that a deeper network is not worth its cost.
@@ -192,7 +197,11 @@ class Problem:
         """Return the DEQ's kernel on the rows by which networks are compared."""
         if deq not in self._on_sample:  # most families have it in common
             assert self.rows is not None
-            self._on_sample[deq] = self.wanted(deq, self.rows[:SAMPLE])
+            if self.measured is None:
+                entries = self.sample.kernel(deq, self.kernel, self.convention)
+                self._on_sample[deq] = self.sample.matrix(entries)
+            else:
+                self._on_sample[deq] = self.wanted(deq, self.rows[:SAMPLE])
         return self._on_sample[deq]
 
     # The record of an answer ---------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
@@ -312,15 +313,20 @@ def _existence(found: bool, tau: float) -> Verdict:
     )
 
 
+@lru_cache(maxsize=64)
+def _largest_curvature(activation: Activation) -> float:
+    scales = np.logspace(-2.0, 2.0, 81)
+    return float(activation.moments(scales).square_curvature.max())
+
+
 def _uniqueness(activation: Activation, sigma_a2: float) -> Verdict:
     """σa² E[(φ²)″(τξ)] < 2 for all τ, looked at over four decades of τ."""
-    scales = np.logspace(-2.0, 2.0, 81)
     holds: bool | None
     if math.isinf(activation.lipschitz) and sigma_a2 > 0.0:
         largest, holds = math.inf, False
     else:
         try:
-            largest = sigma_a2 * float(activation.moments(scales).square_curvature.max())
+            largest = sigma_a2 * _largest_curvature(activation)
             holds = largest < 2.0
         except (QuadratureError, NotIntegrable):
             largest, holds = math.nan, None

@@ -49,7 +49,7 @@ def operator_norm(matrix: FloatArray | LinearOperator, *, tolerance: float = 1e-
     if not np.any(image):
         return 0.0
     try:
-        with _one_library_at_a_time(n):
+        with one_library_at_a_time(n):
             values = eigsh(
                 aslinearoperator(matrix), k=1, which="LM", v0=start, tol=tolerance, ncv=min(n, 40),
                 return_eigenvectors=False, maxiter=1000,
@@ -62,8 +62,8 @@ def operator_norm(matrix: FloatArray | LinearOperator, *, tolerance: float = 1e-
     return float(abs(values[0]))
 
 
-def _one_library_at_a_time(n: int) -> AbstractContextManager[object]:
-    """Lanczos with a matrix in the cache, on one thread.
+def one_library_at_a_time(n: int) -> AbstractContextManager[object]:
+    """Use one thread for linear algebra with small matrices.
 
     ARPACK is SciPy's and the products are NumPy's: each library has threads of its own, which spin
     for a while after every call, at the expense of the other's.
@@ -189,15 +189,16 @@ def kernel_distance(reference: FloatArray, other: FloatArray) -> KernelDistance:
 
 
 def kernel_distances(reference: FloatArray, others: Sequence[FloatArray]) -> list[KernelDistance]:
-    """Compare kernel matrices with one that they have in common, on all threads.
+    """Compare kernel matrices with one that they have in common.
 
-    A decomposition gains little from a second thread, but several side by side do.
+    A decomposition of a small matrix gains little from a second thread; several side by side do.
     """
     matrices = [reference, *others]
     tops = [_top(matrix) for matrix in matrices]
     work: list[Callable[[], Any]] = [partial(np.linalg.eigvalsh, matrix) for matrix in matrices]
     work += [partial(_gaps, reference, matrices[k], tops[0], tops[k]) for k in range(1, len(tops))]
-    results = list(map_threads(lambda each: each(), work))
+    side_by_side = map_threads if len(reference) <= _IN_CACHE else map
+    results = list(side_by_side(lambda each: each(), work))
     own, *spectra = (np.asarray(values, dtype=np.float64) for values in results[: len(tops)])
     norm = float(np.abs(own).max())
     return [
@@ -283,7 +284,7 @@ def _largest(matrix: FloatArray, start: FloatArray) -> tuple[float, FloatArray]:
         # The vector of a matrix nearby, and something of every other direction.
         noise = np.random.default_rng(0).standard_normal(len(matrix))
         begin = start + 0.1 * noise / np.linalg.norm(noise)
-        with contextlib.suppress(ArpackNoConvergence), _one_library_at_a_time(len(matrix)):
+        with contextlib.suppress(ArpackNoConvergence), one_library_at_a_time(len(matrix)):
             values, vectors = eigsh(matrix, k=1, which="LM", v0=begin, tol=1e-6, maxiter=1000)
             return float(values[0]), vectors[:, 0]
     values, vectors = np.linalg.eigh(matrix)
@@ -297,6 +298,6 @@ def _top(kernel: FloatArray) -> _Top:
         values, vectors = np.linalg.eigh(kernel)
         return _Top(float(values[-1]), np.asarray(vectors[:, -1]))
     start = np.random.default_rng(0).standard_normal(n)
-    with _one_library_at_a_time(n):
+    with one_library_at_a_time(n):
         (value,), vectors = eigsh(kernel, k=1, which="LA", v0=start)
     return _Top(float(value), np.asarray(vectors[:, 0]))
