@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import threading
@@ -37,6 +38,7 @@ from notsodeep.kernels.table import (
 from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork, KernelName, Model
 from notsodeep.numerics.pair_quadrature import TOLERANCE
 from notsodeep.records import Record
+from notsodeep.threads import single_blas_thread
 
 logger = logging.getLogger("notsodeep.kernels")
 
@@ -162,6 +164,13 @@ class Plan:
         self.X = np.require(self.X, requirements="A")
         self.Y = None if self.Y is None else np.require(self.Y, requirements="A")
         self._columns = self.X if self.Y is None else self.Y
+        # A product on all threads leaves them spinning for milliseconds, beside the tiles to come:
+        # of a kernel of 2000 rows that was a third of the time.
+        large = self.shape[0] * self.shape[1] >= _WORTH_A_TABLE
+        with single_blas_thread() if large else contextlib.nullcontext():
+            self._prepare()
+
+    def _prepare(self) -> None:
         self._squares1 = np.einsum("ij,ij->i", self.X, self.X)
         self._squares2 = self._squares1 if self.Y is None else np.einsum("ij,ij->i", self.Y, self.Y)
         self._one_norm = self._merge_equal_norms()

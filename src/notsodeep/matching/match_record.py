@@ -160,8 +160,12 @@ class Match(Plotted):
             "matched": self.network,
             "baseline": self.unmatched,
         }
-        deq = wanted_kernel(self.deq, rows, self.kernel, self.convention, self.measured)
+        which = self.kernel, self.convention, self.measured
+        # A measured kernel may be worth many threads; that of a model shares them itself.
+        deq = None if self.measured is None else wanted_kernel(self.deq, rows, *which)
         with one_library_at_a_time(len(rows)):
+            if deq is None:
+                deq = wanted_kernel(self.deq, rows, *which)
             kernels = {
                 name: exact_kernel(model, rows, kind=self.kernel, convention=self.convention)
                 for name, model in models.items()

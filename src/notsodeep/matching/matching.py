@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import numbers
 import warnings
@@ -34,6 +35,7 @@ from notsodeep.models import (
     require_varying,
 )
 from notsodeep.models.kernel_kind import GIVEN_WEIGHTS
+from notsodeep.threads import single_blas_thread
 
 _DRAWN = 2000  # rows of the data that are looked at, at most
 # How far behind the best a start may be.  On digits and on the mixture of the theory (φ tanh, relu,
@@ -167,6 +169,19 @@ def match(
         unit=sphere is not None or (rows is not None and _unit_norm(rows)),
         measured=measured,
     )
+    # What is small here is slower on several threads; a measured kernel may be worth them.
+    with single_blas_thread() if measured is None else contextlib.nullcontext():
+        return _answered(question, choice, centre, degree, refine=refine)
+
+
+def _answered(
+    question: Problem,
+    choice: Family | None,
+    centre: bool | None,
+    degree: int | None,
+    *,
+    refine: bool,
+) -> Match:
     for centred in _whether_to_centre(question, choice, centre):
         problem = replace(question, centre=centred)
         families = those_that_apply(problem) if choice is None else [choice]
@@ -175,7 +190,7 @@ def match(
         if not families:
             remedy = "Rows of norm one, or sphere=…, allow family='dual'."
             requirement = "have coefficients of the mixture theory"
-            raise checks.invalid("deq", owner, requirement, str(deq), remedy)
+            raise checks.invalid("deq", "match", requirement, str(question.deq), remedy)
         found = [_scored(problem, each.answer(problem)) for each in families]
         # The DEQ as given comes first; its centred sibling is the answer only if no family has it.
         if any(_is_met(problem, *pair) for pair in zip(families, found, strict=True)):
