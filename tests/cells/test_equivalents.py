@@ -238,6 +238,19 @@ def test_rows_of_one_norm_and_rows_of_zeros() -> None:
             assert np.isfinite(eq.to_dense()).all()
 
 
+@pytest.mark.parametrize("model", [RAW, DeepEquilibrium("swish", 0.3)], ids=["raw", "swish"])
+def test_norms_of_heavy_tails(model: DeepEquilibrium) -> None:
+    # Rows far smaller than the biases, too: there inputs at right angles are nearly parallel.
+    rng = np.random.default_rng(0)
+    X = nsd.data.sphere(200, 250, rng=0) * np.exp(0.7 * rng.standard_normal((200, 1)))
+    X[0] *= 1e-3
+    K = nsd.conjugate_kernel(model, X)
+    plain, sharp = (
+        np.linalg.norm(K - nsd.equivalent(model, X, order=order).to_dense(), 2) for order in (1, 2)
+    )
+    assert sharp < 0.3 * plain
+
+
 def test_norms_without_an_equilibrium_are_named() -> None:
     X = 10.0 * nsd.data.sphere(60, 80, rng=0)
     X[0] *= 0.05  # large inputs saturate the units, small ones leave them steep

@@ -162,16 +162,23 @@ class SlowSeries(InvalidInput):
 
 
 def mehler_sum(
-    one: FloatArray, two: FloatArray, a: int, b: int, powers: FloatArray, name: str
+    one: FloatArray,
+    two: FloatArray,
+    a: int,
+    b: int,
+    powers: FloatArray,
+    name: str,
+    tail: float = _TAIL,
 ) -> Any:
     """Σ_k ρ^k one_{k+a} two_{k+b} √((k+a)!(k+b)!)/k! over the last axis, for the powers ρ^k.
 
-    For Hermite coefficients of φ(τξ) and φ(τ′ξ) it is E[φ^(a)(u)φ^(b)(v)] τ^a τ′^b (Mehler).
+    For Hermite coefficients of φ(τξ) and φ(τ′ξ) it is E[φ^(a)(u)φ^(b)(v)] τ^a τ′^b (Mehler).  The
+    last terms must be below `tail`, relative to the largest.
     """
     terms = powers.shape[-1]
     # Each derivative multiplies term k by about √k: polynomial growth, which ρ^k outweighs.
     parts = powers * _factorials(terms, a, b) * one[..., a : a + terms] * two[..., b : b + terms]
-    if abs(parts[..., -8:]).max() > _TAIL * max(abs(parts).max(), 1e-300):
+    if abs(parts[..., -8:]).max() > tail * max(abs(parts).max(), 1e-300):
         raise SlowSeries(
             f"The expansion of {name} does not converge: inputs at right angles have "
             f"pre-activations of correlation {np.abs(powers[..., 1]).max():.4g}. Use smaller "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from notsodeep.data import MixtureStatistics
 from notsodeep.data.mixture_statistics import statistics_of
 from notsodeep.data.preprocessing import to_theory_scale
 from notsodeep.equivalents.equivalent_matrix import Equivalent
-from notsodeep.equivalents.expansion import Expansion, expansion
+from notsodeep.equivalents.expansion import Expansion, SlowSeries, expansion
 from notsodeep.equivalents.mixture_coefficients import CENTRED, Coefficients, coefficients
 from notsodeep.equivalents.right_angles import at_right_angles
 from notsodeep.errors import InvalidInput
@@ -230,7 +231,7 @@ def _sharper(
     # that differ by rounding are one.
     norms = np.quantile(squares, np.linspace(0.0, 1.0, _NORMS))
     norms = norms[np.diff(norms, prepend=0.0) > 1e-9 * tau2]
-    value, slope = at_right_angles(model, norms, **choice)
+    value, slope, norms = _at_norms(model, norms, choice)
     # r_i r_j is right for equal norms, and else but for squares of their difference.
     ratios = np.diagonal(slope) / numbers.linear if numbers.linear > 0.0 else np.zeros(1)
     if ratios.min() > _LEAST_RATIO:
@@ -245,6 +246,16 @@ def _sharper(
     back = np.linalg.pinv(powers) / tau2 ** np.arange(3)[:, None]
     core[-3:, -3:] = back @ value @ back.T
     return rows, core
+
+
+def _at_norms(
+    model: DeepEquilibrium | ExplicitNetwork, norms: FloatArray, choice: dict[str, Any]
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Look at the kernel at these norms, without the smallest where a bias drowns the input."""
+    for start in range(len(norms) - 1):
+        with contextlib.suppress(SlowSeries):
+            return *at_right_angles(model, norms[start:], **choice), norms[start:]
+    return *at_right_angles(model, norms[-1:], **choice), norms[-1:]
 
 
 def low_rank_core(numbers: Coefficients, stats: MixtureStatistics) -> FloatArray:

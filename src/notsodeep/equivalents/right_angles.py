@@ -18,6 +18,8 @@ from notsodeep.errors import NotConverged
 from notsodeep.models import Convention, DeepEquilibrium, Dense, ExplicitNetwork, KernelName
 from notsodeep.models.cell import Variances, solve_variances, stability
 
+_TAIL = 1e-9  # of series, relative: what norms are fitted with is less exact
+
 
 def at_right_angles(
     model: DeepEquilibrium | ExplicitNetwork,
@@ -43,6 +45,8 @@ def at_right_angles(
 
     Raises
     ------
+    SlowSeries
+        Biases make inputs at right angles nearly parallel, as they do with small ones.
     NotConverged
         There is no variance, or no stable equilibrium, at one of the norms.
 
@@ -111,7 +115,7 @@ class _Layer:
         one, two = self.hermite[:, None, :], self.hermite[None, :, :]
         powers = (covariance / scales)[..., None] ** np.arange(one.shape[-1] - 2)
         name = str(self.dense.activation)
-        sums = mehler_sum(one, two, derivative, derivative, powers, name)
+        sums = mehler_sum(one, two, derivative, derivative, powers, name, _TAIL)
         return np.asarray(sums / scales**derivative)
 
 
