@@ -25,7 +25,8 @@ def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-# These pages compile, train or start a cluster; README, tutorial and how-to pages run every time.
+# These pages compile, train or start a cluster; README, tutorial and the other how-to pages run
+# every time.
 SLOW = {
     ROOT / "docs" / f"{name}.md"
     for name in (
@@ -33,6 +34,7 @@ SLOW = {
         "compiling",
         "convolutions",
         "howto/describe-your-cell",
+        "howto/own-deq",
         "scikit-learn",
         "solving",
         "theory/matching",

@@ -46,6 +46,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_compiled_digits(run: Path) -> None:
     compiled = nsd.load(run)
     assert compiled.settings.deq == MODEL

@@ -91,21 +91,37 @@ def test_a_hidden_setting_is_remembered() -> None:
     assert test.sidebar.text_input(key="explorer.formula").value == "tanh(3*x)"
 
 
+LATE = pytest.mark.slow  # of each kind of input one is bad every time
+
+
 @pytest.mark.parametrize(
     ("query", "told"),
     [
         ({"activation": "formula", "formula": "__import__('os')"}, "Unknown function '__import__'"),
-        ({"activation": "formula", "formula": "abs(x)", "kinks": ""}, "undeclared kink near x = 0"),
-        (
+        pytest.param(
+            {"activation": "formula", "formula": "abs(x)", "kinks": ""},
+            "undeclared kink near x = 0",
+            marks=LATE,
+        ),
+        pytest.param(
             {"activation": "formula", "formula": "0*x", "kinks": ""},
             "activation of match is constant",
+            marks=LATE,
         ),
         ({"activation": "formula", "kinks": "a"}, "must be numbers between commas"),
-        ({"activation": "cell", "cell": "own", "layers": "tanh weight=-1"}, "at least 0"),
+        pytest.param(
+            {"activation": "cell", "cell": "own", "layers": "tanh weight=-1"},
+            "at least 0",
+            marks=LATE,
+        ),
         ({"activation": "cell", "cell": "own", "layers": ""}, "have at least one layer"),
-        ({"activation": "cell", "cell": "own", "layers": "relu weight=3 inject=1"}, "not found"),
+        pytest.param(
+            {"activation": "cell", "cell": "own", "layers": "relu weight=3 inject=1"},
+            "not found",
+            marks=LATE,
+        ),
         ({"family": "dual"}, "for rows of norm one"),
-        ({"data": "upload"}, "upload a .npz or .csv"),
+        pytest.param({"data": "upload"}, "upload a .npz or .csv", marks=LATE),
         ({"data": "digits", "classes": "6,elephant"}, "elephant"),
         ({"activation": "formula", "formula": "2*x", "sigma_a2": "0.9"}, "no convergence"),
     ],

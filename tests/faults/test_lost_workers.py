@@ -26,8 +26,9 @@ def cluster() -> Iterator[LocalCluster]:
         yield cluster
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def mortal() -> Iterator[DaskExecutor]:
+    """One worker; another takes its place whenever it dies."""
     with local_workers(1) as executor:
         # Dask blames work at the fourth death by default, and each time a worker must start.
         executor.client.cluster.scheduler.allowed_failures = 0

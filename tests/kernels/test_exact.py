@@ -41,12 +41,17 @@ def check_against_reference(deq: nsd.DeepEquilibrium, X: np.ndarray, Y: np.ndarr
             )
 
 
+# One of each route: closed form, series, a kink without closed form, hinges, polynomials.
+USUAL = {
+    next(each for each in REFERENCE if each.name == name)
+    for name in ("relu", "tanh", "elu", "hard_tanh", "hermite", "cos")
+}
+
+
 def fast_case(activation: Activation, sigma_a2: float) -> bool:
     """The reference is slow at large σa²; the whole grid is run by `make test-all`."""
-    # One of each route: closed form, series, a kink without closed form, hinges, polynomials.
-    usual = {"relu", "tanh", "elu", "hard_tanh", "hermite", "cos"}
     hard = {("relu", 0.5), ("tanh", 0.5)}
-    return (sigma_a2 == 0.1 and activation.name in usual) or (activation.name, sigma_a2) in hard
+    return (sigma_a2 == 0.1 and activation in USUAL) or (activation.name, sigma_a2) in hard
 
 
 def grid() -> list[object]:
@@ -86,7 +91,13 @@ def has_kernels(deq: nsd.DeepEquilibrium, X: np.ndarray) -> bool:
     return bool(deq.sigma_a2 * slopes.max() < 1.0)
 
 
-@pytest.mark.parametrize("activation", REFERENCE, ids=identifier)
+@pytest.mark.parametrize(
+    "activation",
+    [
+        pytest.param(each, id=identifier(each), marks=[pytest.mark.slow] * (each not in USUAL))
+        for each in REFERENCE
+    ],
+)
 def test_centred_equilibrium_kernels(activation: Activation) -> None:
     X, Y = awkward_inputs(spread=True)
     deq = nsd.DeepEquilibrium(activation, 0.1)

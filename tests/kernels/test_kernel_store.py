@@ -100,9 +100,9 @@ def test_operator_multiplies(whole: KernelStore, dense: np.ndarray) -> None:
             np.testing.assert_allclose(product, dense @ V, rtol=1e-11, atol=1e-11)
     assert (A.diagonal() == whole.diagonal()).all()
     y = rng.normal(size=700)
-    solution, failed = cg(A + aslinearoperator(5.0 * np.eye(700)), y, rtol=1e-10)
+    solution, failed = cg(A + aslinearoperator(50.0 * np.eye(700)), y, rtol=1e-10)
     assert failed == 0
-    np.testing.assert_allclose(dense @ solution + 5.0 * solution, y, atol=1e-8)
+    np.testing.assert_allclose(dense @ solution + 50.0 * solution, y, atol=1e-8)
 
 
 def test_the_manifest_seals_it(whole: KernelStore) -> None:

@@ -124,6 +124,7 @@ def test_draws_into_given_axes_and_into_new_ones(name: str, drawn: dict[str, Any
     assert draw(record, axes) is axes
     assert axes.has_data()
     assert plt.get_fignums() == []
+    figure.set_layout_engine("none")  # it would draw all of it twice
     assert len(plotting.svg_text(figure)) > 5000
     own = {"axes.prop_cycle": cycler(color=["#123456", "#654321"]), "font.size": 17.0}
     with plt.rc_context({**own, "figure.figsize": (9.0, 8.0), "figure.facecolor": "#fedcba"}):

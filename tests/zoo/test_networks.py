@@ -116,7 +116,7 @@ def test_the_accuracy_in_the_file_is_that_of_the_network(name: str) -> None:
 
 def test_a_recipe_is_reproducible_and_its_form_is_kept(tmp_path: Path, monkeypatch) -> None:
     for name in ("tanh-digits-64", "monotone-digits-64"):
-        short = dataclasses.replace(recipes.RECIPES[name], epochs=2)
+        short = dataclasses.replace(recipes.RECIPES[name], epochs=1)
         (first, accuracy), (again, _) = (recipes.trained(short, progress=False) for _ in "ab")
         assert np.array_equal(first.recurrent, again.recurrent)
         assert margin_of(first).unique
