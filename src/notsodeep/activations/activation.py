@@ -113,12 +113,7 @@ class Activation(ABC):
         return coefficients
 
     def _hermite_coefficients(self, scales: FloatArray, terms: int) -> FloatArray:
-        def columns(tau: FloatArray) -> FloatArray:
-            splits = self.quadrature_splits(float(tau.max()))
-            values, squares = hermite_expansion(self.value, tau, terms, splits, name=str(self))
-            return np.column_stack([self.log_growth(squares, tau), unit_rows(values, squares)])
-
-        table = at_many_scales(columns, scales)
+        table = at_many_scales(_HermiteColumns(self, terms), scales, keep=True)
         roots = np.sqrt(self.from_log_growth(table[:, 0], scales))
         return np.asarray(table[:, 1:] * roots[:, None])
 
@@ -156,6 +151,20 @@ class Activation(ABC):
 
     def __repr__(self) -> str:
         return f"<activation {self}>"
+
+
+@dataclass(frozen=True)
+class _HermiteColumns:
+    """At scales (n,): `log_growth`, and Hermite coefficients in units of √(E φ²)."""
+
+    activation: Activation
+    terms: int
+
+    def __call__(self, tau: FloatArray) -> FloatArray:
+        phi = self.activation
+        splits = phi.quadrature_splits(float(tau.max()))
+        values, squares = hermite_expansion(phi.value, tau, self.terms, splits, name=str(phi))
+        return np.column_stack([phi.log_growth(squares, tau), unit_rows(values, squares)])
 
 
 def _plain(value: Any) -> Any:

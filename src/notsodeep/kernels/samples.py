@@ -7,6 +7,7 @@ the loops evaluate.
 
 from __future__ import annotations
 
+import math
 import threading
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -22,7 +23,7 @@ from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.errors import NotConverged, NotIntegrable
 from notsodeep.kernels import compiled
 from notsodeep.models import DeepEquilibrium
-from notsodeep.numerics.chebyshev import ScaleFunction, at_many_scales, tabulated
+from notsodeep.numerics.chebyshev import ScaleFunction, at_many_scales, kept_table
 from notsodeep.numerics.fixed_point import solve_fixed_point
 from notsodeep.numerics.hermite import LEAST_SQUARE
 
@@ -34,7 +35,7 @@ SERIES_BOUND = 1e-14
 
 _ORDINARY = 1e-8  # scales below this share of the largest are treated one by one
 _MARGIN = 1e-8  # rounding errors are multiplied by 1/(1 − gain): eight digits are left
-_FEW = 48  # different norms up to which nothing is tabulated
+_FEW = 8  # different norms up to which nothing is tabulated
 _ASKED = 96  # samples whose series tell how many terms all of them need
 
 
@@ -65,25 +66,32 @@ def equilibrium_scales(deq: DeepEquilibrium, squared_norms: FloatArray) -> Float
     # Tiny or zero rows apart, the scales are between those of the smallest and the largest norm.
     # Squares: these are proportional to ‖x‖².
     ordinary = different >= _ORDINARY**2 * different[-1]
-    low, high = _solve_scales(deq, different[ordinary][[0, -1]])
-    table = tabulated(
-        lambda tau: activation.log_growth(_squares(activation, tau), tau)[:, None],
-        # Wider than the ends, which come from another solve.  The iteration starts below, at the
-        # drive; there the lower end of the table stands in, which is no more than a worse first
-        # step.
-        0.999 * low,
-        1.001 * high,
-        int(ordinary.sum()),
-    )
+    low, high = _ends(deq, different[ordinary])
+    # Wider than the ends, which come from another solve.  The iteration starts below, at the drive;
+    # there the lower end of the table stands in, which is no more than a worse first step.
+    columns = MomentColumns(activation)
+    table = kept_table(columns, 0.999 * low, 1.001 * high, int(ordinary.sum()))
     scales = np.empty_like(different)
     scales[ordinary] = _solve_scales(
         deq,
         different[ordinary],
-        lambda tau: activation.from_log_growth(table(tau)[:, 0], tau),
+        lambda tau: activation.from_log_growth(table(tau)[:, 1], tau),
     )
     if not ordinary.all():
         scales[~ordinary] = _solve_scales(deq, different[~ordinary])
     return scales[place]
+
+
+def _ends(deq: DeepEquilibrium, drive: FloatArray) -> tuple[float, float]:
+    """Return scales between which all are: those of powers of two beyond the ends, if they exist.
+
+    These are kept, and serve other samples of the same data.
+    """
+    low, high = 2.0 ** math.floor(math.log2(drive[0])), 2.0 ** math.ceil(math.log2(drive[-1]))
+    try:
+        return _single_scale(deq, low), _single_scale(deq, high)
+    except NotConverged:
+        return _single_scale(deq, float(drive[0])), _single_scale(deq, float(drive[-1]))
 
 
 def _squares(activation: Activation, scales: FloatArray) -> FloatArray:
@@ -133,18 +141,27 @@ class SampleColumns:
         return SampleColumns(*(column[rows] for column in columns))
 
 
-def sample_columns(activation: Activation, scales: FloatArray) -> SampleColumns:
-    """Work out the moments of φ at every sample's scale."""
+@dataclass(frozen=True)
+class MomentColumns:
+    """At scales (n,): E φ/√(E φ²), `log_growth` and log E φ′², as a table of an activation."""
 
-    def sample(tau: FloatArray) -> FloatArray:
-        moments = activation.moments(tau)
+    activation: Activation
+
+    def __call__(self, tau: FloatArray) -> FloatArray:
+        """Compute the columns; shape (n, 3)."""
+        phi = self.activation
+        moments = phi.moments(tau)
         root = np.sqrt(np.maximum(moments.square, LEAST_SQUARE))
-        growth = activation.log_growth(moments.square, tau)
+        growth = phi.log_growth(moments.square, tau)
         steepness = np.log(np.maximum(moments.slope_square, LEAST_SQUARE))
         # Quantities of order one, or logarithms: a table has an absolute error.
         return np.column_stack([moments.mean / root, growth, steepness])
 
-    relative_mean, growth, steepness = at_many_scales(sample, scales).T
+
+def sample_columns(activation: Activation, scales: FloatArray) -> SampleColumns:
+    """Work out the moments of φ at every sample's scale."""
+    columns = MomentColumns(activation)
+    relative_mean, growth, steepness = at_many_scales(columns, scales, keep=True).T
     square = activation.from_log_growth(growth, scales)
     return SampleColumns(scales, relative_mean * np.sqrt(square), square, np.exp(steepness))
 

@@ -7,12 +7,15 @@ rounding, or would not pay, they are computed at every scale.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from functools import lru_cache
 
 import numpy as np
 from scipy.fft import dct
 
 from notsodeep.arrays import FloatArray
+from notsodeep.errors import NotIntegrable
 
 
 def chebyshev_points(size: int) -> FloatArray:
@@ -47,6 +50,7 @@ ScaleFunction = Callable[[FloatArray], FloatArray]
 
 _SIZES = (24, 48, 96, 192)
 _RESOLVED = 1e-14
+_GRID = 8  # ends of kept tables are powers of 2^(1/8)
 _ORDINARY = 1e-8  # scales below this share of the largest are left out of a table
 
 
@@ -82,15 +86,43 @@ def tabulated(function: ScaleFunction, low: float, high: float, count: int) -> S
     return _at_different_scales(function)
 
 
-def at_many_scales(function: ScaleFunction, scales: FloatArray) -> FloatArray:
+def kept_table(function: ScaleFunction, low: float, high: float, count: int) -> ScaleFunction:
+    """As `tabulated`, and kept for later calls.
+
+    The range is widened to powers of 2^(1/8), so that other samples of the same data find the
+    table; it depends on nothing but the arguments, and results not on what was asked before.
+
+    Parameters
+    ----------
+    function : callable
+        Hashable, and equal to those that have the same values.
+    """
+    if low == high:
+        return tabulated(function, low, high, count)
+    ends = math.floor(_GRID * math.log2(low)), math.ceil(_GRID * math.log2(high))
+    sizes = sum(size < count for size in _SIZES)
+    try:
+        return _kept(function, 2.0 ** (ends[0] / _GRID), 2.0 ** (ends[1] / _GRID), sizes)
+    except NotIntegrable:  # a little beyond the scales that were asked for
+        return tabulated(function, low, high, count)
+
+
+@lru_cache(maxsize=64)
+def _kept(function: ScaleFunction, low: float, high: float, sizes: int) -> ScaleFunction:
+    return tabulated(function, low, high, _SIZES[sizes - 1] + 1 if sizes else 0)
+
+
+def at_many_scales(
+    function: ScaleFunction, scales: FloatArray, *, keep: bool = False
+) -> FloatArray:
     """Evaluate `function` at every scale, through a table where that pays; shape (n, columns).
 
     Scales far below the largest, such as that of a zero row, would stretch the table for ever, and
-    are done by themselves.
+    are done by themselves.  `keep` is for functions that `kept_table` takes.
     """
     ordinary = scales >= _ORDINARY * scales.max()
     low, high = float(scales[ordinary].min()), float(scales.max())
-    table = tabulated(function, low, high, int(ordinary.sum()))
+    table = (kept_table if keep else tabulated)(function, low, high, int(ordinary.sum()))
     if ordinary.all():
         return table(scales)
     first = table(scales[ordinary])
