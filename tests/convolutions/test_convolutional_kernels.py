@@ -103,7 +103,13 @@ GRID = [
 ]
 
 
-@pytest.mark.parametrize(("activation", "options"), GRID)
+LATE = (2, 4, 7, 9)  # a case like each of these is there
+
+
+@pytest.mark.parametrize(
+    ("activation", "options"),
+    [pytest.param(*case, marks=[pytest.mark.slow] * (k in LATE)) for k, case in enumerate(GRID)],
+)
 def test_brute_force_over_all_positions(activation: str, options: dict[str, object]) -> None:
     model = equilibrium(activation, **options)
     X = waves(2, *model.image_shape)

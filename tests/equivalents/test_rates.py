@@ -56,7 +56,8 @@ def small(request: pytest.FixtureRequest) -> list[list[Sample]]:
     return draws_of(kind, classes, SMALL, mean=3.0, seeds=2)
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
+# With a kink, and without; the others with the whole grid.
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
 def test_gap_falls(small: list[list[Sample]], activation: str) -> None:
     assert_rates(nsd.DeepEquilibrium(activation, 0.2), small, SMALL)
 
@@ -120,7 +121,10 @@ def printed_in_the_paper(eq: Equivalent) -> float:
     return -(eq.coefficients.tau0**4) * eq.coefficients.covariance_overlap
 
 
-@pytest.mark.parametrize("activation", ["relu", "swish", "cos"])
+@pytest.mark.parametrize(
+    "activation",
+    ["relu", *(pytest.param(name, marks=pytest.mark.slow) for name in ("swish", "cos"))],
+)
 def test_identity_term_without_the_spurious_part(activation: str) -> None:
     sizes = (200, 400, 800, 1600)
     correct = trace_gaps(activation, sizes, ours)

@@ -40,7 +40,12 @@ def orders(n: int) -> dict[str, IntArray]:
 
 
 @pytest.mark.parametrize(
-    ("order", "each"), [("backwards", 400), ("alternating", 100), ("shuffled", 100)]
+    ("order", "each"),
+    [
+        ("backwards", 400),
+        pytest.param("alternating", 100, marks=pytest.mark.slow),
+        pytest.param("shuffled", 100, marks=pytest.mark.slow),
+    ],
 )
 def test_a_refined_match_does_not_depend_on_the_order(order: str, each: int) -> None:
     X, _ = two_kinds(each, 20)

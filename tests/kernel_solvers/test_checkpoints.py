@@ -97,7 +97,13 @@ solve(A, B, 1e-3, checkpoint=sys.argv[1], checkpoint_seconds=0.0)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT], ids=["kill", "ctrl-c"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGKILL, id="kill"),
+        pytest.param(signal.SIGINT, id="ctrl-c", marks=pytest.mark.slow),
+    ],
+)
 def test_a_killed_process_leaves_a_state_to_resume_from(tmp_path: Path, number: int) -> None:
     directory = tmp_path / "state"
     process = subprocess.Popen(

@@ -211,7 +211,7 @@ def test_integers_and_lists_are_accepted() -> None:
     st.integers(2, 12),
     st.integers(1, 9),
 )
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_random_inputs(seed: int, index: int, log_scale: float, n: int, p: int) -> None:
     X = np.random.default_rng(seed).normal(size=(n, p)) * 10.0**log_scale
     if isinstance(MODELS[index], nsd.DeepEquilibrium) and index == 7:

@@ -64,8 +64,15 @@ def test_it_holds_the_kernel(whole: KernelStore, dense: np.ndarray) -> None:
     assert (whole.model, whole.kernel, whole.shape) == (MODEL, "tangent", (700, 700))
 
 
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("kernel", ["conjugate", "tangent"])
+@pytest.mark.parametrize(
+    ("dtype", "kernel"),
+    [
+        ("float64", "tangent"),
+        ("float32", "conjugate"),
+        pytest.param("float64", "conjugate", marks=pytest.mark.slow),
+        pytest.param("float32", "tangent", marks=pytest.mark.slow),
+    ],
+)
 def test_default_blocks_are_the_kernel_to_the_last_bit(
     tmp_path: Path, dtype: str, kernel: str
 ) -> None:
