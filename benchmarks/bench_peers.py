@@ -29,7 +29,7 @@ from measure import Results, benchmark_parser
 from peers.make_environment import default_directory, interpreter
 from reference_kernels import SAMPLE, reference_pair, relative_errors
 
-SIZES = (500, 1000, 2000, 5000, 10_000)
+SIZES = (50, 100, 300, 500, 1000, 2000, 5000, 10_000)
 PEERS = Path(__file__).parent / "peers"
 DEGREE = 25
 """Of the peer's Gauss–Hermite rule for activations without a closed form: 625 nodes for a pair."""

@@ -117,6 +117,13 @@ class Activation(ABC):
         roots = np.sqrt(self.from_log_growth(table[:, 0], scales))
         return np.asarray(table[:, 1:] * roots[:, None])
 
+    def coefficients_and_squares(
+        self, scales: FloatArray, terms: int
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return a_k(τ) and E φ²(τξ) at few scales, from which those at many are interpolated."""
+        splits = self.quadrature_splits(float(scales.max()))
+        return hermite_expansion(self.value, scales, terms, splits, name=str(self))
+
     def log_growth(self, squares: FloatArray, scales: FloatArray) -> FloatArray:
         """Return log(E φ²(τξ)/(|φ(0)| + τ)²): of moderate size at every scale.
 
@@ -162,8 +169,7 @@ class _HermiteColumns:
 
     def __call__(self, tau: FloatArray) -> FloatArray:
         phi = self.activation
-        splits = phi.quadrature_splits(float(tau.max()))
-        values, squares = hermite_expansion(phi.value, tau, self.terms, splits, name=str(phi))
+        values, squares = phi.coefficients_and_squares(tau, self.terms)
         return np.column_stack([phi.log_growth(squares, tau), unit_rows(values, squares)])
 
 

@@ -37,6 +37,7 @@ class LineChanges(NamedTuple):
 
 # Sums of moments may cancel by this factor, which leaves 14 digits.
 _DIGITS = 16.0
+_MANY = 100_000  # coefficients that take longer one by one than from a table over scales
 
 
 @dataclass(frozen=True, repr=False)
@@ -199,6 +200,18 @@ class PiecewiseLinear(Activation):
         return Changes(series[:, :, :terms], square.sum(axis=1), slope_square)
 
     def _hermite_coefficients(self, scales: FloatArray, terms: int) -> FloatArray:
+        """Exact coefficients; of many samples they are interpolated."""
+        if self.homogeneous or len(scales) * terms < _MANY:
+            return self._exact_coefficients(scales, terms)
+        return super()._hermite_coefficients(scales, terms)
+
+    def coefficients_and_squares(
+        self, scales: FloatArray, terms: int
+    ) -> tuple[FloatArray, FloatArray]:
+        """Return a_k(τ) and E φ²(τξ) at few scales, without quadrature."""
+        return self._exact_coefficients(scales, terms), np.asarray(self.moments(scales).square)
+
+    def _exact_coefficients(self, scales: FloatArray, terms: int) -> FloatArray:
         """Exact coefficients.
 
         For a hinge (x − k)₊ at scale τ, with κ = k/τ:
