@@ -141,20 +141,28 @@ def difference(summary: WidthSummary, role: str) -> str:
 
 
 def protocol_tables() -> None:
-    """One table for each data set, activation and width; a row for each change."""
-    last = None
+    """One table of changes for each data set and activation at width 512, and one of widths."""
+    last, others = None, []
     for row in table(records_of("authors-protocol")):
-        place = (row["data"], row["activation"], row["width"])
-        if place != last:
-            say(f"\n**{place[0].replace('_', ' ')}, {place[1]} DEQ, width {place[2]}**\n")
-            say("| change | draws | DEQ | matched | plain | matched − DEQ | plain − DEQ |")
-            say("|" + "---|" * 7)
-            last = place
         values = row["accuracies"]
         means = {role: float(np.mean(values[role])) for role in values}
         gaps = (f"{means[r] - means['deq']:+.2f}" for r in ("matched", "plain"))
         shown = (f"{means[role]:.2f}" for role in ("deq", "matched", "plain"))
         cells = [row["change"], str(len(values["deq"])), *shown, *gaps]
+        place = (row["data"], row["activation"])
+        if row["width"] != 512:
+            others.append([row["data"].replace("_", " "), str(row["width"]), *cells])
+            continue
+        if place != last:
+            say(f"\n**{place[0].replace('_', ' ')}, {place[1]} DEQ, width 512**\n")
+            say("| change | draws | DEQ | matched | plain | matched − DEQ | plain − DEQ |")
+            say("|" + "---|" * 7)
+            last = place
+        say("| " + " | ".join(cells).replace("-", "−") + " |")
+    say("\n**Other widths, ReLU DEQ**\n")
+    say("| images | width | change | draws | DEQ | matched | plain | matched − DEQ | plain − DEQ |")
+    say("|" + "---|" * 9)
+    for cells in sorted(others, key=lambda each: (each[0], int(each[1]))):
         say("| " + " | ".join(cells).replace("-", "−") + " |")
 
 
@@ -234,8 +242,13 @@ def variability_table() -> None:
     """NC1 of both kernels by model and dimension, at the largest size that is complete."""
     say("\n| model | samples | d | ReLU, CK | ReLU, NTK | erf, CK | erf, NTK | inputs |")
     say("|" + "---|" * 8)
-    for record in records_of("kernel-variability"):
+    records = records_of("kernel-variability")
+    sizes = [record["cell"]["samples"] for record in records]
+    size = max(sorted(set(sizes), reverse=True), key=sizes.count)
+    for record in records:
         cell, values = record["cell"], record["nc1"]
+        if cell["samples"] != size:
+            continue
         name = f"DEQ, σₐ² = {cell['model']:g}" if cell["model"] else "one hidden layer"
         means = (
             f"{np.mean(values[phi][kind]):.4f}"

@@ -202,8 +202,11 @@ def _protocols(records: list[Record]) -> Figure:
     widths = [row["width"] for row in rows]
     shown = [row for row in rows if row["width"] == max(set(widths), key=widths.count)]
     places = list(dict.fromkeys((row["data"], row["activation"]) for row in shown))
-    figure, axes = new_figure(len(places), width=5.0)
-    for panel, place in zip(axes, places, strict=True):
+    columns = min(2, len(places))
+    figure, axes = new_figure(columns, rows=-(-len(places) // columns), width=5.0, height=2.8)
+    for panel in axes[len(places) :]:
+        panel.set_axis_off()
+    for panel, place in zip(axes, places, strict=False):
         mine = [row for row in shown if (row["data"], row["activation"]) == place][::-1]
         for role, colour in (("matched", SHALLOW), ("plain", MUTED)):
             gaps = [np.subtract(r["accuracies"][role], r["accuracies"]["deq"]) for r in mine]
@@ -233,9 +236,9 @@ def _process_limit(records: list[Record]) -> Figure:
 
 
 def _variability(records: list[Record]) -> Figure:
-    """Draw NC1 of both kernels over the dimension, for every model at the commonest size."""
+    """Draw NC1 of both kernels over the dimension, at the largest size that all have."""
     sizes = [record["cell"]["samples"] for record in records]
-    size = max(sorted(set(sizes)), key=sizes.count)
+    size = max(sorted(set(sizes), reverse=True), key=sizes.count)
     models = list(dict.fromkeys(record["cell"]["model"] for record in records))
     figure, axes = new_figure(len(models), width=3.2)
     for panel, model in zip(axes, models, strict=True):
