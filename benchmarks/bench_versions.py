@@ -134,6 +134,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--only", default="", help="cases whose names contain this")
+    parser.add_argument("--skip", nargs="*", default=(), help="cases whose names begin with one")
     options = parser.parse_args()
     from bench_kernels import cases
 
@@ -142,16 +143,19 @@ def main() -> None:
     chosen += [(f"float32, {name}", n) for name, n in chosen]
     small = (50,) if options.quick else (50, 100, 300)
     chosen += [(f"small {name}", n) for name in ("tanh", "relu") for n in small]
-    chosen += [
-        (f"match, {what}", 60 if options.quick else 900) for what in ("refine", "certify", "auto")
-    ]
+    matches = ("refine", "certify", "auto")
+    chosen += [(f"match, {what}", 60 if options.quick else 900) for what in matches]
     sizes = [(40, 64)] if options.quick else [(200, 1000), (200, 4000), (2000, 1024)]
     chosen += [
         (f"random networks, {kind} {width} {tolerance}", n)
         for n, width in sizes
         for kind, tolerance in (("tanh", "1e-6"), ("relu", "1e-6"), ("tanh", "1e-10"))
     ]
-    chosen = [(name, n) for name, n in chosen if options.only in name]
+    chosen = [
+        (name, n)
+        for name, n in chosen
+        if options.only in name and not name.startswith(tuple(options.skip))
+    ]
     results = Results("versions", options.results)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)

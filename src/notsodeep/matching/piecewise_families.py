@@ -179,9 +179,12 @@ class HardTanh(MixtureFamily):
             raise Infeasible(f"scale2/(τ0²·linear) = {wanted:.6g} must be {bound} for a hard tanh")
 
         def excess(log_clip: float) -> float:
-            m = _moments(np.array([0.0, 1.0, 1.0, 0.0]), math.exp(log_clip), tau0)
-            top = 0.5 * (m.square + tau0**2 * m.slope_square) if tangent else m.square
-            return float(top / (tau0 * m.slope) ** 2) - wanted
+            # E σ′ = E σ′² = P(|ξ| < c), and E σ² = E ξ² 1(|ξ| < c) + c² P(|ξ| > c).
+            c = math.exp(log_clip)
+            inside, density = math.erf(c / math.sqrt(2.0)), math.exp(-0.5 * c * c)
+            beyond = math.erfc(c / math.sqrt(2.0))
+            square = inside - 2.0 * c * density / math.sqrt(2.0 * math.pi) + c * c * beyond
+            return (0.5 * (square + inside) if tangent else square) / inside**2 - wanted
 
         # The ratio falls from its limit at c = 0, a jump, to 1 at c = ∞, a line: one root, in log
         # c/τ0.  Beyond e⁴ τ0 the clip is never met.
