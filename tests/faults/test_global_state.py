@@ -25,6 +25,10 @@ CALLS: dict[str, Callable[[], Any]] = {
     "kernels": lambda: nsd.tangent_kernel(DEQ.centred(1.0), BASE),
     "operator": lambda: nsd.KernelOperator(DEQ, BASE) @ np.ones(len(BASE)),
     "match": lambda: list(nsd.match(DEQ, tau0=1.0, family="leaky_relu").parameters.values()),
+    "refined": lambda: list(
+        nsd.match(DEQ, BASE, family="piecewise_linear", refine=True).parameters.values()
+    ),
+    "certified": lambda: nsd.match(DEQ, BASE, family="leaky_relu").certify(BASE).difference,
     "statistics": lambda: nsd.data.MixtureStatistics.estimate(BASE, Y).T,
     "sample": lambda: nsd.data.sphere(4, 3, rng=0),
     "build": lambda: network().readout.detach().numpy(),

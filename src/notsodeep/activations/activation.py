@@ -105,7 +105,7 @@ class Activation(ABC):
         owner = f"hermite_coefficients of {self}"
         tau = np.atleast_1d(checks.scales(scales, "scales", owner))
         count = checks.positive_integer(terms, "terms", owner)
-        with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             coefficients = self._hermite_coefficients(tau, count)
         require_finite(coefficients, tau, self)
         if self.parity is not None:

@@ -107,7 +107,7 @@ def _at_one_scale(activation: Activation, scale: float) -> tuple[float, ...]:
 
 
 def _six(activation: Activation, scales: FloatArray) -> FloatArray:
-    with np.errstate(over="ignore", invalid="ignore"):
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         out = activation.closed_form_moments(scales)
     if out is None:
         out = _by_quadrature(activation, scales)

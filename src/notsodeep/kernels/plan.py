@@ -554,7 +554,8 @@ class FixedPairs:
         conjugate kernel's is 1e-4 of the derivative, the tangent kernel's some per cent.
         """
         terms = self._terms or _TERMS[-1]
-        found = changes(self._scales, terms)
+        with np.errstate(under="ignore"):  # densities far out
+            found = changes(self._scales, terms)
         out = self._sums(layer.hermite_coefficients(self._scales, terms), found.series, kernel)
         diagonal = found.square
         if kernel == "tangent":

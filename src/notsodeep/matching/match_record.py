@@ -163,7 +163,7 @@ class Match(Plotted):
         which = self.kernel, self.convention, self.measured
         # A measured kernel may be worth many threads; that of a model shares them itself.
         deq = None if self.measured is None else wanted_kernel(self.deq, rows, *which)
-        with one_library_at_a_time(len(rows)):
+        with one_library_at_a_time(len(rows)), np.errstate(under="ignore"):
             if deq is None:
                 deq = wanted_kernel(self.deq, rows, *which)
             kernels = {

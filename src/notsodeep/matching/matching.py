@@ -170,7 +170,9 @@ def match(
         measured=measured,
     )
     # What is small here is slower on several threads; a measured kernel may be worth them.
-    with single_blas_thread() if measured is None else contextlib.nullcontext():
+    one_thread = single_blas_thread() if measured is None else contextlib.nullcontext()
+    # Densities far out are zero, whatever the caller's program does about underflow.
+    with one_thread, np.errstate(under="ignore"):
         return _answered(question, choice, centre, degree, refine=refine)
 
 
