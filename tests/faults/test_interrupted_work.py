@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 import signal
 import subprocess
 import sys
 import textwrap
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -83,20 +85,25 @@ def test_what_a_dead_process_left_is_no_lock(tmp_path: Path) -> None:
     assert time.monotonic() - begin < 5.0
 
 
-@pytest.fixture
-def small_files() -> object:
-    """Let no file grow beyond 4096 bytes, which is an error like that of a full disk."""
+@contextlib.contextmanager
+def small_files() -> Iterator[None]:
+    """Let no file grow beyond 4096 bytes, which is an error like that of a full disk.
+
+    Not for a whole test: pytest writes its own output between the parts of one.
+    """
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    signal.signal(signal.SIGXFSZ, handler)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
-def test_a_full_disk_keeps_the_older_state(tmp_path: Path, small_files: object) -> None:
+def test_a_full_disk_keeps_the_older_state(tmp_path: Path) -> None:
     write_state(tmp_path, "numbers", bytes(1000), {"step": 1})
-    with pytest.raises(NotWritable, match="Cannot write"):
+    with small_files(), pytest.raises(NotWritable, match="Cannot write"):
         write_state(tmp_path, "numbers", bytes(10_000), {"step": 2})
     kept = read_state(tmp_path, "numbers", "a test")
     assert kept is not None
@@ -112,9 +119,9 @@ def test_a_state_is_one_file(tmp_path: Path, digests: dict[str, str]) -> None:
         read_state(tmp_path, "numbers", "a test")
 
 
-def test_a_full_disk_leaves_pieces_whole_or_absent(tmp_path: Path, small_files: object) -> None:
+def test_a_full_disk_leaves_pieces_whole_or_absent(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path / "run", "job", {})
-    with run.opened():
+    with small_files(), run.opened():
         run.piece("small", lambda: {"value": 1})
         with pytest.raises(NotWritable):
             run.piece("large", lambda: {"text": "x" * 10_000})
