@@ -147,7 +147,7 @@ def test_routes_agree(activation: Activation) -> None:
 @every
 def test_monte_carlo_agrees_within_five_standard_errors(activation: Activation) -> None:
     rng = np.random.default_rng(20240601)
-    draws = 400_000
+    draws = 100_000
     var1, var2, rho = 0.8, 1.7, 0.6
     xi, eta = rng.standard_normal((2, draws))
     u, v = np.sqrt(var1) * xi, np.sqrt(var2) * (rho * xi + np.sqrt(1 - rho**2) * eta)

@@ -102,7 +102,9 @@ def test_sphere_in_closed_form() -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("n", "p"), [(240, 300), (300, 300), (450, 300)])
+@pytest.mark.parametrize(
+    ("n", "p"), [(240, 300), pytest.param(300, 300, marks=pytest.mark.slow), (450, 300)]
+)
 def test_law_of_the_equivalent(kind: str, n: int, p: int) -> None:
     sample = draw(mixture_of(kind, p, mean=8.0), n)
     for activation, options in (

@@ -66,7 +66,7 @@ def test_squared_error_with_weight_decay_ends_at_the_ridge_solution() -> None:
     net, exact = network(dtype=torch.float64), network(dtype=torch.float64)
     decay = 0.05
     settings = quick(
-        epochs=3000, batch_size=N, learning_rate=1.0, loss="squared_error", weight_decay=decay
+        epochs=1000, batch_size=N, learning_rate=1.0, loss="squared_error", weight_decay=decay
     )
     train(net, X, y, settings, progress=False)
     fit_readout(exact, X, y, ridge=N * decay)
