@@ -316,7 +316,12 @@ def table(rows: list[dict[str, Any]]) -> str:
     """Make the table of the page on convolutions: a line for each set and n, columns of methods."""
     methods = list(dict.fromkeys(row["method"] for row in rows))
     lines: dict[tuple[Any, ...], dict[str, str]] = {}
-    for row in rows:
+    sets = ["mnist", "fashion_mnist", "cifar10"]
+    by_set = sorted(
+        rows,
+        key=lambda row: (sets.index(row["data"]), str(row["pooling"]) != "flatten", row["pixels"]),
+    )
+    for row in by_set:
         pooling = row["pooling"] if isinstance(row["pooling"], str) else f"{row['pooling']}-pooled"
         what = f"{row['data']}, {row['pixels']}, {pooling}, n = {row['n']}"
         cell = f"{100 * row['accuracy']:.1f} ± {100 * row['error']:.1f}"
