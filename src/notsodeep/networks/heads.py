@@ -28,6 +28,7 @@ B⁻¹ as in a DEQ, dG = −G dB G.  The DEQ bounds A = I − B in place of G.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -72,9 +73,24 @@ def cut_singular_values(matrix: Tensor, budget: float) -> None:
     """Replace a matrix, in place, by the nearest one with ‖M‖₂ ≤ budget."""
     if not matrix.isfinite().all():
         return  # the next loss is not finite either, and ends the training with a message
-    left, singular, right = torch.linalg.svd(matrix)
+    left, singular, right = _decomposed(matrix)
     if float(singular[0]) > budget:
         matrix.copy_((left * singular.clamp(max=budget)) @ right)
+
+
+def _decomposed(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the singular value decomposition, by double precision where single precision fails.
+
+    Matrices that were cut have many singular values that are equal but for rounding.  In single
+    precision LAPACK's divide and conquer then fails now and then, with an error or with vectors
+    that are not numbers; rounding of 1e-7 is no tie in double precision.
+    """
+    with contextlib.suppress(torch.linalg.LinAlgError):
+        left, singular, right = torch.linalg.svd(matrix)
+        if left.isfinite().all() and right.isfinite().all():
+            return left, singular, right
+    left, singular, right = (part.to(matrix.dtype) for part in torch.linalg.svd(matrix.double()))
+    return left, singular, right
 
 
 class BoundedHead(nn.Module, ABC):
@@ -232,7 +248,7 @@ class InverseHead(BoundedHead):
     def constrain(self) -> None:
         """Go to the nearest matrix with no singular value below 1 − ρ."""
         if self.matrix.isfinite().all():
-            left, singular, right = torch.linalg.svd(self.matrix)
+            left, singular, right = _decomposed(self.matrix)
             least = 1.0 - self.spectral_budget
             if float(singular[-1]) < least:
                 self.matrix.copy_((left * singular.clamp(min=least)) @ right)
