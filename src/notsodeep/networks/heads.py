@@ -85,7 +85,7 @@ def _decomposed(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     precision LAPACK's divide and conquer then fails now and then, with an error or with vectors
     that are not numbers; rounding of 1e-7 is no tie in double precision.
     """
-    with contextlib.suppress(torch.linalg.LinAlgError):
+    with contextlib.suppress(torch.linalg.LinAlgError):  # type: ignore[attr-defined]
         left, singular, right = torch.linalg.svd(matrix)
         if left.isfinite().all() and right.isfinite().all():
             return left, singular, right
