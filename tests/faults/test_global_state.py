@@ -17,6 +17,11 @@ from public_calls import BASE, DEQ, FEATURES
 Y = np.arange(len(BASE)) % 2
 
 
+CELL = nsd.DeepEquilibrium(
+    cell=[nsd.Dense("erf", 0.5, inject=0.6, bias=0.1), nsd.Dense("relu", 0.8, inject=0.3)]
+)
+
+
 def network() -> Any:
     return nsd.build(DEQ, FEATURES, 6, 2, rng=0)
 
@@ -30,6 +35,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     ),
     "certified": lambda: nsd.match(DEQ, BASE, family="leaky_relu").certify(BASE).difference,
     "statistics": lambda: nsd.data.MixtureStatistics.estimate(BASE, Y).T,
+    "equivalent": lambda: nsd.equivalent(CELL, BASE, Y).to_dense(),
     "sample": lambda: nsd.data.sphere(4, 3, rng=0),
     "build": lambda: network().readout.detach().numpy(),
     "forward": lambda: network()(torch.tensor(BASE, dtype=torch.float32)).detach().numpy(),

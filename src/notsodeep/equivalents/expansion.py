@@ -210,6 +210,7 @@ def _unit_moments(activation: Activation, scale: float, terms: int) -> UnitMomen
     )
 
 
+@np.errstate(under="ignore")  # densities far out, and powers of small correlations
 def expansion(
     model: DeepEquilibrium | ExplicitNetwork,
     tau0: float,

@@ -38,6 +38,7 @@ _NORMS = 11
 _LEAST_RATIO = 1e-6
 
 
+@np.errstate(under="ignore")  # densities far out, and powers of small correlations
 def equivalent(
     model: DeepEquilibrium | ExplicitNetwork,
     X: ArrayLike,
