@@ -157,6 +157,7 @@ def main() -> None:
         if options.only in name and not name.startswith(tuple(options.skip))
     ]
     results = Results("versions", options.results)
+    results.keep_others(("case", "rows", "threads"), before=options.before)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         tree = folder / "before"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
@@ -80,6 +81,15 @@ class Results:
     def __init__(self, name: str, folder: Path) -> None:
         self.path = folder / f"{name}.json"
         self.rows: list[dict[str, Any]] = []
+        self._stored: list[dict[str, Any]] = []
+        self._keys: tuple[str, ...] = ()
+
+    def keep_others(self, keys: tuple[str, ...], **about: Any) -> None:
+        """Keep stored rows whose `keys` are not measured now, if `about` holds for them."""
+        if self.path.exists():
+            record = json.loads(self.path.read_text())
+            if about.items() <= record["about"].items():
+                self._stored, self._keys = record["rows"], keys
 
     def add(self, **row: Any) -> None:
         """Add a row; what is None was not measured and is left out."""
@@ -90,4 +100,10 @@ class Results:
 
     def write(self, **about: Any) -> None:
         """Write the rows with the environment, and `about`, what holds for all of them."""
-        write_json(self.path, {"environment": environment(), "about": about, "rows": self.rows})
+
+        def key(row: dict[str, Any]) -> list[Any]:
+            return [row.get(name) for name in self._keys]
+
+        new = [key(row) for row in self.rows]
+        rows = [row for row in self._stored if key(row) not in new] + self.rows
+        write_json(self.path, {"environment": environment(), "about": about, "rows": rows})

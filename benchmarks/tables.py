@@ -180,6 +180,21 @@ def machine_table(folder: Path) -> str:
     return markdown(["", ""], lines)
 
 
+def stages_table(record: Record) -> str:
+    """Milliseconds of every stage, one row for each case and number of threads."""
+    columns = {
+        "plan": "plan", "products": "products", "polynomials": "polynomials",
+        "single_pairs": "single pairs", "mirror": "mirroring", "other": "all else",
+    }  # fmt: skip
+    lines = []
+    for row in record["rows"]:
+        threads = f"{row['threads']}, idle ones asleep" if row["sleepy"] else str(row["threads"])
+        parts = [f"{1e3 * row[key]:.1f}" if key in row else "" for key in columns]
+        product, whole = f"{1e3 * row['gram']:.0f}", f"{1e3 * row['seconds']:.0f}"
+        lines.append([row["case"], threads, product, whole, f"{row['ratio']:.2f}", *parts])
+    return markdown(["case", "threads", "X @ X.T", "kernels", "ratio", *columns.values()], lines)
+
+
 def _steps(value: Any) -> str:
     if isinstance(value, int):
         return number(value)
@@ -202,6 +217,7 @@ TABLES: dict[str, Callable[[Record], str]] = {
          ("difference", "difference", error), ("route", "route", str)],
         "gain",
     ),
+    "stages": stages_table,
     "bounds": lambda r: plain(
         r,
         [CASE, ("flops per pair", "flops_per_pair", number),

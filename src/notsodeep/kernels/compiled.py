@@ -863,6 +863,18 @@ def table_block(
 
 
 @_compile
+def marked_places(conjugate, top, side, first, width, rows, columns):
+    """Find the pairs that `table_block` left as NaN; `rows` and `columns` have room for them."""
+    found = 0
+    for r in range(len(first)):
+        line = conjugate[top + r, side : side + width]
+        for j in range(first[r], width):
+            if line[j] != line[j]:
+                rows[found], columns[found] = r, j
+                found += 1
+
+
+@_compile
 def mirror(matrix, rows, columns, height, width):
     """Copy the block at (rows, columns) of a matrix to its mirror image below the diagonal.
 

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from notsodeep import checks
 from notsodeep.arrays import FloatArray
 from notsodeep.kernels.convolution import ConvolutionPlan
-from notsodeep.kernels.plan import Explanation, Plan, Tile
+from notsodeep.kernels.plan import Explanation, HardPairs, Plan, Tile
 from notsodeep.models import (
     Convention,
     ConvolutionalModel,
@@ -355,10 +355,11 @@ def _fill(plan: Plan | ConvolutionPlan, results: list[tuple[int, KernelMatrix]])
     # Tiles are made where they belong, if both results are wanted as the loops make them.
     kind = plan.dtype if isinstance(plan, Plan) else None
     plain = [r for _, r in results if r.dtype == kind and r.flags.c_contiguous]
+    left: list[HardPairs] = []
 
     def work(tile: Tile) -> None:
         if isinstance(plan, Plan) and len(plain) == 2:
-            plan.fill(tile, plain[0], plain[1])
+            plan.fill(tile, plain[0], plain[1], left)
             return
         both = plan.tile(tile)
         for which, result in results:
@@ -371,6 +372,8 @@ def _fill(plan: Plan | ConvolutionPlan, results: list[tuple[int, KernelMatrix]])
     with progress_bar("kernel tiles", enabled=work_in_all > _LONG) as advance:
         for done, _ in enumerate(map_threads(work, tiles), start=1):
             advance(done, len(tiles))
+    if isinstance(plan, Plan) and len(plain) == 2:
+        plan.fill_left(left, plain[0], plain[1])
 
 
 def _output_array(out: object, shape: tuple[int, int], owner: str) -> None:

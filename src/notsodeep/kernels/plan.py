@@ -38,7 +38,7 @@ from notsodeep.kernels.table import (
 from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork, KernelName, Model
 from notsodeep.numerics.pair_quadrature import TOLERANCE
 from notsodeep.records import Record
-from notsodeep.threads import single_blas_thread
+from notsodeep.threads import map_threads, single_blas_thread
 
 logger = logging.getLogger("notsodeep.kernels")
 
@@ -55,6 +55,7 @@ _SPREAD = 16.0  # norms further from the median, by this factor, are left out of
 _STRAY = 0.005  # share of such samples above which there is no table
 _GRID = 8  # ranges of norms end at powers of 2^(1/8), so that similar data share a table
 _CAREFUL = 4_000  # single pairs worked on at a time
+_FEW_HARD = 250  # of a tile, so few that they wait for those of other tiles: a call costs as much
 _MODERATE = 1e15  # norms, and their inverses, whose squares float32 has room for
 _TERMS = (32, 64, 160)  # lengths of the series of one layer for pairs that are done together
 _GATHERING = 20  # products of single pairs take so many times longer than those of a whole tile
@@ -127,6 +128,10 @@ class Tile:
 
 def _parts(length: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, length)) for start in range(0, length, size)]
+
+
+HardPairs = tuple[IntArray, IntArray, FloatArray]
+"""Rows, columns, and estimates of the conjugate kernel, of pairs that no loop does."""
 
 
 @dataclass
@@ -357,22 +362,50 @@ class Plan:
                 compiled.mirror(kernel, 0, 0, *tile.shape)
         return both
 
-    def fill(self, tile: Tile, conjugate: NDArray[Any], tangent: NDArray[Any]) -> None:
+    def fill(
+        self,
+        tile: Tile,
+        conjugate: NDArray[Any],
+        tangent: NDArray[Any],
+        left: list[HardPairs],
+    ) -> None:
         """Put a tile, and its mirror image if symmetric, into two whole kernels.
 
-        These are contiguous, of the plan's type.
+        These are contiguous, of the plan's type.  Pairs that are done one by one are added to
+        `left`, for `fill_left`: few at a time, they cost more than all together.
         """
         rows, columns = tile.rows.start, tile.columns.start
-        self._fill(tile, Results(conjugate, tangent, rows, columns))
+        # Samples without a stable equilibrium are marked tile by tile: nothing may come after.
+        later = None if self.explanation.unstable else left
+        self._fill(tile, Results(conjugate, tangent, rows, columns), later)
         if self.Y is None:
             for kernel in (conjugate, tangent):
                 compiled.mirror(kernel, rows, columns, *tile.shape)
 
+    def fill_left(
+        self, left: list[HardPairs], conjugate: NDArray[Any], tangent: NDArray[Any]
+    ) -> None:
+        """Put the pairs that `fill` has left into the two kernels, on all threads."""
+        left.sort(key=lambda pairs: (pairs[0][0], pairs[1][0]))  # threads ended in any order
+        columns_of_list = [np.concatenate(column) for column in zip(*left, strict=True)]
+        count = len(columns_of_list[0]) if left else 0
+        parts = [[c[k : k + _CAREFUL] for c in columns_of_list] for k in range(0, count, _CAREFUL)]
+        for (rows, columns, _), values in zip(
+            parts, map_threads(lambda part: self._one_by_one(*part), parts), strict=True
+        ):
+            for kernel, entries in zip((conjugate, tangent), values, strict=True):
+                kernel[rows, columns] = entries
+                if self.Y is None:
+                    kernel[columns, rows] = entries
+
     def _on_diagonal(self, tile: Tile) -> bool:
         return self.Y is None and tile.rows == tile.columns
 
-    def _fill(self, tile: Tile, results: Results) -> None:
-        """Put both kernels of a tile into their places; on the diagonal, only the upper half."""
+    def _fill(self, tile: Tile, results: Results, left: list[HardPairs] | None = None) -> None:
+        """Put both kernels of a tile into their places; on the diagonal, only the upper half.
+
+        Pairs to be done one by one are added to `left`, if there is such a list.
+        """
         inner = self._products(tile)
         height, width = tile.shape
         place = (
@@ -384,17 +417,19 @@ class Plan:
         conjugate, tangent = pair = results.conjugate[place], results.tangent[place]
         if self._table is None:
             where = np.nonzero(np.arange(width) >= first[:, None])
-            self._fill_list(tile, inner[where], where, *pair)
+            self._fill_list(tile, inner[where], where, *pair, left)
         else:
-            # The loop marks what is beyond the table by NaN and counts it, so that most tiles are
-            # not searched.
-            left = self._table.run(
+            # The loop marks what is beyond the table by NaN and counts it.
+            beyond = self._table.run(
                 inner, results, first, self._samples1, tile.rows, self._samples2, tile.columns
             )
-            if left:
-                worked_on = np.arange(width) >= first[:, None]
-                where = np.nonzero(np.isnan(conjugate) & worked_on)
-                self._fill_list(tile, self._exact_products(tile, inner, where), where, *pair)
+            if beyond:
+                where = np.empty(beyond, np.int64), np.empty(beyond, np.int64)
+                compiled.marked_places(
+                    results.conjugate, results.top, results.side, first, width, *where
+                )
+                products = self._exact_products(tile, inner, where)
+                self._fill_list(tile, products, where, *pair, left)
         if self._on_diagonal(tile):
             for kernel, values in zip((conjugate, tangent), self.diagonal(), strict=True):
                 kernel[own, own] = values[tile.rows]
@@ -434,15 +469,26 @@ class Plan:
         where: tuple[NDArray[np.integer[Any]], ...],
         conjugate: NDArray[Any],
         tangent: NDArray[Any],
+        left: list[HardPairs] | None,
     ) -> None:
         """Fill some places of a tile, pair by pair."""
         rows, columns = where[0] + tile.rows.start, where[1] + tile.columns.start
         if self._table is None:
-            one, two, left = self._pairs().loop(rows, columns, products)
+            one, two, hard = self._pairs().loop(rows, columns, products)
             values = np.stack([one, two])
-            self._one_by_one(rows, columns, left, values)
-            conjugate[where], tangent[where] = values
-            return
+        else:
+            values, hard = self._beyond_table(rows, columns, products)
+        pairs = rows[hard], columns[hard], values[0, hard]
+        if left is None or len(hard) > _FEW_HARD:
+            values[:, hard] = self._one_by_one(*pairs)
+        elif len(hard):
+            left.append(pairs)
+        conjugate[where], tangent[where] = values
+
+    def _beyond_table(
+        self, rows: IntArray, columns: IntArray, products: FloatArray
+    ) -> tuple[FloatArray, IntArray]:
+        """Both kernels of some pairs, shape (2, pairs), and which of them no loop does."""
         todo = np.arange(len(rows))
         values = np.empty((2, len(rows)))
         if self._outer is not None and len(rows) >= _WORTH_PIECES:
@@ -457,35 +503,37 @@ class Plan:
             if found is not None:
                 values[:, far] = found
                 todo = np.flatnonzero(~far)
-        if todo.size:
-            part = rows[todo], columns[todo]
-            # What is beyond a table has large correlations, or a sample that is an exception.
-            values[0, todo], values[1, todo], left = self._pairs().loop(
-                *part, products[todo], longest=True
-            )
-            self._one_by_one(rows, columns, todo[left], values)
-        conjugate[where], tangent[where] = values
+        if not todo.size:
+            return values, todo
+        # What is beyond a table has large correlations, or a sample that is an exception.
+        values[0, todo], values[1, todo], hard = self._pairs().loop(
+            rows[todo], columns[todo], products[todo], longest=True
+        )
+        return values, todo[hard]
 
-    def _one_by_one(
-        self, rows: IntArray, columns: IntArray, left: IntArray, values: FloatArray
-    ) -> None:
-        """Do the pairs of a list that no loop does; equal inputs take the diagonal's value."""
-        for start in range(0, len(left), _CAREFUL):
-            here = left[start : start + _CAREFUL]
+    def _one_by_one(self, rows: IntArray, columns: IntArray, near: FloatArray) -> FloatArray:
+        """Both kernels of pairs that no loop does, from estimates of the first; shape (2, pairs).
+
+        Equal inputs take the diagonal's value.
+        """
+        values = np.empty((2, len(rows)))
+        for start in range(0, len(rows), _CAREFUL):
+            here = slice(start, start + _CAREFUL)
             row, column = rows[here], columns[here]
             X, Y = self.X[row], self._columns[column]
             # Copies of a row: 1 − |ρ| is exactly zero, and the diagonal has its own formula.
             same = (X == Y).all(axis=1)
-            for value, diagonal in zip(values, self.diagonal(), strict=True):
-                value[here[same]] = diagonal[row[same]]
+            part = values[:, here]
+            part[:, same] = [diagonal[row[same]] for diagonal in self.diagonal()]
             if not same.all():
-                inputs = InputPairs.of(X[~same], Y[~same])
-                near = values[0, here[~same]]
-                careful = self._pairs().careful(row[~same], column[~same], inputs, near)
-                for value, result in zip(values, careful, strict=True):
-                    value[here[~same]] = result
+                other = ~same
+                inputs = InputPairs.of(X[other], Y[other])
+                part[:, other] = self._pairs().careful(
+                    row[other], column[other], inputs, near[here][other]
+                )
         with self._counting:
-            self.explanation.careful_pairs += len(left)
+            self.explanation.careful_pairs += len(rows)
+        return values
 
     def report(self) -> None:
         """Log how the kernel was computed."""
