@@ -95,12 +95,13 @@ def main() -> None:
     results = Results("stages", options.results)
     cores = os.cpu_count() or 1
     for threads, sleepy in ((1, False), (cores, False), (cores, True)):
-        settings = {"NOTSODEEP_THREADS": str(threads), "OPENBLAS_NUM_THREADS": str(threads)}
-        if sleepy:
-            settings["OPENBLAS_THREAD_TIMEOUT"] = SLEEPY
+        settings = {**os.environ, "NOTSODEEP_THREADS": str(threads)}
+        settings |= {"OPENBLAS_NUM_THREADS": str(threads), "OPENBLAS_THREAD_TIMEOUT": SLEEPY}
+        if not sleepy:
+            del settings["OPENBLAS_THREAD_TIMEOUT"]
         command = [sys.executable, str(Path(__file__)), "--worker", str(n), str(repeats)]
         answer = subprocess.run(
-            command, env={**os.environ, **settings}, stdout=subprocess.PIPE, text=True, check=True
+            command, env=settings, stdout=subprocess.PIPE, text=True, check=True
         )
         for line in answer.stdout.splitlines():
             row = json.loads(line)

@@ -12,6 +12,7 @@ import argparse
 import json
 import re
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +181,26 @@ def machine_table(folder: Path) -> str:
     return markdown(["", ""], lines)
 
 
+def versions_table(record: Record, begin: str) -> str:
+    """Before and after, of the cases whose names begin like this, or like no other kind of case."""
+    kinds = ("float32, ", "random networks, ")
+    columns: list[Column] = [
+        CASE, ("n", "rows", number), ("threads", "threads", number),
+        ("before", "before_seconds", seconds), ("after", "after_seconds", seconds),
+        ("gain", "gain", number), ("ratio before", "before_ratio", number),
+        ("ratio after", "after_ratio", number), ("new model", "after_new_model_seconds", seconds),
+        ("difference", "difference", error), ("route", "route", str),
+    ]  # fmt: skip
+    rows = [
+        {**row, "case": row["case"].removeprefix(begin)}
+        for row in record["rows"]
+        if (row["case"].startswith(begin) if begin else not row["case"].startswith(kinds))
+    ]
+    rows.sort(key=lambda row: (row["case"].startswith("match"), row["threads"]))
+    shown = [column for column in columns if any(column[1] in row for row in rows)]
+    return plain({**record, "rows": rows}, shown, "gain")
+
+
 def stages_table(record: Record) -> str:
     """Milliseconds of every stage, one row for each case and number of threads."""
     columns = {
@@ -207,16 +228,9 @@ TABLES: dict[str, Callable[[Record], str]] = {
         [CASE, TIME, RATIO, ("CK error", "error_conjugate", error),
          ("NTK error", "error_tangent", error), ("route", "route", str), MEMORY],
     ),
-    "versions": lambda r: plain(
-        r,
-        [CASE, ("n", "rows", number), ("threads", "threads", number),
-         ("before", "before_seconds", seconds), ("after", "after_seconds", seconds),
-         ("gain", "gain", number), ("ratio before", "before_ratio", number),
-         ("ratio after", "after_ratio", number),
-         ("new model", "after_new_model_seconds", seconds),
-         ("difference", "difference", error), ("route", "route", str)],
-        "gain",
-    ),
+    "versions": partial(versions_table, begin=""),
+    "versions-float32": partial(versions_table, begin="float32, "),
+    "versions-networks": partial(versions_table, begin="random networks, "),
     "stages": stages_table,
     "bounds": lambda r: plain(
         r,
@@ -275,7 +289,10 @@ TABLES: dict[str, Callable[[Record], str]] = {
 }  # fmt: skip
 """By name; results are in the file of the same name, with underscores, unless `SOURCES` says."""
 
-SOURCES = {"bounds": "kernels", "peer-costs": "peers"}
+SOURCES = {
+    "bounds": "kernels", "peer-costs": "peers",
+    "versions-float32": "versions", "versions-networks": "versions",
+}  # fmt: skip
 WHOLE: dict[str, Callable[[Path], str]] = {"runs": runs_table, "machine": machine_table}
 
 
