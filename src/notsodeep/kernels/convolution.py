@@ -34,7 +34,7 @@ logger = logging.getLogger("notsodeep.kernels")
 SIDE = 64
 """Side of a square tile: 4096 pairs of images, which take some tenths of a second."""
 
-_COEFFICIENTS = 1 << 27  # bytes of Hermite coefficients that a tile may hold
+_COEFFICIENTS = 1 << 27, 1 << 29  # bytes for the Hermite coefficients of a block, at least, at most
 _WORTH_A_PROBE = 10**9  # pairs of pixels: a minute or more
 _LONG = 600.0  # seconds from which a run is announced
 
@@ -164,7 +164,10 @@ class ConvolutionPlan:
         return both[0], both[1]
 
     def tiles(self, side: int | None = None) -> list[Tile]:
-        """Cut the kernel into tiles; of a symmetric one, only what is on and above the diagonal."""
+        """Cut the kernel into tiles; of a symmetric one, only what is on and above the diagonal.
+
+        Column after column, because coefficients of columns are laid out once for all rows.
+        """
         n, m = self.shape
         for layer in self.states.layers:
             if layer.has_room(self._first_attempt):  # kept from now on, when all threads are free
@@ -175,18 +178,18 @@ class ConvolutionPlan:
             for length in (n, m)
         )
         if self.Y is None:
-            return [Tile(r, c) for i, r in enumerate(rows) for c in rows[i:]]
-        return [Tile(r, c) for r in rows for c in columns]
+            return [Tile(r, c) for i, c in enumerate(rows) for r in rows[: i + 1]]
+        return [Tile(r, c) for c in columns for r in rows]
 
     def tile(self, tile: Tile) -> FloatArray:
         """CK and NTK of a tile, shape (2, rows, columns); symmetric if on the diagonal."""
         both = np.empty((2, *tile.shape))
         upper = self.Y is None and tile.rows == tile.columns
         side = self._block_side
-        for top in range(tile.rows.start, tile.rows.stop, side):
-            rows = slice(top, min(top + side, tile.rows.stop))
-            for start in range(top if upper else tile.columns.start, tile.columns.stop, side):
-                columns = slice(start, min(start + side, tile.columns.stop))
+        for start in range(tile.columns.start, tile.columns.stop, side):
+            columns = slice(start, min(start + side, tile.columns.stop))
+            for top in range(tile.rows.start, start + 1 if upper else tile.rows.stop, side):
+                rows = slice(top, min(top + side, tile.rows.stop))
                 block = self._block(rows, columns)
                 place = (_within(rows, tile.rows), _within(columns, tile.columns))
                 both[:, place[0], place[1]] = block
@@ -194,12 +197,17 @@ class ConvolutionPlan:
                     both[:, place[1], place[0]] = block.transpose(0, 2, 1)
         return both
 
-    @property
+    @cached_property
     def _block_side(self) -> int:
-        """Images on each side of a block, so that Hermite coefficients fit into their budget."""
+        """Images on each side of a block, so that Hermite coefficients fit into their budget.
+
+        Those of an image are laid out for every block that it is in: small blocks cost time.
+        """
         terms = sum(layer.stored(self._first_attempt) for layer in self.states.layers)
         pixels = self.model.grid[0] * self.model.grid[1]
-        most = _COEFFICIENTS // (16 * pixels * terms)
+        share = checks.available_memory() // (16 * thread_count())
+        budget = min(max(share, _COEFFICIENTS[0]), _COEFFICIENTS[1])
+        most = budget // (16 * pixels * terms)
         return max(compiled.LANES, min(SIDE, most // compiled.LANES * compiled.LANES))
 
     @cached_property

@@ -45,6 +45,7 @@ TERMS_STEP = 4
 RESIDUAL = 2e-14
 """A pair is done when no pixel's V changes by more than this times its largest q₁ + q₂."""
 
+_POINTS = 64  # of a series, worked on side by side
 _ACCEPTED = 1e-13  # what is left when rounding stops the iteration short of RESIDUAL
 _MAX_STEPS = 40
 _MAX_SWEEPS = 4000
@@ -409,22 +410,19 @@ def fill_strips(strips, values):
 
 @_compile
 def clenshaw(series, x):
-    """Evaluate Chebyshev series, the columns of `series`, at points x; shape (points, columns)."""
-    terms, columns = series.shape
-    values = np.empty((len(x), columns))
-    one, two = np.empty(columns), np.empty(columns)
-    for i in range(len(x)):
-        double = 2.0 * x[i]
-        for c in range(columns):
-            one[c] = 0.0
-            two[c] = 0.0
-        for k in range(terms - 1, 0, -1):
-            for c in range(columns):
-                now = double * one[c] - two[c] + series[k, c]
-                two[c] = one[c]
-                one[c] = now
-        for c in range(columns):
-            values[i, c] = x[i] * one[c] - two[c] + series[0, c]
+    """Evaluate a Chebyshev series at points x, many of them side by side."""
+    values = np.empty(len(x))
+    for start in range(0, len(x), _POINTS):
+        points, found = x[start : start + _POINTS], values[start : start + _POINTS]
+        count = len(points)
+        one, two = np.zeros(_POINTS), np.zeros(_POINTS)
+        for k in range(len(series) - 1, 0, -1):
+            for i in range(count):
+                now = 2.0 * points[i] * one[i] - two[i] + series[k]
+                two[i] = one[i]
+                one[i] = now
+        for i in range(count):
+            found[i] = points[i] * one[i] - two[i] + series[0]
     return values
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.errors import NotConverged
+from notsodeep.kernels import convolution_compiled as compiled
 from notsodeep.kernels.convolution_layers import PixelLayer
 from notsodeep.kernels.convolution_offsets import Offset, window_mean
 from notsodeep.models.convolutional import ConvolutionalModel
 
 SWEEPS = 20_000
 """Most sweeps of an iteration that contracts at every image that is accepted."""
+
+_STRIPS_KEPT = 2  # layouts of columns: that of the tiles in hand, and the next one
 
 
 class ImageStates:
@@ -43,6 +48,8 @@ class ImageStates:
         self.closed = model.cell[0].weight > 0.0
         self.pixels, self.spread = _injected(model, model.images(rows))
         self.layers = [PixelLayer(layer.activation) for layer in model.cell]
+        self._strips: dict[tuple[int, int, int], FloatArray] = {}
+        self._laying_out = threading.Lock()
         self._solve_variances()
         self._require_stable()
 
@@ -50,6 +57,24 @@ class ImageStates:
     def attempts(self) -> int:
         """How many lengths of series there are to try."""
         return max(len(layer.lengths) for layer in self.layers)
+
+    def coefficients(self, rows: slice, attempt: int) -> FloatArray:
+        """Hermite coefficients of some images, those of all layers in a row: (rows, P, K)."""
+        parts = [layer.coefficients(rows, attempt) for layer in self.layers]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+
+    def strips(self, columns: slice, attempt: int) -> FloatArray:
+        """Lay the same out in strips, (strips, P, K, lanes); the last ones are kept.
+
+        Tiles with the same columns follow one another.
+        """
+        wanted = columns.start, columns.stop, attempt
+        with self._laying_out:
+            if wanted not in self._strips:
+                while len(self._strips) >= _STRIPS_KEPT:
+                    del self._strips[next(iter(self._strips))]
+                self._strips[wanted] = _in_strips(self.coefficients(columns, attempt))
+            return self._strips[wanted]
 
     def _mean(self, values: FloatArray, layer: int) -> FloatArray:
         """M of a layer on arrays of shape (n, P)."""
@@ -212,3 +237,14 @@ def _injected(model: ConvolutionalModel, images: FloatArray) -> tuple[FloatArray
         chosen = windows[:, :: model.stride, :: model.stride].reshape(n, rows * columns, -1)
         patches[index, :, :, : chosen.shape[2]] = chosen / size
     return patches, False
+
+
+def _in_strips(values: FloatArray) -> FloatArray:
+    """Put images (n, P, K) into strips, (strips, P, K, lanes), on the boundaries of cache lines."""
+    lanes = compiled.LANES
+    shape = (-(-len(values) // lanes), *values.shape[1:], lanes)
+    space = np.empty(int(np.prod(shape)) + lanes)
+    start = -(space.ctypes.data // space.itemsize) % lanes
+    result = space[start : start + space.size - lanes].reshape(shape)
+    compiled.fill_strips(result, values)
+    return result

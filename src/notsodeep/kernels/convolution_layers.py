@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import cached_property
 
 import numpy as np
+from numpy.polynomial.chebyshev import chebvander
 
 from notsodeep import checks
 from notsodeep.activations import Activation, Centred, PiecewiseLinear
@@ -37,7 +38,8 @@ _FLOOR = 1e-8  # scales below this share of an image's largest count as that: no
 _BEND = 0.05  # tables over scales are even in log(τ + this·min(1, largest scale))
 _NODES = (24, 48, 96, 192)
 _RESOLVED = 1e-14
-_IMAGES = 64  # whose coefficients a thread evaluates at a time
+_IMAGES = 8  # whose coefficients a thread evaluates at a time, in memory that it uses again
+_FEW_FUNCTIONS = 8  # of the scale, up to which a matrix of polynomials would be too large for them
 
 
 class ScaleTable:
@@ -67,8 +69,11 @@ class ScaleTable:
                 different, place = np.unique(flat, return_inverse=True)
                 values = function(different)[place]
             else:
-                x = (np.log(flat + self._bend) - self._middle) / self._half
-                values = compiled.clenshaw(series, np.clip(x, -1.0, 1.0))
+                x = np.clip((np.log(flat + self._bend) - self._middle) / self._half, -1.0, 1.0)
+                if series.shape[1] > _FEW_FUNCTIONS:
+                    values = chebvander(x, len(series) - 1) @ series
+                else:
+                    values = np.stack([compiled.clenshaw(each, x) for each in series.T.copy()], 1)
             return np.asarray(values).reshape(*scales.shape, -1)
 
         return evaluate
@@ -258,7 +263,10 @@ class PixelLayer:
                 self._kept[terms] = self._evaluated_all(attempt)
         if terms in self._kept:
             return self._kept[terms][rows]
-        return self._evaluated(self.scales[rows], terms)
+        scales = self.scales[rows]
+        values = np.empty((*scales.shape, self.stored(attempt)))
+        self._evaluate(scales, terms, values)
+        return values
 
     def _evaluated_all(self, attempt: int) -> FloatArray:
         """Coefficients of all images, on all threads."""
@@ -266,15 +274,19 @@ class PixelLayer:
         parts = [slice(start, start + _IMAGES) for start in range(0, len(values), _IMAGES)]
 
         def fill(part: slice) -> None:
-            values[part] = self._evaluated(self.scales[part], self.terms(attempt))
+            self._evaluate(self.scales[part], self.terms(attempt), values[part])
 
         list(map_threads(fill, parts))
         return values
 
-    def _evaluated(self, scales: FloatArray, terms: int) -> FloatArray:
-        values = self._relative[terms](scales)
-        values *= np.sqrt(self._unit(scales))[..., None]
-        return values
+    def _evaluate(self, scales: FloatArray, terms: int, out: FloatArray) -> None:
+        """Put Hermite coefficients at scales (rows, P) into `out`, a few images at a time."""
+        for start in range(0, len(scales), _IMAGES):
+            part = scales[start : start + _IMAGES]
+            values = self._relative[terms](part)
+            np.multiply(
+                values, np.sqrt(self._unit(part))[..., None], out=out[start : start + _IMAGES]
+            )
 
     def _stand_in(self, terms: int) -> ScaleFunction:
         def relative(tau: FloatArray) -> FloatArray:

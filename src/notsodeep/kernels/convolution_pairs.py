@@ -49,12 +49,9 @@ class PairBlock:
         self._scales2 = _columns_last(scales2, 1.0)
         squares2 = np.stack([layer.square[columns] for layer in layers])
         self._squares2 = _columns_last(squares2, 1.0)
-        left, right = (
-            [layer.coefficients(chosen, attempt) for layer in layers] for chosen in (rows, columns)
-        )
-        self._left = left[0] if len(left) == 1 else np.concatenate(left, axis=-1)
-        self._right = _strips(right[0] if len(right) == 1 else np.concatenate(right, axis=-1))
-        self._starts = np.cumsum([0, *(part.shape[-1] for part in left[:-1])])
+        self._left = states.coefficients(rows, attempt)
+        self._right = states.strips(columns, attempt)
+        self._starts = np.cumsum([0, *(layer.stored(attempt) for layer in layers[:-1])])
         self._tables = np.stack([layer.table(attempt) for layer in layers])
         self._levels1, self._levels2 = self._make_levels(scales2)
 
@@ -129,17 +126,6 @@ def _columns_last(values: FloatArray, padding: float) -> FloatArray:
     wide = np.full((*moved.shape[:-1], lanes * -(-moved.shape[-1] // lanes)), padding)
     wide[..., : moved.shape[-1]] = moved
     return wide
-
-
-def _strips(values: FloatArray) -> FloatArray:
-    """Put images (n, P, K) into strips, (strips, P, K, lanes), on the boundaries of cache lines."""
-    lanes = compiled.LANES
-    shape = (-(-len(values) // lanes), *values.shape[1:], lanes)
-    space = np.empty(int(np.prod(shape)) + lanes)
-    start = -(space.ctypes.data // space.itemsize) % lanes
-    result = space[start : start + space.size - lanes].reshape(shape)
-    compiled.fill_strips(result, values)
-    return result
 
 
 def careful_pairs(
