@@ -438,7 +438,7 @@ def make_head(
     Parameters
     ----------
     kind : str
-        One of `HEAD_KINDS`; those that begin with "explicit_" have the gain of the DEQ.
+        One of `HEAD_KINDS`; those that begin with ``explicit_`` have the gain of the DEQ.
     num_features : int
         d.
     spectral_budget : float
