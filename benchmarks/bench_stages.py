@@ -2,7 +2,7 @@
 
 Every case is measured in processes of their own, one for each number of threads, in turns with the
 product X @ X.T.  Stages are the processor's time of the threads that work on tiles, so that what
-they wait for is not in them; "idle BLAS" is what other threads of the process burn meanwhile.
+they wait for is not in them; "other" is the rest of the process, mostly threads of OpenBLAS.
 OpenBLAS keeps its threads spinning after a product, 2^28 ticks of the clock by default and as many
 as OPENBLAS_THREAD_TIMEOUT says: two threads are measured both ways.
 """

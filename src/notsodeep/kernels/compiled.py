@@ -863,8 +863,14 @@ def table_block(
 
 
 @_compile
-def marked_places(conjugate, top, side, first, width, rows, columns):
-    """Find the pairs that `table_block` left as NaN; `rows` and `columns` have room for them."""
+def marked_places(conjugate, top, side, first, width):
+    """Return rows and columns, within a block, of the pairs that `table_block` left as NaN."""
+    count = 0
+    for r in range(len(first)):
+        line = conjugate[top + r, side : side + width]
+        for j in range(first[r], width):
+            count += 1 if line[j] != line[j] else 0
+    rows, columns = np.empty(count, np.int64), np.empty(count, np.int64)
     found = 0
     for r in range(len(first)):
         line = conjugate[top + r, side : side + width]
@@ -872,6 +878,7 @@ def marked_places(conjugate, top, side, first, width, rows, columns):
             if line[j] != line[j]:
                 rows[found], columns[found] = r, j
                 found += 1
+    return rows, columns
 
 
 @_compile

@@ -201,7 +201,7 @@ class ConvolutionPlan:
     def _block_side(self) -> int:
         """Images on each side of a block, so that Hermite coefficients fit into their budget.
 
-        Those of an image are laid out for every block that it is in: small blocks cost time.
+        Those of its columns are laid out anew for every other block: small ones cost time.
         """
         terms = sum(layer.stored(self._first_attempt) for layer in self.states.layers)
         pixels = self.model.grid[0] * self.model.grid[1]

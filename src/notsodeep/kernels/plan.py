@@ -387,9 +387,9 @@ class Plan:
     ) -> None:
         """Put the pairs that `fill` has left into the two kernels, on all threads."""
         left.sort(key=lambda pairs: (pairs[0][0], pairs[1][0]))  # threads ended in any order
-        columns_of_list = [np.concatenate(column) for column in zip(*left, strict=True)]
-        count = len(columns_of_list[0]) if left else 0
-        parts = [[c[k : k + _CAREFUL] for c in columns_of_list] for k in range(0, count, _CAREFUL)]
+        fields = [np.concatenate(field) for field in zip(*left, strict=True)]
+        count = len(fields[0]) if left else 0
+        parts = [[field[k : k + _CAREFUL] for field in fields] for k in range(0, count, _CAREFUL)]
         for (rows, columns, _), values in zip(
             parts, map_threads(lambda part: self._one_by_one(*part), parts), strict=True
         ):
@@ -424,9 +424,8 @@ class Plan:
                 inner, results, first, self._samples1, tile.rows, self._samples2, tile.columns
             )
             if beyond:
-                where = np.empty(beyond, np.int64), np.empty(beyond, np.int64)
-                compiled.marked_places(
-                    results.conjugate, results.top, results.side, first, width, *where
+                where = compiled.marked_places(
+                    results.conjugate, results.top, results.side, first, width
                 )
                 products = self._exact_products(tile, inner, where)
                 self._fill_list(tile, products, where, *pair, left)
