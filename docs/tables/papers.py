@@ -151,7 +151,9 @@ def protocol_tables() -> None:
         cells = [row["change"], str(len(values["deq"])), *shown, *gaps]
         place = (row["data"], row["activation"])
         if row["width"] != 512:
-            others.append([row["data"].replace("_", " "), str(row["width"]), *cells])
+            others.append(
+                [row["activation"], row["data"].replace("_", " "), str(row["width"]), *cells]
+            )
             continue
         if place != last:
             say(f"\n**{place[0].replace('_', ' ')}, {place[1]} DEQ, width 512**\n")
@@ -159,11 +161,14 @@ def protocol_tables() -> None:
             say("|" + "---|" * 7)
             last = place
         say("| " + " | ".join(cells).replace("-", "−") + " |")
-    say("\n**Other widths, ReLU DEQ**\n")
-    say("| images | width | change | draws | DEQ | matched | plain | matched − DEQ | plain − DEQ |")
-    say("|" + "---|" * 9)
-    for cells in sorted(others, key=lambda each: (each[0], int(each[1]))):
-        say("| " + " | ".join(cells).replace("-", "−") + " |")
+    for name in ("relu", "tanh"):
+        say(f"\n**Other widths, {name} DEQ**\n")
+        say("| images | width | change | draws | DEQ | matched | plain | matched − DEQ "
+            "| plain − DEQ |")  # fmt: skip
+        say("|" + "---|" * 9)
+        mine = [cells[1:] for cells in others if cells[0] == name]
+        for cells in sorted(mine, key=lambda each: (each[0], int(each[1]))):
+            say("| " + " | ".join(cells).replace("-", "−") + " |")
 
 
 def loss_table() -> None:

@@ -129,7 +129,9 @@ def words(record: Record) -> str:
         parts += [f"rate {settings['learning_rate']:g}", f"{settings['epochs']} epochs"]
         parts += ["φ = " + settings["activation"]] * (settings["activation"] != "identity")
         parts += ["strict solves"] * (settings["solver"] == "strict")
-    return ", ".join(parts) or "balanced"
+    elif settings["samples"] is None:
+        parts.append("all images")
+    return ", ".join(parts) or f"{settings['samples']} images"
 
 
 def order(records: list[Record]) -> tuple[Any, ...]:
@@ -227,7 +229,9 @@ def docs() -> None:
     save_figure(rates_figure([*swept, *others]), place / "images" / "collapse-causes.png")
     save_figure(curves_figure(first), place / "images" / "collapse-terminal.png")
     features = [r for r in runs if r["settings"]["data"] == "cifar10_vgg19.npz" and not r["groups"]]
-    save_figure(curves_figure(features), place / "images" / "collapse-features.png")
+    for name, samples in (("features", 2000), ("whole", None)):
+        mine = [r for r in features if r["settings"]["samples"] == samples]
+        save_figure(curves_figure(mine), place / "images" / f"collapse-{name}.png")
 
 
 def picture() -> None:

@@ -50,6 +50,16 @@ def test_the_record_says_what_was_trained(record: dict[str, Any]) -> None:
     assert record["gain_bound"] == 2.0
 
 
+def test_the_first_layer_may_have_a_width_of_its_own() -> None:
+    settings = CollapseSettings("deq", **SMALL, first_width=24)
+    assert CollapseSettings.from_dict(settings.to_dict()) == settings
+    assert "first_width" not in CollapseSettings("deq", **SMALL).to_dict()  # as it was before
+    network = collapse_network(settings, collapse_data(settings))
+    shapes = [tuple(part.shape) for part in network.backbone.parameters() if part.ndim == 2]
+    assert shapes == [(24, 64), (16, 24)]
+    assert network.head.num_features == 16
+
+
 def test_epochs_hold_finite_numbers(record: dict[str, Any]) -> None:
     assert [epoch["epoch"] for epoch in record["epochs"]] == [1, 2, 3]
     for epoch in record["epochs"]:
@@ -226,6 +236,8 @@ def test_a_directory_takes_more_heads_but_no_other_settings(tmp_path: Path) -> N
         ({"width": 0}, "width"),
         ({"samples": 0}, "samples"),
         ({"measure_every": 0}, "measure_every"),
+        ({"first_width": 0}, "first_width"),
+        ({"first_width": 8, "backbone": "resnet18"}, "first_width of CollapseSettings must be"),
     ],
 )
 def test_settings_are_checked(options: dict[str, Any], message: str) -> None:

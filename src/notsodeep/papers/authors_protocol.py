@@ -81,6 +81,10 @@ CHANGES: dict[str, dict[str, dict[str, Any]]] = {
 }
 """By activation of the DEQ, in the order of the table."""
 _DECISIVE = ("as the authors", "constant outside the ReLU", "one layer", "as here")
+_CURVES = {
+    "relu": ("as the authors", "constant outside the ReLU"),
+    "tanh": ("as the authors", "weights not scaled"),
+}
 
 
 def runs(
@@ -128,8 +132,8 @@ def _cells(profile: Profile) -> list[Cell]:
             if draw == 0 or change in _DECISIVE
         ]  # fmt: skip
         places += [
-            (data, "relu", change, 2**k, 0, 100) for k in range(5, 14) for data in sets
-            for change in _DECISIVE[:2]
+            (data, act, change, 2**k, 0, 100) for act in _CURVES for k in range(5, 14)
+            for data in sets for change in _CURVES[act]
         ]  # fmt: skip
     cells = (cell for place in places for cell in runs(*place).values())
     return list({cell_name(cell): cell for cell in cells}.values())

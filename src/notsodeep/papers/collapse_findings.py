@@ -35,7 +35,10 @@ def head_findings(records: list[Record]) -> list[Finding]:
 def setting_words(record: Record) -> str:
     """Say what was trained, without head and seed."""
     settings = record["settings"]
-    words = f"{settings['data']}, {settings['backbone']} of width {settings['width']}"
+    widths = f"width {settings['width']}"
+    if (first := settings.get("first_width")) is not None:
+        widths = f"widths {first} and {settings['width']}"
+    words = f"{settings['data']}, {settings['backbone']} of {widths}"
     if not record["groups"]:
         return f"{words}, balanced"
     large, small = (len(record["groups"][name]) for name in ("majority", "minority"))

@@ -39,6 +39,8 @@ class CollapseSettings:
     backbone : {"mlp", "resnet18"}
         `Perceptron` with two layers of `width`, or `ResNet18` with `width` channels at first.
     width : int
+    first_width : int, optional
+        Of the perceptron's first layer; `width` if left out.
     spectral_budget : float
         s = ρ in (0, 1).
     truncated_steps : int
@@ -77,6 +79,7 @@ class CollapseSettings:
     schedule: Schedule = "cosine"
     measure_every: int = 1
     seed: int = 0
+    first_width: int | None = None
 
     def __post_init__(self) -> None:
         owner = "CollapseSettings"
@@ -87,11 +90,12 @@ class CollapseSettings:
         checks.known_name(self.classifier, get_args(Classifier), "classifier")
         for name in ("width", "truncated_steps", "measure_every"):
             checks.positive_integer(getattr(self, name), name, owner)
-        for name in ("samples", "test_samples"):
+        for name in ("samples", "test_samples", "first_width"):
             if getattr(self, name) is not None:
                 checks.positive_integer(getattr(self, name), name, owner)
         _contracting_budget(self.spectral_budget, owner)
         _complete_imbalance(self.num_majority, self.ratio, owner)
+        _first_of_perceptron(self.first_width, self.backbone, owner)
         self.imbalance()
         self.training()
 
@@ -115,8 +119,11 @@ class CollapseSettings:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON form."""
-        return asdict(self)
+        """Plain JSON form; the first layer's width is there only if it is one of its own."""
+        content = asdict(self)
+        if self.first_width is None:  # the name and the seed of a run are those of its form
+            del content["first_width"]
+        return content
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> CollapseSettings:
@@ -145,3 +152,10 @@ def _complete_imbalance(num_majority: object, ratio: object, owner: str) -> None
         missing, given = names if num_majority is None else reversed(names)
         remedy = "Leave out both for balanced classes."
         raise checks.invalid(missing, owner, f"be given with {given}", None, remedy)
+
+
+def _first_of_perceptron(first_width: int | None, backbone: Backbone, owner: str) -> None:
+    """Require that only a perceptron has a first layer of its own width."""
+    if first_width is not None and backbone != "mlp":
+        requirement = 'be left out: only the backbone "mlp" has a first layer of its own width'
+        raise checks.invalid("first_width", owner, requirement, first_width)

@@ -150,7 +150,8 @@ def collapse_network(settings: CollapseSettings, data: Dataset) -> HeadedNetwork
     parts = np.random.default_rng(settings.seed).spawn(3)
     backbone: Perceptron | ResNet18
     if settings.backbone == "mlp":
-        backbone = Perceptron(data.X.shape[1], (settings.width, settings.width), parts[0])
+        widths = (settings.first_width or settings.width, settings.width)
+        backbone = Perceptron(data.X.shape[1], widths, parts[0])
     else:
         shape: Any = data.image_shape  # checked inside
         backbone = ResNet18(shape, parts[0], width=settings.width)
