@@ -12,7 +12,7 @@ import threading
 import time
 import warnings
 from functools import cached_property
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -51,6 +51,8 @@ class ConvolutionPlan:
         Without Y the kernel is symmetric.
     convention : {"preactivation", "feature"}
         Concerns equilibrium models only: explicit networks have features.
+    dtype : type
+        In which pairs of images are worked on, float32 or float64; tiles are float64.
     """
 
     def __init__(
@@ -59,12 +61,14 @@ class ConvolutionPlan:
         X: FloatArray,
         Y: FloatArray | None,
         convention: Convention,
+        dtype: type[Any] = np.float64,
     ) -> None:
         self.model, self.X, self.Y, self.convention = model, X, Y, convention
         self._split = len(X)
         self.offsets = offsets(model)
         feature = convention == "feature" or model.cell[0].weight == 0.0
-        self.states = ImageStates(model, X if Y is None else np.concatenate([X, Y]), feature)
+        rows = X if Y is None else np.concatenate([X, Y])
+        self.states = ImageStates(model, rows, feature, dtype)
         self._counting = threading.Lock()
         series = any(layer.kind != compiled.HINGE for layer in self.states.layers)
         height, width = model.grid
@@ -79,6 +83,7 @@ class ConvolutionPlan:
         Y: ArrayLike | None,
         convention: Convention,
         owner: str,
+        dtype: type[Any] = np.float64,
     ) -> ConvolutionPlan:
         """Check everything a user may have got wrong, then make the plan."""
         checks.known_name(convention, get_args(Convention), f"convention of {owner}")
@@ -94,7 +99,7 @@ class ConvolutionPlan:
             f"What {owner} of {count} images holds at their pixels",
             "Use fewer images, or input_pooling and stride for fewer pixels.",
         )
-        plan = cls(model, left, right, convention)
+        plan = cls(model, left, right, convention, dtype)
         plan._warn_of_small_pixels()
         if plan.work > _WORTH_A_PROBE:
             seconds = plan.estimated_seconds()
@@ -207,7 +212,7 @@ class ConvolutionPlan:
         pixels = self.model.grid[0] * self.model.grid[1]
         share = checks.available_memory() // (16 * thread_count())
         budget = min(max(share, _COEFFICIENTS[0]), _COEFFICIENTS[1])
-        most = budget // (16 * pixels * terms)
+        most = budget // (2 * np.dtype(self.states.dtype).itemsize * pixels * terms)
         return max(compiled.LANES, min(SIDE, most // compiled.LANES * compiled.LANES))
 
     @cached_property

@@ -27,14 +27,14 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import cgutils, types
-from numba.extending import intrinsic
+from numba.extending import intrinsic, overload
 
 SERIES, HINGE, ODD = 0, 1, 2
 """How Ψ is evaluated: Mehler's series, the arc-cosine form of a hinge at zero, or the series of an
 odd function, of which every other coefficient is zero and left out."""
 
 LANES = 8
-"""Pairs in a strip; arrays about columns are padded to whole strips."""
+"""Pairs in a strip; arrays about columns are filled up to whole strips, with the last image."""
 
 BINS = 512
 """Resolution in |ρ| of the tables that say how many terms the series needs."""
@@ -45,129 +45,293 @@ TERMS_STEP = 4
 RESIDUAL = 2e-14
 """A pair is done when no pixel's V changes by more than this times its largest q₁ + q₂."""
 
+SINGLE_RESIDUAL = 1e-6
+"""The same in float32."""
+
+SINGLE_SLOPES = 1e-6
+"""Error of a hinge's slopes by rounding, in the mean over pixels, above which float32 gives up."""
+
+SINGLE_UNEVEN = 16.0
+"""So does it where q₁ + q₂, from which G is a difference, is more than this times 2√(q₁q₂)."""
+
 _POINTS = 64  # of a series, worked on side by side
-_ACCEPTED = 1e-13  # what is left when rounding stops the iteration short of RESIDUAL
+_ACCEPTED = 5.0  # times the residual: what is left when rounding stops the iteration short of it
 _MAX_STEPS = 40
 _MAX_SWEEPS = 4000
 _LOWEST = -1.0 / 3.0  # M has its eigenvalues in [−1/3, 1], whatever its size and the padding
 
 
-def _arcsine_coefficients() -> np.ndarray[Any, np.dtype[np.float64]]:
-    """2 arcsin √g = √g·Q(4g − 1) on [0, 1/2]; Q as powers, increasing, error below 1e-15."""
+def _arcsine_coefficients(degree: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """2 arcsin √g = √g·Q(4g − 1) on [0, 1/2]; Q as powers, increasing, error about 6^−degree."""
 
     def quotient(t: Any) -> Any:
         root = np.sqrt(np.maximum(0.25 * (1.0 + t), 1e-30))
         return 2.0 * np.arcsin(root) / root
 
-    series = np.polynomial.chebyshev.chebinterpolate(quotient, 21)
+    series = np.polynomial.chebyshev.chebinterpolate(quotient, degree)
     return np.asarray(np.polynomial.chebyshev.cheb2poly(series), dtype=np.float64)
 
 
-_Q = tuple(float(c) for c in _arcsine_coefficients())
+_Q = tuple(float(c) for c in _arcsine_coefficients(21))
+_SINGLE_Q = tuple(np.float32(c) for c in _arcsine_coefficients(9))
 _options = {"cache": True, "nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
 _compile = numba.njit(**_options)
 _compile_part = numba.njit(**_options, forceinline=True)
-# Maxima are vectorised only if told that there are no NaNs; what a NaN does is checked at the end.
-_compile_maximum = numba.njit(
-    cache=True, nogil=True, fastmath={"contract", "nnan", "nsz", "reassoc"}, forceinline=True
-)
+
+
+class _Strips:
+    """Vectors of LANES numbers at places of flat arrays, while an intrinsic is generated.
+
+    Vectors are spelt out: of loops whose arrays might overlap, or that are as short as a strip, the
+    compiler makes none, or asks before each of them.
+    """
+
+    def __init__(self, context, builder, kind):
+        self._context, self._builder = context, builder
+        self.number = context.get_data_type(kind.dtype)
+        self.vector = ir.VectorType(self.number, LANES)
+        self._bytes = context.get_abi_sizeof(self.number)
+
+    def data(self, kinds, arrays):
+        """Pointers to the first numbers of arrays; None for None."""
+        found = []
+        for kind, array in zip(kinds, arrays, strict=True):
+            if isinstance(kind, types.Array):
+                start = self._context.make_array(kind)(self._context, self._builder, array).data
+                found.append(self._builder.bitcast(start, self.number.as_pointer()))
+            else:
+                found.append(None)
+        return found
+
+    def load(self, start, place):
+        return self._builder.load(self._at(start, place), align=self._bytes)
+
+    def store(self, value, start, place):
+        self._builder.store(value, self._at(start, place), align=self._bytes)
+
+    def filled(self, value):
+        """Make a vector of equal numbers."""
+        vector = ir.Constant(self.vector, ir.Undefined)
+        for t in range(LANES):
+            vector = self._builder.insert_element(vector, value, ir.Constant(ir.IntType(32), t))
+        return vector
+
+    def multiply_add(self, a, b, c):
+        """Make a·b + c, in one instruction if there is one."""
+        product = self._builder.fmul(a, b, flags=("contract",))
+        return self._builder.fadd(product, c, flags=("contract",))
+
+    def rounded(self, vector, other):
+        """Make the numbers of a vector those of other strips."""
+        if self.number == other.number:
+            return vector
+        wider = isinstance(other.number, ir.DoubleType)
+        cast = self._builder.fpext if wider else self._builder.fptrunc
+        return cast(vector, other.vector)
+
+    def sum_of_three(self, start, place):
+        """Add a vector and the two after it."""
+        total = self.load(start, place)
+        for _ in range(2):
+            place = self._builder.add(place, ir.Constant(place.type, LANES))
+            total = self._builder.fadd(total, self.load(start, place))
+        return total
+
+    def _at(self, start, place):
+        here = self._builder.gep(start, [place])
+        return self._builder.bitcast(here, self.vector.as_pointer())
+
+
+@intrinsic
+def _three_rows(_, line, given, slopes, above, here, below, w, wrap):
+    """Put Σ given, or Σ slopes ∘ given, over rows that begin at these places into line[LANES:].
+
+    The pixels beside them in `line` are those of the other end if `wrap`, and zero otherwise.
+    """
+
+    def generate(context, builder, signature, arguments):
+        strips = _Strips(context, builder, signature.args[0])
+        line, given, slopes = strips.data(signature.args[:3], arguments[:3])
+        rows, w, wrap = arguments[3:6], arguments[6], arguments[7]
+        lanes = ir.Constant(w.type, LANES)
+        zeros = ir.Constant(strips.vector, [0.0] * LANES)
+        with cgutils.for_range(builder, w) as loop:
+            here = builder.mul(loop.index, lanes)
+            total = zeros
+            for row in rows:
+                place = builder.add(row, here)
+                value = strips.load(given, place)
+                if slopes is None:
+                    total = builder.fadd(total, value)
+                else:
+                    total = strips.multiply_add(strips.load(slopes, place), value, total)
+            strips.store(total, line, builder.add(here, lanes))
+        width = builder.mul(w, lanes)
+        ends = (ir.Constant(w.type, 0), width), (builder.add(width, lanes), lanes)
+        for halo, end in ends:
+            strips.store(builder.select(wrap, strips.load(line, end), zeros), line, halo)
+        return context.get_dummy_value()
+
+    return types.void(line, given, slopes, above, here, below, w, wrap), generate
+
+
+@intrinsic
+def _three_columns(_, out, line, start, w, factor):
+    """Put factor times the sums over three pixels of `line` into a row that begins at `start`."""
+
+    def generate(context, builder, signature, arguments):
+        strips = _Strips(context, builder, signature.args[0])
+        out, line = strips.data(signature.args[:2], arguments[:2])
+        start, w, factor = arguments[2:]
+        factor = strips.filled(factor)
+        lanes = ir.Constant(w.type, LANES)
+        with cgutils.for_range(builder, w) as loop:
+            place = builder.mul(loop.index, lanes)
+            total = strips.sum_of_three(line, place)
+            strips.store(builder.fmul(factor, total), out, builder.add(start, place))
+        return context.get_dummy_value()
+
+    return types.void(out, line, start, w, factor), generate
+
+
+@intrinsic
+def _chebyshev_row(_, before, x, source, line, start, w, factor, omega, scale):
+    """Step on a row that begins at `start`; `line` has sums over three rows, with a halo."""
+
+    def generate(context, builder, signature, arguments):
+        strips = _Strips(context, builder, signature.args[0])
+        before, x, source, line = strips.data(signature.args[:4], arguments[:4])
+        start, w = arguments[4:6]
+        factor, omega, scale = (strips.filled(value) for value in arguments[6:])
+        lanes = ir.Constant(w.type, LANES)
+        with cgutils.for_range(builder, w) as loop:
+            place = builder.mul(loop.index, lanes)
+            here = builder.add(start, place)
+            total = strips.sum_of_three(line, place)
+            now, last = strips.load(x, here), strips.load(before, here)
+            driven = strips.multiply_add(factor, total, strips.load(source, here))
+            ahead = strips.multiply_add(scale, builder.fsub(driven, now), now)
+            next_one = strips.multiply_add(omega, builder.fsub(ahead, last), last)
+            strips.store(next_one, before, here)
+        return context.get_dummy_value()
+
+    return types.void(before, x, source, line, start, w, factor, omega, scale), generate
 
 
 @_compile_part
-def _row_sums(out, line, given, slopes, scaled, w, size, wrap):
-    """Sum a row of `given`, or slopes ∘ given, over horizontal windows; `line` has it with a halo.
+def _window_sums(line, sums, given, slopes, y, h, w, size, wrap):
+    """Sum `given`, or slopes ∘ given, over the windows around row y, into `sums`.
 
-    Rows are slices of their own: from zero on, the compiler need not think of negative indices.
+    `line` has sums over columns in passing, with a halo on either side.
     """
     reach = size // 2
     width = w * LANES
+    # Slices, from zero on, so that the compiler need not think of negative indices.
     middle = line[reach * LANES :]
-    if scaled:
-        for e in range(width):
-            middle[e] = slopes[e] * given[e]
-    else:
-        for e in range(width):
-            middle[e] = given[e]
+    for e in range(width):
+        middle[e] = 0.0
+    for k in range(y - reach, y + reach + 1):
+        if wrap or 0 <= k < h:
+            row = given[k % h * width :]
+            if slopes is None:
+                for e in range(width):
+                    middle[e] += row[e]
+            else:
+                slope = slopes[k % h * width :]
+                for e in range(width):
+                    middle[e] += slope[e] * row[e]
     for k in range(reach):
         left, right = line[(reach - 1 - k) * LANES :], middle[width + k * LANES :]
-        if wrap:
-            from_left, from_right = middle[(w - 1 - k % w) * LANES :], middle[(k % w) * LANES :]
-            for t in range(LANES):
-                left[t] = from_left[t]
-                right[t] = from_right[t]
-        else:
-            for t in range(LANES):
-                left[t] = 0.0
-                right[t] = 0.0
-    if size == 3:
-        second, third = line[LANES:], line[2 * LANES :]
+        from_left, from_right = middle[(w - 1 - k % w) * LANES :], middle[(k % w) * LANES :]
+        for t in range(LANES):
+            left[t] = from_left[t] if wrap else 0.0
+            right[t] = from_right[t] if wrap else 0.0
+    for e in range(width):
+        sums[e] = 0.0
+    for k in range(size):
+        next_one = line[k * LANES :]
         for e in range(width):
-            out[e] = line[e] + second[e] + third[e]
-    else:
-        for e in range(width):
-            out[e] = line[e]
-        for k in range(1, size):
-            next_one = line[k * LANES :]
-            for e in range(width):
-                out[e] += next_one[e]
+            sums[e] += next_one[e]
+
+
+@_compile_part
+def _is_plain(y, h, size, wrap):
+    """Whether a row has windows of the usual size with all their rows: these have fast loops."""
+    return size == 3 and (wrap or 0 < y < h - 1)
 
 
 @_compile
-def _average(out, given, slopes, scaled, ring, line, h, w, size, wrap, factor,
-             source, before, omega, scale):  # fmt: skip
-    """Put factor·M(given) into `out`, or factor·M(slopes ∘ given) if `scaled`.
+def _average(out, given, slopes, line, sums, h, w, size, wrap, factor):
+    """Put factor·M(given) into `out`, or factor·M(slopes ∘ given) if there are slopes.
 
     M is the mean over a size × size window, in which pixels outside count as zero, or are those of
-    the opposite side if `wrap`.  If omega > 0 it is a step of Chebyshev's semi-iteration instead,
-    x ← ω(scale·(source + factor·M(slopes ∘ x) − x) + x − before) + before, with x = given = out.
-
-    One pass: `ring` has the horizontal sums of as many rows as a window is high, and then those of
-    the first rows, which the last ones need again when the first are overwritten.
+    the opposite side if `wrap`.
     """
-    reach = size // 2
     width = w * LANES
-    factor = factor / (size * size)
-    for k in range(2 * reach + min(reach, h)):
-        # Rows −reach … reach − 1, and the first ones once more.
-        y = k - reach if k < 2 * reach else k - 2 * reach
-        slot = (y + size) % size if k < 2 * reach else size + y
-        row = ring[slot * width : (slot + 1) * width]
-        if wrap or 0 <= y < h:
-            here = y % h * width
-            _row_sums(row, line, given[here:], slopes[here:], scaled, w, size, wrap)
-        else:
-            for e in range(width):
-                row[e] = 0.0
-    one, two, three = ring[:width], ring[width:], ring[2 * width :]
+    factor = out.dtype.type(factor / (size * size))
     for y in range(h):
-        slot = (y + reach) % size
-        row = ring[slot * width : (slot + 1) * width]
-        if y + reach < h:
-            ahead = (y + reach) * width
-            _row_sums(row, line, given[ahead:], slopes[ahead:], scaled, w, size, wrap)
+        start = y * width
+        if _is_plain(y, h, size, wrap):
+            above, below = (y - 1) % h * width, (y + 1) % h * width
+            _three_rows(line, given, slopes, above, start, below, w, wrap)
+            _three_columns(out, line, start, w, factor)
         else:
-            first = ring[(size + (y + reach) % h) * width :]
+            _window_sums(line, sums, given, slopes, y, h, w, size, wrap)
+            row = out[start:]
             for e in range(width):
-                row[e] = first[e] if wrap else 0.0
-        here = y * width
-        here_out, here_source, here_before = out[here:], source[here:], before[here:]
-        if size != 3:
-            for e in range(width):
-                line[e] = 0.0
-            for k in range(size):
-                row = ring[k * width :]
-                for e in range(width):
-                    line[e] += row[e]
-        if omega > 0.0:
-            for e in range(width):
-                mean = factor * (one[e] + two[e] + three[e] if size == 3 else line[e])
-                now, last = here_out[e], here_before[e]
-                here_before[e] = now
-                here_out[e] = omega * (scale * (mean + here_source[e] - now) + now - last) + last
+                row[e] = factor * sums[e]
+
+
+@_compile
+def _chebyshev(before, x, slopes, line, sums, h, w, size, wrap, factor, source, omega, scale):
+    """Make a step of Chebyshev's semi-iteration; the next iterate takes the place of `before`.
+
+    before ← ω(scale·(source + factor·M(slopes ∘ x) − x) + x − before) + before.
+    """
+    number = x.dtype.type
+    width = w * LANES
+    factor, omega, scale = number(factor / (size * size)), number(omega), number(scale)
+    for y in range(h):
+        start = y * width
+        if _is_plain(y, h, size, wrap):
+            above, below = (y - 1) % h * width, (y + 1) % h * width
+            _three_rows(line, x, slopes, above, start, below, w, wrap)
+            _chebyshev_row(before, x, source, line, start, w, factor, omega, scale)
         else:
+            _window_sums(line, sums, x, slopes, y, h, w, size, wrap)
+            here, here_source, here_before = x[start:], source[start:], before[start:]
             for e in range(width):
-                mean = factor * (one[e] + two[e] + three[e] if size == 3 else line[e])
-                here_out[e] = mean
+                now, last = here[e], here_before[e]
+                change = factor * sums[e] + here_source[e] - now
+                here_before[e] = omega * (scale * change + now - last) + last
+
+
+def _double_arcsine(y):
+    z = y * y
+    even = (_Q[20] * z + _Q[18]) * z + _Q[16]
+    even = (((even * z + _Q[14]) * z + _Q[12]) * z + _Q[10]) * z + _Q[8]
+    even = (((even * z + _Q[6]) * z + _Q[4]) * z + _Q[2]) * z + _Q[0]
+    odd = (_Q[21] * z + _Q[19]) * z + _Q[17]
+    odd = (((odd * z + _Q[15]) * z + _Q[13]) * z + _Q[11]) * z + _Q[9]
+    odd = (((odd * z + _Q[7]) * z + _Q[5]) * z + _Q[3]) * z + _Q[1]
+    return even + y * odd
+
+
+def _single_arcsine(y):
+    q, z = _SINGLE_Q, y * y
+    even = (((q[8] * z + q[6]) * z + q[4]) * z + q[2]) * z + q[0]
+    odd = (((q[9] * z + q[7]) * z + q[5]) * z + q[3]) * z + q[1]
+    return even + y * odd
+
+
+def _arcsine(y):
+    """Q(y), with as many terms as the digits of y are worth."""
+    raise NotImplementedError  # compiled code has the overload
+
+
+@overload(_arcsine, jit_options={**_options, "cache": False, "forceinline": True})
+def _arcsine_for(y):
+    return _single_arcsine if y.bitwidth == 32 else _double_arcsine
 
 
 @_compile_part
@@ -177,29 +341,24 @@ def _hinge(V, gap, inverse, total, psi, slopes, n, both, cross):
     With θ the angle of the pair, sin²(θ/2) = (V − (τ₁ − τ₂)²)/(4τ₁τ₂):
     Ψ = both·V/2 − τ₁τ₂ (both − cross)(sin θ − θ cos θ)/π and D = (both (π − θ) + cross θ)/2π.
     """
-    bend = (both - cross) / math.pi
+    # A literal would make float64 of everything that it meets.
+    number = V.dtype.type
+    zero, half, one, two, four = number(0.0), number(0.5), number(1.0), number(2.0), number(4.0)
+    pi, both, bend = number(math.pi), number(both), number((both - cross) / math.pi)
     for e in range(n):
         g = (V[e] - gap[e]) * inverse[e]
-        g = 0.0 if g < 0.0 else g
-        g = 1.0 if g > 1.0 else g
-        cosine = 1.0 - 2.0 * g
-        obtuse = g > 0.5
-        g = 1.0 - g if obtuse else g
-        y = 4.0 * g - 1.0
-        z = y * y
-        even = (_Q[20] * z + _Q[18]) * z + _Q[16]
-        even = (((even * z + _Q[14]) * z + _Q[12]) * z + _Q[10]) * z + _Q[8]
-        even = (((even * z + _Q[6]) * z + _Q[4]) * z + _Q[2]) * z + _Q[0]
-        odd = (_Q[21] * z + _Q[19]) * z + _Q[17]
-        odd = (((odd * z + _Q[15]) * z + _Q[13]) * z + _Q[11]) * z + _Q[9]
-        odd = (((odd * z + _Q[7]) * z + _Q[5]) * z + _Q[3]) * z + _Q[1]
-        root = math.sqrt(g)
-        angle = root * (even + y * odd)
-        angle = math.pi - angle if obtuse else angle
-        sine = 2.0 * root * math.sqrt(1.0 - g)
-        product = 0.5 * (total[e] - gap[e])  # τ₁τ₂
-        psi[e] = 0.5 * both * V[e] - bend * product * (sine - angle * cosine)
-        slopes[e] = 0.5 * (both - bend * angle)
+        g = zero if g < zero else g
+        g = one if g > one else g
+        cosine = one - two * g
+        obtuse = g > half
+        g = one - g if obtuse else g
+        root = np.sqrt(g)
+        angle = root * _arcsine(four * g - one)
+        angle = pi - angle if obtuse else angle
+        sine = two * root * np.sqrt(one - g)
+        product = half * (total[e] - gap[e])  # τ₁τ₂
+        psi[e] = half * both * V[e] - bend * product * (sine - angle * cosine)
+        slopes[e] = half * (both - bend * angle)
 
 
 @_compile_part
@@ -213,49 +372,30 @@ def _horner(_, psi, slopes, x, here, left, left_at, right, right_at, terms):
     """Put Σ_k a_k b_k x^k of a pixel's pairs and its derivative into psi[here:] and slopes[here:].
 
     a_k = left[left_at + k] is a number, b_k = right[right_at + LANES·k:] and x[here:] are strips;
-    all arrays count as flat.  Vectors are spelt out: of a loop over so few lanes, whose arrays
-    might overlap, the compiler makes none.
+    all arrays count as flat.
     """
 
     def generate(context, builder, signature, arguments):
-        arrays = [
-            context.make_array(kind)(context, builder, value).data
-            if isinstance(kind, types.Array)
-            else value
-            for kind, value in zip(signature.args, arguments, strict=True)
-        ]
-        psi, slopes, x, here, left, left_at, right, right_at, terms = arrays
-        number, strip = ir.DoubleType(), ir.VectorType(ir.DoubleType(), LANES)
-        fast = ("contract",)
-
-        def flat(array, place):
-            start = builder.bitcast(array, number.as_pointer())
-            return builder.gep(start, [place])
-
-        def lanes(array, place):
-            return builder.bitcast(flat(array, place), strip.as_pointer())
-
-        point = builder.load(lanes(x, here), align=8)
-        value, slope = (cgutils.alloca_once(builder, strip) for _ in range(2))
+        strips = _Strips(context, builder, signature.args[0])
+        arrays = [arguments[k] for k in (0, 1, 2, 4, 6)]
+        kinds = [signature.args[k] for k in (0, 1, 2, 4, 6)]
+        psi, slopes, x, left, right = strips.data(kinds, arrays)
+        here, left_at, right_at, terms = (arguments[k] for k in (3, 5, 7, 8))
+        point = strips.load(x, here)
+        value, slope = (cgutils.alloca_once(builder, strips.vector) for _ in range(2))
         for place in (value, slope):
-            builder.store(ir.Constant(strip, [0.0] * LANES), place)
+            builder.store(ir.Constant(strips.vector, [0.0] * LANES), place)
         one = ir.Constant(terms.type, 1)
         with cgutils.for_range(builder, terms) as loop:
             k = builder.sub(builder.sub(terms, one), loop.index)
-            a = builder.load(flat(left, builder.add(left_at, k)))
+            a = builder.load(builder.gep(left, [builder.add(left_at, k)]))
             across = builder.add(right_at, builder.mul(k, ir.Constant(k.type, LANES)))
-            b = builder.load(lanes(right, across), align=8)
-            filled = ir.Constant(strip, ir.Undefined)
-            for t in range(LANES):
-                filled = builder.insert_element(filled, a, ir.Constant(ir.IntType(32), t))
             before = builder.load(value)
-            turned = builder.fmul(builder.load(slope), point, flags=fast)
-            builder.store(builder.fadd(turned, before, flags=fast), slope)
-            turned = builder.fmul(before, point, flags=fast)
-            term = builder.fmul(filled, b, flags=fast)
-            builder.store(builder.fadd(turned, term, flags=fast), value)
-        builder.store(builder.load(value), lanes(psi, here), align=8)
-        builder.store(builder.load(slope), lanes(slopes, here), align=8)
+            builder.store(strips.multiply_add(builder.load(slope), point, before), slope)
+            term = builder.fmul(strips.filled(a), strips.load(right, across), flags=("contract",))
+            builder.store(strips.multiply_add(before, point, term), value)
+        strips.store(builder.load(value), psi, here)
+        strips.store(builder.load(slope), slopes, here)
         return context.get_dummy_value()
 
     return types.void(psi, slopes, x, here, left, left_at, right, right_at, terms), generate
@@ -271,39 +411,59 @@ def _series(V, gap, inverse, squares, psi, slopes, rho, x, n, left, right, index
     E[φφ] = Σ_k a_k(τ₁) a_k(τ₂) ρ^k, by Horner's rule, and D from its derivative.  An odd function
     has ρ Σ_j a_{2j+1}(τ₁) a_{2j+1}(τ₂) x^j, x = ρ²: half of the terms.
     """
+    number = V.dtype.type
+    one, two, four = number(1.0), number(2.0), number(4.0)
     for e in range(n):
-        r = 1.0 - 2.0 * (V[e] - gap[e]) * inverse[e]
-        r = 1.0 if r > 1.0 else r
-        r = -1.0 if r < -1.0 else r
+        r = one - two * (V[e] - gap[e]) * inverse[e]
+        r = one if r > one else r
+        r = -one if r < -one else r
         rho[e] = r
         x[e] = r * r if odd else r
     enough = True
     length = left.shape[1]
     for s in range(n // LANES):
-        one, two = index1[s], index2[s]
-        low, high = _extremes(rho[s * LANES + skip :], LANES - skip)
-        level = max(levels1[one], levels2[two])
-        terms = _terms_for(max(high, -low), tables[level])
+        left_at, right_at = index1[s], index2[s]
+        largest = 0.0
+        for e in range(s * LANES + skip, (s + 1) * LANES):
+            largest = max(largest, abs(rho[e]))
+        level = max(levels1[left_at], levels2[right_at])
+        terms = _terms_for(largest, tables[level])
         if terms < 0:
             enough = False
             terms = tables[level, BINS + 1]
-        _horner(psi, slopes, x, s * LANES, left, one * length + start,
-                right, (two * length + start) * LANES, terms)  # fmt: skip
+        _horner(psi, slopes, x, s * LANES, left, left_at * length + start,
+                right, (right_at * length + start) * LANES, terms)  # fmt: skip
     for e in range(n):
         p, d = psi[e], slopes[e]
-        psi[e] = squares[e] - 2.0 * (rho[e] * p if odd else p)
-        slopes[e] = 4.0 * inverse[e] * (p + 2.0 * x[e] * d if odd else d)
+        psi[e] = squares[e] - two * (rho[e] * p if odd else p)
+        slopes[e] = four * inverse[e] * (p + two * x[e] * d if odd else d)
     return enough
 
 
-@_compile_maximum
-def _extremes(values, n):
-    """Smallest and largest entry."""
-    low, high = values[0], values[0]
-    for e in range(n):
-        low = min(low, values[e])
-        high = max(high, values[e])
-    return low, high
+@intrinsic
+def _extremes(_, top, values, pixels):
+    """Put the smallest value of each pair into `top`, and the largest after it."""
+
+    def generate(context, builder, signature, arguments):
+        strips = _Strips(context, builder, signature.args[0])
+        top, values = strips.data(signature.args[:2], arguments[:2])
+        pixels = arguments[2]
+        none = ir.Constant(pixels.type, 0)
+        lanes = ir.Constant(pixels.type, LANES)
+        found = [cgutils.alloca_once(builder, strips.vector) for _ in range(2)]
+        for place in found:
+            builder.store(strips.load(values, none), place)
+        with cgutils.for_range(builder, pixels) as loop:
+            value = strips.load(values, builder.mul(loop.index, lanes))
+            for sign, place in zip("<>", found, strict=True):
+                before = builder.load(place)
+                better = builder.fcmp_ordered(sign, value, before)
+                builder.store(builder.select(better, value, before), place)
+        for start, place in zip((none, lanes), found, strict=True):
+            strips.store(builder.load(place), top, start)
+        return context.get_dummy_value()
+
+    return types.void(top, values, pixels), generate
 
 
 @_compile_part
@@ -316,21 +476,24 @@ def _sweeps(tolerance, rate):
 
 
 @_compile_part
-def _solve(x, before, given, slopes, ring, line, h, w, size, wrap, weight, tolerance):
-    """Solve x = wM(D ∘ x) + given for one layer, from x = given; the answer is in `x`.
+def _solve(x, before, given, slopes, line, sums, top, h, w, size, wrap, weight, tolerance):
+    """Solve x = wM(D ∘ x) + given for one layer, from x = given; return x and the one before it.
 
     M is symmetric, so for D ≥ 0 the operator wMD is similar to a symmetric one with eigenvalues in
     [−c/3, c], c = w max D: Chebyshev's semi-iteration, which needs no inner products.  If D
     changes sign, plain sweeps.  (Golub and Varga, 1961.)
     """
     n = h * w * LANES
-    low, high = _extremes(slopes, n)
-    high = max(high, 0.0) * weight
+    _extremes(top, slopes, h * w)
+    low, high = np.inf, 0.0
+    for t in range(LANES):
+        low, high = min(low, float(top[t])), max(high, float(top[LANES + t]))
+    high *= weight
     for e in range(n):
         x[e] = given[e]
         before[e] = given[e]
     if high == 0.0 and low == 0.0:
-        return
+        return x, before
     chebyshev = low >= 0.0 and high < 1.0
     if chebyshev:
         bottom = (_LOWEST if size > 1 else 0.0) * high
@@ -344,68 +507,208 @@ def _solve(x, before, given, slopes, ring, line, h, w, size, wrap, weight, toler
     for k in range(_sweeps(tolerance, rate)):
         if k > 0:
             omega = 1.0 / (1.0 - (0.5 if k == 1 else 0.25 * omega) * sigma * sigma)
-        _average(x, x, slopes, True, ring, line, h, w, size, wrap, weight,
-                 given, before, omega, scale)  # fmt: skip
+        _chebyshev(before, x, slopes, line, sums, h, w, size, wrap, weight,
+                   given, omega, scale)  # fmt: skip
+        x, before = before, x
+    return x, before
+
+
+@intrinsic
+def _largest(_, top, values, pixels):
+    """Put the largest |value| of each pair into `top`, and the sum of all of them after it."""
+
+    def generate(context, builder, signature, arguments):
+        strips = _Strips(context, builder, signature.args[0])
+        top, values = strips.data(signature.args[:2], arguments[:2])
+        pixels = arguments[2]
+        largest, total = (cgutils.alloca_once(builder, strips.vector) for _ in range(2))
+        zeros = ir.Constant(strips.vector, [0.0] * LANES)
+        for place in (largest, total):
+            builder.store(zeros, place)
+        lanes = ir.Constant(pixels.type, LANES)
+        with cgutils.for_range(builder, pixels) as loop:
+            value = strips.load(values, builder.mul(loop.index, lanes))
+            negative = builder.fcmp_ordered("<", value, zeros)
+            size = builder.select(negative, builder.fneg(value), value)
+            before = builder.load(largest)
+            larger = builder.fcmp_ordered(">", size, before)
+            builder.store(builder.select(larger, size, before), largest)
+            builder.store(builder.fadd(builder.load(total), size), total)
+        strips.store(builder.load(largest), top, ir.Constant(pixels.type, 0))
+        strips.store(builder.load(total), top, lanes)
+        return context.get_dummy_value()
+
+    return types.void(top, values, pixels), generate
 
 
 @_compile_part
 def _worst(values, limits, pixels, top):
-    """Largest of |value|/limit over all pixels and pairs, not finite if any is not."""
-    for t in range(2 * LANES):
-        top[t] = 0.0
-    for s in range(pixels):
-        for t in range(LANES):
-            size = abs(values[s * LANES + t])
-            top[t] = size if size > top[t] else top[t]
-            top[LANES + t] += size  # what a comparison with NaN forgets is seen here
-    worst, sum_of_all = 0.0, 0.0
+    """Largest of |value|·limit over all pixels and pairs, infinite if any is not finite."""
+    _largest(top, values, pixels)
+    worst = 0.0
     for t in range(LANES):
-        worst = max(worst, top[t] * limits[t])
-        sum_of_all += top[LANES + t]
-    return worst if sum_of_all < np.inf else np.inf
+        # What a comparison with NaN forgets is seen in the sum.
+        worst = max(worst, top[t] * limits[t] if top[LANES + t] < np.inf else np.inf)
+    return worst
 
 
 @_compile_part
-def _worst_slope(values, limits, pixels, V, gap, inverse, kinds, top):
+def _worst_slope(values, limits, pixels, V, gap, inverse, kinds, room, top):
     """Like `_worst`, of what the values do to the slope of a hinge.
 
     An error e of V moves the angle by about e/√(τ₁τ₂ V), and so τ₁τ₂D by e/(2 sin(θ/2)).
     """
-    for t in range(LANES):
-        top[t] = 0.0
+    number = V.dtype.type
+    zero, half, one, least = number(0.0), number(0.5), number(1.0), number(1e-36)
+    worst = 0.0
     for layer in range(len(kinds)):
-        hinge = 1.0 if kinds[layer] == HINGE else 0.0
-        for s in range(pixels):
-            here = s * LANES
-            for t in range(LANES):
-                e = here + t
-                g = (V[layer, e] - gap[layer, e]) * inverse[layer, e]
-                g = g if g > 0.0 else 0.0
-                steep = 0.5 * hinge / math.sqrt(g + 1e-36)
-                size = abs(values[e]) * (steep if steep > 1.0 else 1.0)
-                top[t] = size if size > top[t] else top[t]
+        here_V, here_gap, here_inverse = V[layer], gap[layer], inverse[layer]
+        hinge = half if kinds[layer] == HINGE else zero
+        for e in range(pixels * LANES):
+            g = (here_V[e] - here_gap[e]) * here_inverse[e]
+            g = g if g > zero else zero
+            steep = hinge / np.sqrt(g + least)
+            room[e] = values[e] * (steep if steep > one else one)
+        worst = max(worst, _worst(room, limits, pixels, top))
+    return worst
+
+
+@_compile_part
+def _blurred(V, gap, inverse, rounded, pixels, room, top):
+    """Error of a hinge's slopes if V has that of rounding such sizes to float32, of the worst pair.
+
+    The mean over its pixels.  Where a pixel is a multiple of the other, V is all but the square of
+    the difference of their scales: the angle is made of what rounding leaves of V − (τ₁ − τ₂)².
+    """
+    number = V.dtype.type
+    zero, one, least, digits = number(0.0), number(1.0), number(1e-36), number(2.0**-24)
+    for e in range(pixels * LANES):
+        g = (V[e] - gap[e]) * inverse[e]
+        g = g if g > zero else zero
+        error = digits * rounded[e] * inverse[e] / np.sqrt(g + least)
+        room[e] = error if error < one else one
+    _largest(top, room, pixels)
     worst = 0.0
     for t in range(LANES):
-        worst = max(worst, top[t] * limits[t])
+        worst = max(worst, float(top[LANES + t]) / pixels)
     return worst
+
+
+@intrinsic
+def _distances(_, out, here, x1, at1, x2, at2, channels, columns):
+    """Put Σ_c (x1[at1 + c] − x2[at2 + c·columns:])² of a pixel's pairs into out[here:].
+
+    The pixels are float64 whatever `out` is: near-equal ones have differences with digits.
+    """
+
+    def generate(context, builder, signature, arguments):
+        strips = _Strips(context, builder, signature.args[0])
+        double = _Strips(context, builder, signature.args[2])
+        (out,) = strips.data(signature.args[:1], arguments[:1])
+        x1, x2 = double.data(signature.args[2:5:2], arguments[2:5:2])
+        here, at1, at2 = arguments[1:6:2]
+        channels, columns = arguments[6:]
+        total = cgutils.alloca_once(builder, double.vector)
+        builder.store(ir.Constant(double.vector, [0.0] * LANES), total)
+        with cgutils.for_range(builder, channels) as loop:
+            one = builder.load(builder.gep(x1, [builder.add(at1, loop.index)]))
+            two = double.load(x2, builder.add(at2, builder.mul(loop.index, columns)))
+            step = builder.fsub(double.filled(one), two)
+            builder.store(double.multiply_add(step, step, builder.load(total)), total)
+        strips.store(double.rounded(builder.load(total), strips), out, here)
+        return context.get_dummy_value()
+
+    return types.void(out, here, x1, at1, x2, at2, channels, columns), generate
+
+
+@intrinsic
+def _pixel_fields(
+    _, gap, inverse, total, squares, here, scale, square, scales2, squares2, at2, huge
+):
+    """Put (a − b)², 1/4ab, a² + b² and the sum of both E φ² of a pixel into four fields, at `here`.
+
+    The scales a and b are float64 whatever the fields are: their differences keep their digits.
+    """
+
+    def generate(context, builder, signature, arguments):
+        strips = _Strips(context, builder, signature.args[0])
+        double = _Strips(context, builder, signature.args[7])
+        gap, inverse, total, squares = strips.data(signature.args[:4], arguments[:4])
+        (scales2,) = double.data(signature.args[7:8], arguments[7:8])
+        (squares2,) = strips.data(signature.args[8:9], arguments[8:9])
+        here, scale, square = arguments[4:7]
+        at2, huge = arguments[9:]
+        a, b = double.filled(scale), double.load(scales2, at2)
+        apart = builder.fsub(a, b)
+        strips.store(double.rounded(builder.fmul(apart, apart), strips), gap, here)
+        both = double.multiply_add(b, b, builder.fmul(a, a))
+        strips.store(double.rounded(both, strips), total, here)
+        product = builder.fmul(double.rounded(a, strips), double.rounded(b, strips))
+        quarter = ir.Constant(strips.vector, [0.25] * LANES)
+        quotient, huge = builder.fdiv(quarter, product), strips.filled(huge)
+        larger = builder.fcmp_ordered(">", quotient, huge)
+        strips.store(builder.select(larger, huge, quotient), inverse, here)
+        two = strips.load(squares2, at2)
+        strips.store(builder.fadd(strips.filled(square), two), squares, here)
+        return context.get_dummy_value()
+
+    given = gap, inverse, total, squares, here, scale, square, scales2, squares2, at2, huge
+    return types.void(*given), generate
+
+
+@intrinsic
+def _read_out(_, answer, shares, value, slopes, x, pixels):
+    """Put Σ_s share·value of each pair into `answer`, and Σ_s share·(value + slopes ∘ x) after it.
+
+    The sums are float64.  Without slopes the second is Σ_s share·x.
+    """
+
+    def generate(context, builder, signature, arguments):
+        double = _Strips(context, builder, signature.args[0])
+        strips = _Strips(context, builder, signature.args[2])
+        answer, shares = double.data(signature.args[:2], arguments[:2])
+        value, slopes, x = strips.data(signature.args[2:5], arguments[2:5])
+        pixels = arguments[5]
+        sums = [cgutils.alloca_once(builder, double.vector) for _ in range(2)]
+        for place in sums:
+            builder.store(ir.Constant(double.vector, [0.0] * LANES), place)
+        lanes = ir.Constant(pixels.type, LANES)
+        with cgutils.for_range(builder, pixels) as loop:
+            here = builder.mul(loop.index, lanes)
+            share = double.filled(builder.load(builder.gep(shares, [loop.index])))
+            first, second = strips.load(value, here), strips.load(x, here)
+            if slopes is not None:
+                second = strips.multiply_add(strips.load(slopes, here), second, first)
+            for part, place in zip((first, second), sums, strict=True):
+                wide = strips.rounded(part, double)
+                builder.store(double.multiply_add(share, wide, builder.load(place)), place)
+        for k, place in enumerate(sums):
+            strips_at = ir.Constant(pixels.type, k * LANES)
+            double.store(builder.load(place), answer, strips_at)
+        return context.get_dummy_value()
+
+    return types.void(answer, shares, value, slopes, x, pixels), generate
+
+
+@_compile
+def _aligned(count, kind):
+    """Make an array that begins on the boundary of a cache line, as its strips then do."""
+    space = np.empty(count + LANES, kind)
+    start = -(space.ctypes.data // space.itemsize) % LANES
+    return space[start : start + count]
 
 
 @_compile
 def fill_strips(strips, values):
-    """Put images (n, P, K) into strips, (n/LANES rounded up, P, K, LANES), filled up with zeros."""
+    """Put images (n, P, K) into strips, (strips, P, K, LANES), with the last image once more."""
     n, pixels, terms = values.shape
     for strip in range(len(strips)):
         for s in range(pixels):
             to = strips[strip, s]
             for t in range(LANES):
-                image = strip * LANES + t
-                if image < n:
-                    given = values[image, s]
-                    for k in range(terms):
-                        to[k, t] = given[k]
-                else:
-                    for k in range(terms):
-                        to[k, t] = 0.0
+                given = values[min(strip * LANES + t, n - 1), s]
+                for k in range(terms):
+                    to[k, t] = given[k]
 
 
 @_compile
@@ -431,7 +734,7 @@ def solve_pairs(
     conjugate, tangent, first, h, w, wrap, index1, index2, shares,
     weights, injections, sizes, kinds, both, cross,
     x1, x2, spread, extra1, extra2, scales1, scales2, squares1, squares2,
-    left, right, starts, tables, levels1, levels2, feature, marked,
+    left, right, starts, tables, levels1, levels2, contraction, feature, marked,
 ):  # fmt: skip
     """Add one offset's share of both kernels for every pair of a tile of images.
 
@@ -439,7 +742,8 @@ def solve_pairs(
     ----------
     conjugate, tangent : (rows, columns), whole strips of columns
         Receive the mean over pixels, with the weights `shares`, of the last layer's kernels; NaN
-        and a mark for pairs that need more terms of a series, or do not converge.
+        and a mark for pairs that need more terms of a series, do not converge, or ask for more
+        digits than float32 has.
     first : (rows,)
         The first column of each row that is wanted.
     h, w, wrap
@@ -461,9 +765,11 @@ def solve_pairs(
         Terms needed at each |ρ| by scales of a level, the last entry being all there are, for the
         result and for the first steps; and the level of every pixel, of columns the highest in a
         strip.
+    contraction : float
+        Bound on the product of w max D over the layers.
     """
     rows_of_tile, columns = conjugate.shape
-    layers = len(weights)
+    layers, channels = len(weights), x1.shape[3]
     last = layers - 1
     pixels = h * w
     n = pixels * LANES
@@ -473,59 +779,73 @@ def solve_pairs(
     series = False
     for kind in kinds:
         series |= kind != HINGE
-    line = np.empty((w + widest) * LANES)
-    ring = np.empty((widest + widest // 2) * w * LANES)
-    work = np.empty((6, n))
+    kind_of = squares1.dtype
+    number = kind_of.type
+    half = number(0.5)
+    # In float32 rounding is above what the iteration asks for in float64.
+    single = number(1.0) + number(1e-12) == number(1.0)
+    if single:
+        asked, finest, huge = SINGLE_RESIDUAL, 2e-8, number(1e37)
+        # Errors of V are residuals over one minus the contraction, which here matters.
+        final = asked * max(1.0 - contraction, 0.0)
+    else:
+        asked, finest, huge = RESIDUAL, 1e-16, number(1e300)
+        final = asked
+    line, sums = _aligned((w + widest) * LANES, kind_of), _aligned(w * LANES, kind_of)
+    work = _aligned(6 * n, kind_of).reshape((6, n))
     x, before, image, residual, drive, chain = (
         work[0], work[1], work[2], work[3], work[4], work[5],
     )  # fmt: skip
-    V, psi, slopes = np.empty((layers, n)), np.empty((layers, n)), np.empty((layers, n))
-    source, gap = np.empty((layers, n)), np.empty((layers, n))
-    inverse, total = np.empty((layers, n)), np.empty((layers, n))
-    squares = np.empty((layers, n))
+    fields = _aligned(8 * layers * n, kind_of).reshape((8, layers, n))
+    V, psi, slopes, source = fields[0], fields[1], fields[2], fields[3]
+    gap, inverse, total, squares = fields[4], fields[5], fields[6], fields[7]
     limits = np.empty(LANES)
-    top = np.empty(2 * LANES)
-    answer = np.empty((2, LANES))
+    top = np.empty(2 * LANES, kind_of)
+    answer = np.empty(2 * LANES)
     # The coefficients of a strip stay in the cache while those of the rows pass by.
     for column in range(0, columns, LANES):
         for r in range(rows_of_tile):
             if first[r] >= column + LANES:
                 continue
             # --- what the pair of images brings ---------------------------------------------------
+            even = True
             for t in range(LANES):
                 limits[t] = 1e-300
             for layer in range(layers):
                 if layer == 0 or not spread:
+                    at1 = (layer * rows_of_tile + r) * x1.shape[2]
+                    at2 = layer * x2.shape[1]
                     for s in range(pixels):
-                        one, two, here = index1[s], index2[s], s * LANES
-                        for t in range(LANES):
-                            drive[here + t] = 0.0
-                        for c in range(x1.shape[3]):
-                            a = x1[layer, r, one, c]
-                            for t in range(LANES):
-                                step = a - x2[layer, two, c, column + t]
-                                drive[here + t] += step * step
+                        _distances(drive, s * LANES, x1, (at1 + index1[s]) * channels, x2,
+                                   (at2 + index2[s]) * channels * columns + column,
+                                   channels, columns)  # fmt: skip
                 if spread:
-                    _average(source[layer], drive, drive, False, ring, line, h, w, sizes[layer],
-                             wrap, injections[layer], drive, drive, 0.0, 0.0)  # fmt: skip
+                    _average(source[layer], drive, None, line, sums, h, w, sizes[layer],
+                             wrap, injections[layer])  # fmt: skip
                 else:
+                    inject = number(injections[layer])
                     for e in range(n):
-                        source[layer, e] = injections[layer] * drive[e]
+                        source[layer, e] = inject * drive[e]
                 if extra1.size > 0:
                     for s in range(pixels):
                         a, here = extra1[layer, r, s], s * LANES
                         for t in range(LANES):
                             source[layer, here + t] += a + extra2[layer, s, column + t]
                 for s in range(pixels):
-                    one, two, here = index1[s], index2[s], s * LANES
-                    a, square = scales1[layer, r, one], squares1[layer, r, one]
-                    for t in range(LANES):
-                        b = scales2[layer, two, column + t]
-                        squares[layer, here + t] = square + squares2[layer, two, column + t]
-                        gap[layer, here + t] = (a - b) * (a - b)
-                        inverse[layer, here + t] = 0.25 / (a * b)
-                        total[layer, here + t] = a * a + b * b
-                        limits[t] = max(limits[t], a * a + b * b)
+                    one, here = index1[s], (layer * pixels + s) * LANES
+                    at2 = (layer * scales2.shape[1] + index2[s]) * columns + column
+                    _pixel_fields(gap, inverse, total, squares, here, scales1[layer, r, one],
+                                  squares1[layer, r, one], scales2, squares2, at2,
+                                  huge)  # fmt: skip
+                _largest(top, total[layer], pixels)
+                one_image = 0.0
+                for s in range(pixels):
+                    one_image += scales1[layer, r, index1[s]] ** 2
+                for t in range(LANES):
+                    limits[t] = max(limits[t], top[t])
+                    both_images = float(top[LANES + t])
+                    product = one_image * (both_images - one_image)
+                    even &= both_images**2 <= (2.0 * SINGLE_UNEVEN) ** 2 * product
             skip = max(first[r] - column, 0)
             for t in range(LANES):
                 limits[t] = 1.0 / limits[t] if t >= skip else 0.0
@@ -544,10 +864,11 @@ def solve_pairs(
                 for layer in range(layers):
                     if kinds[layer] == HINGE and step == 0 and layers == 1 and closed:
                         # ρ = 0 everywhere: θ = π/2, and no arcsine.
-                        bend = 0.25 * (both[0] - cross[0]) / math.pi
-                        flat = 0.25 * (both[0] + cross[0])
+                        bend = number(0.25 * (both[0] - cross[0]) / math.pi)
+                        flat = number(0.25 * (both[0] + cross[0]))
+                        most = number(0.5 * both[0])
                         for e in range(n):
-                            psi[0, e] = 0.5 * both[0] * V[0, e] - bend / inverse[0, e]
+                            psi[0, e] = most * V[0, e] - bend / inverse[0, e]
                             slopes[0, e] = flat
                     elif kinds[layer] == HINGE:
                         _hinge(V[layer], gap[layer], inverse[layer], total[layer], psi[layer],
@@ -562,16 +883,15 @@ def solve_pairs(
                         )  # fmt: skip
                     onto = (layer + 1) % layers
                     if onto > 0:
-                        _average(V[onto], psi[layer], drive, False, ring, line, h, w,
-                                 sizes[onto], wrap, weights[onto],
-                                 drive, drive, 0.0, 0.0)  # fmt: skip
+                        _average(V[onto], psi[layer], None, line, sums, h, w,
+                                 sizes[onto], wrap, weights[onto])  # fmt: skip
                         for e in range(n):
                             V[onto, e] += source[onto, e]
                 if not closed:
                     worst = 0.0
                     break
-                _average(residual, psi[last], drive, False, ring, line, h, w, sizes[0], wrap,
-                         weights[0], drive, drive, 0.0, 0.0)  # fmt: skip
+                _average(residual, psi[last], None, line, sums, h, w, sizes[0], wrap,
+                         weights[0])  # fmt: skip
                 for e in range(n):
                     residual[e] += source[0, e] - V[0, e]
                 worst = _worst(residual, limits, pixels, top)
@@ -579,20 +899,20 @@ def solve_pairs(
                 if not worst < np.inf:
                     break
                 # A start that is linearised, or a rough series, solves another equation.
-                if worst <= _ACCEPTED and step > (2 if series else 1):
+                if worst <= _ACCEPTED * asked and step > (2 if series else 1):
                     # Where images are nearly equal more is asked of V, as far as rounding allows.
                     previous, fine = (
                         fine,
-                        _worst_slope(residual, limits, pixels, V, gap, inverse, kinds, top),
+                        _worst_slope(residual, limits, pixels, V, gap, inverse, kinds, image, top),
                     )
-                    if fine <= RESIDUAL or fine > 0.25 * previous:
+                    if fine <= final or fine > 0.25 * previous:
                         break  # the second: Newton squares errors, so this is rounding
                 # --- Newton's step: the inner equation as well as the outer one deserves ----------
                 # A step wrong by as much as the residual leaves its square, as Newton's does.
-                tolerance = max(1e-16, 0.1 * min(worst, 1e-2))
+                tolerance = max(finest, 0.1 * min(worst, 1e-2))
                 if layers == 1:
-                    _solve(x, before, residual, slopes[0], ring, line, h, w, sizes[0], wrap,
-                           weights[0], tolerance)  # fmt: skip
+                    x, before = _solve(x, before, residual, slopes[0], line, sums, top, h, w,
+                                       sizes[0], wrap, weights[0], tolerance)  # fmt: skip
                 else:
                     for e in range(n):
                         x[e] = residual[e]
@@ -605,9 +925,8 @@ def solve_pairs(
                             chain[e] = x[e]
                         for layer in range(layers):
                             onto = (layer + 1) % layers
-                            _average(image, chain, slopes[layer], True, ring, line, h, w,
-                                     sizes[onto], wrap, weights[onto],
-                                     drive, drive, 0.0, 0.0)  # fmt: skip
+                            _average(image, chain, slopes[layer], line, sums, h, w,
+                                     sizes[onto], wrap, weights[onto])  # fmt: skip
                             for e in range(n):
                                 chain[e] = image[e]
                         for e in range(n):
@@ -620,10 +939,10 @@ def solve_pairs(
             # --- the tangent kernel: Θ = G + wM(D ∘ Θ), once around -------------------------------
             for layer in range(layers):
                 for e in range(n):
-                    source[layer, e] = 0.5 * (total[layer, e] - V[layer, e])  # now G
+                    source[layer, e] = half * (total[layer, e] - V[layer, e])  # now G
             if layers == 1 and closed:
-                _solve(x, before, source[0], slopes[0], ring, line, h, w, sizes[0], wrap,
-                       weights[0], 1e-16)  # fmt: skip
+                x, before = _solve(x, before, source[0], slopes[0], line, sums, top, h, w,
+                                   sizes[0], wrap, weights[0], finest)  # fmt: skip
             else:
                 for e in range(n):
                     x[e] = source[0, e]
@@ -631,45 +950,43 @@ def solve_pairs(
                     for e in range(n):
                         chain[e] = x[e]
                     for layer in range(last):
-                        _average(image, chain, slopes[layer], True, ring, line, h, w,
-                                 sizes[layer + 1], wrap, weights[layer + 1],
-                                 drive, drive, 0.0, 0.0)  # fmt: skip
+                        _average(image, chain, slopes[layer], line, sums, h, w,
+                                 sizes[layer + 1], wrap, weights[layer + 1])  # fmt: skip
                         for e in range(n):
                             chain[e] = source[layer + 1, e] + image[e]
                     if not closed:
                         break
-                    _average(image, chain, slopes[last], True, ring, line, h, w, sizes[0], wrap,
-                             weights[0], drive, drive, 0.0, 0.0)  # fmt: skip
+                    _average(image, chain, slopes[last], line, sums, h, w, sizes[0], wrap,
+                             weights[0])  # fmt: skip
                     for e in range(n):
                         now = source[0, e] + image[e]
                         before[e] = now - x[e]
                         x[e] = now
-                    if _worst(before, limits, pixels, top) <= 1e-16:
+                    if _worst(before, limits, pixels, top) <= finest:
                         break
                 for e in range(n):
                     x[e] = chain[e]
             # --- read-out ------------------------------------------------------------------------
-            for t in range(LANES):
-                answer[0, t] = 0.0
-                answer[1, t] = 0.0
-            for s in range(pixels):
-                one, two, here = index1[s], index2[s], s * LANES
-                share = shares[s]
-                if feature:
-                    for t in range(LANES):
-                        value = 0.5 * (squares[last, here + t] - psi[last, here + t])
-                        full = value + slopes[last, here + t] * x[here + t]
-                        answer[0, t] += share * value
-                        answer[1, t] += share * full
-                else:
-                    for t in range(LANES):
-                        answer[0, t] += share * source[last, here + t]
-                        answer[1, t] += share * x[here + t]
-            good = enough and worst <= _ACCEPTED
+            if feature:
+                for e in range(n):
+                    image[e] = half * (squares[last, e] - psi[last, e])
+                _read_out(answer, shares, image, slopes[last], x, pixels)
+            else:
+                _read_out(answer, shares, source[last], None, x, pixels)
+            good = enough and worst <= _ACCEPTED * asked
+            if single:
+                good &= even
+                for layer in range(layers):
+                    if kinds[layer] == HINGE:
+                        # A series has the roundings of all its terms, of the size of E φ².
+                        rounded = total[layer] if series else V[layer]
+                        lost = _blurred(V[layer], gap[layer], inverse[layer], rounded, pixels,
+                                        image, top)  # fmt: skip
+                        good &= lost <= SINGLE_SLOPES
             for t in range(LANES):
                 if good:
-                    conjugate[r, column + t] += answer[0, t]
-                    tangent[r, column + t] += answer[1, t]
+                    conjugate[r, column + t] += answer[t]
+                    tangent[r, column + t] += answer[LANES + t]
                 else:
                     conjugate[r, column + t] = np.nan
                     tangent[r, column + t] = np.nan

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import threading
+from functools import cached_property
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.errors import NotConverged
@@ -17,6 +21,8 @@ SWEEPS = 20_000
 """Most sweeps of an iteration that contracts at every image that is accepted."""
 
 _STRIPS_KEPT = 2  # layouts of columns: that of the tiles in hand, and the next one
+_MODERATE = 1e12  # pixels, and their inverses, with whose squares float32 can work
+_FAR_FROM_CRITICAL = 0.9  # contractions up to which it keeps its digits
 
 
 class ImageStates:
@@ -28,9 +34,14 @@ class ImageStates:
     rows : ndarray of shape (n, features)
     feature : bool
         Whether kernels are those of φ(h), or of h.
+    dtype : type
+        In which pairs of images are to be worked on.
 
     Attributes
     ----------
+    dtype : type
+        The same, but float64 if float32 has no room for the squares of some image's pixels, or if
+        the equilibria are nearly critical, where errors grow.
     closed : bool
         Whether the first layer reads the last.
     pixels, spread
@@ -43,27 +54,56 @@ class ImageStates:
         If the variances grow without bound, or an equilibrium repels.
     """
 
-    def __init__(self, model: ConvolutionalModel, rows: FloatArray, feature: bool) -> None:
+    def __init__(
+        self,
+        model: ConvolutionalModel,
+        rows: FloatArray,
+        feature: bool,
+        dtype: type[Any] = np.float64,
+    ) -> None:
         self.model, self.feature = model, feature
         self.closed = model.cell[0].weight > 0.0
         self.pixels, self.spread = _injected(model, model.images(rows))
         self.layers = [PixelLayer(layer.activation) for layer in model.cell]
-        self._strips: dict[tuple[int, int, int], FloatArray] = {}
+        self._strips: dict[tuple[int, int, int], NDArray[Any]] = {}
         self._laying_out = threading.Lock()
         self._solve_variances()
         self._require_stable()
+        self.dtype: type[Any] = dtype if self._suits_float32() else np.float64
+        for layer in self.layers:
+            layer.dtype = self.dtype
+        self._rows, self._double = rows, None if self.dtype is np.float32 else self
+
+    def _suits_float32(self) -> bool:
+        largest = np.abs(self.pixels).max(axis=(0, 2, 3))
+        moderate = (largest > 1.0 / _MODERATE) & (largest < _MODERATE)
+        blank = largest == 0.0
+        return bool((blank | moderate).all()) and self.contraction <= _FAR_FROM_CRITICAL
+
+    def in_double(self) -> ImageStates:
+        """Return the same for pairs that are worked on in float64."""
+        with self._laying_out:
+            if self._double is None:
+                self._double = ImageStates(self.model, self._rows, self.feature)
+            return self._double
 
     @property
     def attempts(self) -> int:
         """How many lengths of series there are to try."""
         return max(len(layer.lengths) for layer in self.layers)
 
-    def coefficients(self, rows: slice, attempt: int) -> FloatArray:
+    @cached_property
+    def contraction(self) -> float:
+        """Bound on what a turn around the ring makes of a change of covariances: Π w max E φ′²."""
+        steepest = [float(layer.slope_square.max()) for layer in self.layers]
+        return math.prod(layer.weight for layer in self.model.cell) * math.prod(steepest)
+
+    def coefficients(self, rows: slice, attempt: int) -> NDArray[Any]:
         """Hermite coefficients of some images, those of all layers in a row: (rows, P, K)."""
         parts = [layer.coefficients(rows, attempt) for layer in self.layers]
         return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
 
-    def strips(self, columns: slice, attempt: int) -> FloatArray:
+    def strips(self, columns: slice, attempt: int) -> NDArray[Any]:
         """Lay the same out in strips, (strips, P, K, lanes); the last ones are kept.
 
         Tiles with the same columns follow one another.
@@ -239,11 +279,11 @@ def _injected(model: ConvolutionalModel, images: FloatArray) -> tuple[FloatArray
     return patches, False
 
 
-def _in_strips(values: FloatArray) -> FloatArray:
+def _in_strips(values: NDArray[Any]) -> NDArray[Any]:
     """Put images (n, P, K) into strips, (strips, P, K, lanes), on the boundaries of cache lines."""
     lanes = compiled.LANES
     shape = (-(-len(values) // lanes), *values.shape[1:], lanes)
-    space = np.empty(int(np.prod(shape)) + lanes)
+    space = np.empty(int(np.prod(shape)) + lanes, values.dtype)
     start = -(space.ctypes.data // space.itemsize) % lanes
     result = space[start : start + space.size - lanes].reshape(shape)
     compiled.fill_strips(result, values)

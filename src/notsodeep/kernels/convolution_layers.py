@@ -9,9 +9,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.polynomial.chebyshev import chebvander
+from numpy.typing import NDArray
 
 from notsodeep import checks
 from notsodeep.activations import Activation, Centred, PiecewiseLinear
@@ -28,8 +30,12 @@ ScaleFunction = Callable[[FloatArray], FloatArray]
 SERIES_BOUND = 1e-14
 """Bound on what a series leaves out, relative to √(E φ²(u) E φ²(v)), and likewise for φ′."""
 
+SINGLE_BOUND = 5e-8
+"""The same in float32."""
+
 _LENGTHS = (24, 48, 96, 192, 384, 768)  # of the series; the first that does at ρ = 1, or the last
 _ROUGH = 1e-8  # the same for the first steps of Newton's method, which are not that near
+_SINGLE_ROUGH = 1e-5
 # Remainders of long series that are better than twice the memory, or than single pairs, hours long.
 _TOLERATED = {384: 1e-9, 768: 1e-8}
 _LEVELS = 8  # classes of scales that have tables of terms of their own
@@ -97,6 +103,9 @@ class PixelLayer:
 
     Attributes
     ----------
+    dtype : type
+        In which pairs are worked on, to be set before anything is asked about them; what single
+        pixels have is in float64.
     kind, both, cross
         As in `kernels.samples.Layer`; centring plays no role for distances.
     scales, square, slope_square : ndarray of shape (n, P)
@@ -105,6 +114,7 @@ class PixelLayer:
 
     def __init__(self, activation: Activation) -> None:
         self.activation = activation
+        self.dtype: type[Any] = np.float64
         base = activation.base if isinstance(activation, Centred) else activation
         self.kind, self.both, self.cross = compiled.SERIES, 0.0, 0.0
         if isinstance(base, PiecewiseLinear) and base.homogeneous and base.kinks:
@@ -112,11 +122,11 @@ class PixelLayer:
             self.kind = compiled.HINGE
             self.both, self.cross = right**2 + left**2, 2.0 * right * left
         self.degree = base.degree if isinstance(base, AbstractPolynomial) else None
-        self.bound = SERIES_BOUND
+        self._tolerated = 0.0
         self._preparing = threading.RLock()
         self._tables: dict[int, IntArray] = {}
         self._relative: dict[int, ScaleFunction] = {}
-        self._kept: dict[int, FloatArray] = {}
+        self._kept: dict[int, NDArray[Any]] = {}
         self._range: tuple[float, float] | None = None
 
     def squares(self, variances: FloatArray) -> FloatArray:
@@ -171,6 +181,12 @@ class PixelLayer:
         moments = self.activation.moments(scales)
         return np.column_stack([moments.square / self._unit(scales), moments.slope_square])
 
+    @property
+    def bound(self) -> float:
+        """Bound on what the series leave out."""
+        usual = SINGLE_BOUND if self.dtype is np.float32 else SERIES_BOUND
+        return max(usual, self._tolerated)
+
     @cached_property
     def lengths(self) -> tuple[int, ...]:
         """Lengths of the series to try, up to one for ρ = 1 if any length is."""
@@ -224,17 +240,20 @@ class PixelLayer:
         rho = (np.arange(compiled.BINS + 1) / compiled.BINS)[:, None]
         decay = rho**powers
         slower = np.column_stack([decay[:, :1], decay[:, :-1]])  # a slope has one factor ρ less
+        single = self.dtype is np.float32
+        bounds = (SINGLE_BOUND, _SINGLE_ROUGH) if single else (SERIES_BOUND, _ROUGH)
         for level, top in enumerate(self.levels):
             value, slope = left_over[:, scales <= top].max(axis=1)
             bound = np.maximum(decay * value, slower * slope)
-            for row, accepted in enumerate((SERIES_BOUND, _ROUGH)):
+            for row, accepted in enumerate(bounds):
                 enough = (bound <= accepted) & (powers > 0) & (powers % compiled.TERMS_STEP == 0)
                 needed = np.where(enough.any(axis=1), enough.argmax(axis=1), terms if row else -1)
                 if terms in _TOLERATED and row == 0:
                     # All terms there are, at steep scales and near ρ = 1, if they do well enough.
                     rest = bound[:, terms]
                     tolerated = (needed < 0) & (rest <= _TOLERATED[terms])
-                    self.bound = max(self.bound, float(rest[tolerated].max(initial=0.0)))
+                    largest = float(rest[tolerated].max(initial=0.0))
+                    self._tolerated = max(self._tolerated, largest)
                     needed[tolerated] = terms
                 table[row, level, : compiled.BINS + 1] = needed
         if self.kind == compiled.ODD:
@@ -249,12 +268,13 @@ class PixelLayer:
 
     def has_room(self, attempt: int) -> bool:
         """Whether the coefficients of all images fit into an eighth of the free memory."""
-        return 8 * self.scales.size * self.stored(attempt) <= checks.available_memory() // 8
+        size = np.dtype(self.dtype).itemsize * self.scales.size * self.stored(attempt)
+        return size <= checks.available_memory() // 8
 
-    def coefficients(self, rows: slice, attempt: int) -> FloatArray:
+    def coefficients(self, rows: slice, attempt: int) -> NDArray[Any]:
         """Hermite coefficients of some images, shape (rows, P, terms); kept if there is room."""
         if self.kind == compiled.HINGE:
-            return np.zeros((*self.scales[rows].shape, 1))
+            return np.zeros((*self.scales[rows].shape, 1), self.dtype)
         terms = self.terms(attempt)
         with self._preparing:
             if terms not in self._relative:
@@ -264,13 +284,13 @@ class PixelLayer:
         if terms in self._kept:
             return self._kept[terms][rows]
         scales = self.scales[rows]
-        values = np.empty((*scales.shape, self.stored(attempt)))
+        values = np.empty((*scales.shape, self.stored(attempt)), self.dtype)
         self._evaluate(scales, terms, values)
         return values
 
-    def _evaluated_all(self, attempt: int) -> FloatArray:
+    def _evaluated_all(self, attempt: int) -> NDArray[Any]:
         """Coefficients of all images, on all threads."""
-        values = np.empty((*self.scales.shape, self.stored(attempt)))
+        values = np.empty((*self.scales.shape, self.stored(attempt)), self.dtype)
         parts = [slice(start, start + _IMAGES) for start in range(0, len(values), _IMAGES)]
 
         def fill(part: slice) -> None:
@@ -279,14 +299,15 @@ class PixelLayer:
         list(map_threads(fill, parts))
         return values
 
-    def _evaluate(self, scales: FloatArray, terms: int, out: FloatArray) -> None:
+    def _evaluate(self, scales: FloatArray, terms: int, out: NDArray[Any]) -> None:
         """Put Hermite coefficients at scales (rows, P) into `out`, a few images at a time."""
         for start in range(0, len(scales), _IMAGES):
             part = scales[start : start + _IMAGES]
             values = self._relative[terms](part)
             np.multiply(
-                values, np.sqrt(self._unit(part))[..., None], out=out[start : start + _IMAGES]
-            )
+                values, np.sqrt(self._unit(part))[..., None], out=out[start : start + _IMAGES],
+                casting="same_kind",
+            )  # fmt: skip
 
     def _stand_in(self, terms: int) -> ScaleFunction:
         def relative(tau: FloatArray) -> FloatArray:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from notsodeep.activations.gaussian_pairs import standardised_pairs
 from notsodeep.arrays import FloatArray, IntArray
@@ -40,15 +43,16 @@ class PairBlock:
         self.careful = 0
         self._attempt = attempt
         self.shape = rows.stop - rows.start, columns.stop - columns.start
-        layers = states.layers
+        layers, kind = states.layers, states.dtype
+        # Pixels and scales stay in float64: differences of them are taken.
         self._x1 = np.ascontiguousarray(states.pixels[:, rows])
-        self._x2 = _columns_last(states.pixels[:, columns], 0.0)
+        self._x2 = _columns_last(states.pixels[:, columns])
         self._scales1 = np.stack([layer.scales[rows] for layer in layers])
-        self._squares1 = np.stack([layer.square[rows] for layer in layers])
+        self._squares1 = np.stack([layer.square[rows] for layer in layers]).astype(kind)
         scales2 = np.stack([layer.scales[columns] for layer in layers])
-        self._scales2 = _columns_last(scales2, 1.0)
+        self._scales2 = _columns_last(scales2)
         squares2 = np.stack([layer.square[columns] for layer in layers])
-        self._squares2 = _columns_last(squares2, 1.0)
+        self._squares2 = _columns_last(squares2).astype(kind)
         self._left = states.coefficients(rows, attempt)
         self._right = states.strips(columns, attempt)
         self._starts = np.cumsum([0, *(layer.stored(attempt) for layer in layers[:-1])])
@@ -67,30 +71,33 @@ class PairBlock:
                     np.searchsorted(layer.levels, self._scales1[index]), top
                 )
                 own = np.minimum(np.searchsorted(layer.levels, scales2[index]), top)
-                padded = _columns_last(own[None].astype(np.float64), 0.0)[0]
-                strips = padded.reshape(len(padded), count, compiled.LANES)
-                levels2[index] = strips.max(axis=2).astype(np.int64)
+                padded = _columns_last(own[None])[0]
+                levels2[index] = padded.reshape(len(padded), count, compiled.LANES).max(axis=2)
         return levels1, levels2
 
     def solve(self, offset: Offset, first: IntArray) -> FloatArray:
         """Both kernels, shape (2, rows, columns), as far as one offset contributes to them."""
         both, marked = self.attempt(offset, first)
-        if marked.any() and self._attempt + 1 < self.states.attempts:
-            longer = PairBlock(self.states, self.rows, self.columns, self._attempt + 1)
-            again = longer.solve(offset, np.where(marked > 0, first, self.shape[1]))
-            self.careful += longer.careful
-            return np.where(np.isnan(both), again, both)
-        if marked.any():
+        if not marked.any():
+            return both
+        if self._attempt + 1 < self.states.attempts:
+            better = PairBlock(self.states, self.rows, self.columns, self._attempt + 1)
+        elif self.states.dtype is np.float32:
+            better = PairBlock(self.states.in_double(), self.rows, self.columns, 0)
+        else:
             self._finish(offset, first, both)
-        return both
+            return both
+        again = better.solve(offset, np.where(marked > 0, first, self.shape[1]))
+        self.careful += better.careful
+        return np.where(np.isnan(both), again, both)
 
     def attempt(self, offset: Offset, first: IntArray) -> tuple[FloatArray, IntArray]:
         """Both kernels by series of one length, and how many pairs of each row were marked."""
         states, cell = self.states, self.states.model.cell
         width = self._scales2.shape[-1]
         both = np.zeros((2, self.shape[0], width))
-        extra1 = states.beyond(offset, self.rows)[0]
-        extra2 = _columns_last(states.beyond(offset, self.columns)[1], 0.0)
+        extra1 = states.beyond(offset, self.rows)[0].astype(states.dtype)
+        extra2 = _columns_last(states.beyond(offset, self.columns)[1]).astype(states.dtype)
         marked = np.zeros(self.shape[0], dtype=np.int64)
         compiled.solve_pairs(
             both[0], both[1], first, offset.height, offset.width,
@@ -103,7 +110,7 @@ class PairBlock:
             np.array([layer.cross for layer in states.layers]),
             self._x1, self._x2, states.spread, extra1, extra2, self._scales1, self._scales2,
             self._squares1, self._squares2, self._left, self._right, self._starts, self._tables,
-            self._levels1, self._levels2, states.feature, marked,
+            self._levels1, self._levels2, states.contraction, states.feature, marked,
         )  # fmt: skip
         return both[:, :, : self.shape[1]], marked
 
@@ -119,13 +126,12 @@ class PairBlock:
         self.careful += len(rows)
 
 
-def _columns_last(values: FloatArray, padding: float) -> FloatArray:
-    """Move images, the second axis, to the end, and fill up the last strip."""
-    moved = np.moveaxis(values, 1, -1)
-    lanes = compiled.LANES
-    wide = np.full((*moved.shape[:-1], lanes * -(-moved.shape[-1] // lanes)), padding)
-    wide[..., : moved.shape[-1]] = moved
-    return wide
+def _columns_last(values: NDArray[Any]) -> NDArray[Any]:
+    """Move images, the second axis, to the end, and fill up the last strip with the last image."""
+    count = values.shape[1]
+    strips = -(-count // compiled.LANES)
+    filled = np.minimum(np.arange(strips * compiled.LANES), count - 1)
+    return np.ascontiguousarray(np.moveaxis(values[:, filled], 1, -1))
 
 
 def careful_pairs(

@@ -278,11 +278,12 @@ def checked_plan(
     """Check everything a user may have got wrong, then make the plan."""
     factors = _train_factors(model, train, owner)
     checks.known_name(unstable, get_args(Unstable), f"unstable of {owner}")
+    kind = np.float32 if dtype == np.float32 else np.float64
     if isinstance(model, ConvolutionalModel):
         if unstable != "raise":
             requirement = "be 'raise' for a convolution"
             raise checks.invalid("unstable", owner, requirement, repr(unstable))
-        return ConvolutionPlan.checked(model, X, Y, convention, owner)
+        return ConvolutionPlan.checked(model, X, Y, convention, owner, kind)
     checked_choice(model, kernel, convention, owner)
     left = checks.samples(X, "X", owner)
     right = None if Y is None else checks.samples(Y, "Y", owner)
@@ -290,7 +291,6 @@ def checked_plan(
         requirement = f"have as many features as X ({left.shape[1]})"
         raise checks.invalid("Y", owner, requirement, right.shape[1])
     checks.kernel_resolved(left, right, owner)
-    kind = np.float32 if dtype == np.float32 else np.float64
     return Plan(model, left, right, convention, factors, unstable == "mark", kind)
 
 
