@@ -24,10 +24,9 @@ from typing import Any
 import numpy as np
 
 from clocks import once
+from earlier import BEFORE, HERE, checked_out
 from measure import Results, benchmark_parser
 
-HERE = Path(__file__).resolve().parent
-BEFORE = "c32d0c2"
 DRAWS = 4  # random networks, timed together
 _CASES: dict[int, dict[str, tuple[Any, np.ndarray]]] = {}
 
@@ -158,47 +157,41 @@ def main() -> None:
     ]
     results = Results("versions", options.results)
     results.keep_others(("case", "rows", "threads"), before=options.before)
-    with tempfile.TemporaryDirectory() as temporary:
+    with checked_out(options.before) as tree, tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        tree = folder / "before"
-        git = ["git", "-C", str(HERE.parent), "worktree"]
-        subprocess.run([*git, "add", "--detach", "-q", str(tree), options.before], check=True)
-        try:
-            after = Version(HERE.parent / "src", options.threads)
-            before = Version(tree / "src", options.threads)
-            # Both have everything imported and compiled, or loaded, before the first time counts.
-            for version in (before, after):
-                version.ask(case="small tanh", rows=40)
-                version.ask(case="small relu", rows=40)
-                version.ask(case="small elu", rows=300)
-            for name, n in chosen:
-                versions = {"before": before, "after": after}
-                kernels = not name.startswith(("match", "random"))
-                first = {key: v.ask(case=name, rows=n)["seconds"] for key, v in versions.items()}
-                again = {
-                    key: v.ask(case=name, rows=n, save=str(folder / key) if kernels else None)
-                    for key, v in versions.items()
-                }
-                times: dict[str, list[tuple[float, float]]] = {key: [] for key in versions}
-                for _ in range(repeats):
-                    for key, version in versions.items():
-                        found = version.ask(case=name, rows=n)
-                        times[key].append((found["seconds"], found["gram"]))
-                row: dict[str, Any] = {"case": name, "rows": n, "threads": options.threads}
-                for key, pairs in times.items():
-                    seconds, gram = np.median(np.array(pairs), axis=0)
-                    row |= {f"{key}_seconds": seconds, f"{key}_new_model_seconds": first[key]}
-                    row |= {f"{key}_gram": gram}
-                    row[f"{key}_ratio"] = float(seconds / gram) if kernels else None
-                row["gain"] = row["before_seconds"] / row["after_seconds"]
-                if kernels:
-                    row["difference"] = difference(folder)
-                    row["route"] = again["after"]["route"]
-                results.add(**row)
-            before.close()
-            after.close()
-        finally:
-            subprocess.run([*git, "remove", "--force", str(tree)], check=True)
+        after = Version(HERE.parent / "src", options.threads)
+        before = Version(tree / "src", options.threads)
+        # Both have everything imported and compiled, or loaded, before the first time counts.
+        for version in (before, after):
+            version.ask(case="small tanh", rows=40)
+            version.ask(case="small relu", rows=40)
+            version.ask(case="small elu", rows=300)
+        for name, n in chosen:
+            versions = {"before": before, "after": after}
+            kernels = not name.startswith(("match", "random"))
+            first = {key: v.ask(case=name, rows=n)["seconds"] for key, v in versions.items()}
+            again = {
+                key: v.ask(case=name, rows=n, save=str(folder / key) if kernels else None)
+                for key, v in versions.items()
+            }
+            times: dict[str, list[tuple[float, float]]] = {key: [] for key in versions}
+            for _ in range(repeats):
+                for key, version in versions.items():
+                    found = version.ask(case=name, rows=n)
+                    times[key].append((found["seconds"], found["gram"]))
+            row: dict[str, Any] = {"case": name, "rows": n, "threads": options.threads}
+            for key, pairs in times.items():
+                seconds, gram = np.median(np.array(pairs), axis=0)
+                row |= {f"{key}_seconds": seconds, f"{key}_new_model_seconds": first[key]}
+                row |= {f"{key}_gram": gram}
+                row[f"{key}_ratio"] = float(seconds / gram) if kernels else None
+            row["gain"] = row["before_seconds"] / row["after_seconds"]
+            if kernels:
+                row["difference"] = difference(folder)
+                row["route"] = again["after"]["route"]
+            results.add(**row)
+        before.close()
+        after.close()
     results.write(before=options.before, repeats=repeats)
 
 

@@ -17,6 +17,7 @@ import argparse
 import resource
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,7 @@ def main() -> None:
     parser.add_argument("--checkpoint", help="directory for the state of the solve")
     parser.add_argument("--cache-directory", help="keep the kernel in a temporary file there")
     parser.add_argument("--cluster", help="do it again there: local, or a scheduler's address")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="directory for the JSON")
     options = parser.parse_args()
     rank = options.rank or min(2000, options.samples // 5)
 
@@ -154,7 +156,7 @@ def main() -> None:
             ((scores + offset).argmax(axis=1) != (others + offset).argmax(axis=1)).sum()
         )
         rows[1]["largest_difference_of_scores"] = float(np.abs(scores - others).max())
-    results = Results("full_mnist" if n == _SIZE else f"mnist_{n}", RESULTS)
+    results = Results("full_mnist" if n == _SIZE else f"mnist_{n}", options.results)
     for each in rows:
         results.add(**each)
     results.write()

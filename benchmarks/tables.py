@@ -232,6 +232,13 @@ TABLES: dict[str, Callable[[Record], str]] = {
     "versions-float32": partial(versions_table, begin="float32, "),
     "versions-networks": partial(versions_table, begin="random networks, "),
     "stages": stages_table,
+    "whole-runs": lambda r: plain(
+        r,
+        [CASE, ("before", "before_seconds", seconds), ("after", "after_seconds", seconds),
+         ("gain", "gain", number), ("GiB before", "before_gibibytes", number),
+         ("GiB after", "after_gibibytes", number)],
+        "gain",
+    ),
     "bounds": lambda r: plain(
         r,
         [CASE, ("flops per pair", "flops_per_pair", number),
