@@ -467,12 +467,15 @@ def _extremes(_, top, values, pixels):
 
 
 @_compile_part
-def _sweeps(tolerance, rate):
-    """Sweeps that make an error of one smaller than the tolerance."""
+def _sweeps(tolerance, rate, contraction):
+    """Sweeps that make the error of the start smaller than the tolerance, both relative to x.
+
+    From x = given the error is at most contraction·|x|, and k sweeps leave 2·rate^k of it.
+    """
     if rate < 1e-12:
         return 2
-    needed = math.log(0.5 * tolerance) / math.log(rate)
-    return min(int(needed) + 2, _MAX_SWEEPS)
+    needed = math.log(0.5 * tolerance / min(contraction, 1.0)) / math.log(rate)
+    return min(max(int(math.ceil(needed)), 0) + 1, _MAX_SWEEPS)
 
 
 @_compile_part
@@ -503,8 +506,9 @@ def _solve(x, before, given, slopes, line, sums, top, h, w, size, wrap, weight, 
     else:
         scale, sigma = 1.0, 0.0
         rate = min(max(high, -low * weight), 0.999)
+    contraction = max(high, -low * weight)
     omega = 1.0
-    for k in range(_sweeps(tolerance, rate)):
+    for k in range(_sweeps(tolerance, rate, contraction)):
         if k > 0:
             omega = 1.0 / (1.0 - (0.5 if k == 1 else 0.25 * omega) * sigma * sigma)
         _chebyshev(before, x, slopes, line, sums, h, w, size, wrap, weight,
