@@ -69,6 +69,14 @@ def gaussian(n: int, shape: tuple[int, int, int]) -> FloatArray:
     return np.random.default_rng(0).normal(size=(n, math.prod(shape))) / shape[2] ** 0.5
 
 
+def timed(model: Any, X: FloatArray, dtype: Any = np.float64) -> tuple[float, float]:
+    """Seconds of both kernels, by the clock and of the processors."""
+    nsd.kernel_pair(model, X[:16], dtype=dtype)  # compiled code is loaded
+    start, busy = time.perf_counter(), time.process_time()
+    nsd.kernel_pair(model, X, dtype=dtype)
+    return time.perf_counter() - start, time.process_time() - busy
+
+
 def beside(case: dict[str, Any]) -> dict[str, Any]:
     """Time both kernels of real images and of Gaussian ones."""
     shape, n = DATA[case["data"]], case["n"]
@@ -77,12 +85,10 @@ def beside(case: dict[str, Any]) -> dict[str, Any]:
     layer = nsd.Convolution(case["activation"], weight=SIGMA_A2, inject=1.0 - SIGMA_A2)
     model = nsd.ConvolutionalEquilibrium([layer], shape)
     rows = {"processor": data.images_last().X, "gaussian": gaussian(n, shape)}
-    nsd.kernel_pair(model, rows["gaussian"][:16])  # compiled code is loaded
     times = {}
     for name, X in rows.items():
-        start = time.process_time()
-        nsd.kernel_pair(model, X)
-        times[name] = time.process_time() - start
+        times[name] = timed(model, X)[1]
+        times[f"{name}_single"] = timed(model, X, np.float32)[1]
     pairs = n * (n + 1) / 2 * shape[0] * shape[1]
     taken = 1e9 * times["processor"] / pairs
     return {**case, **times, "nanoseconds": taken, "load": load_average()}
@@ -97,15 +103,13 @@ def measured(case: dict[str, Any], peer: str | None) -> dict[str, Any]:
     X = gaussian(n, shape)
     layer = nsd.Convolution(case["activation"], weight=SIGMA_A2, inject=1.0 - SIGMA_A2)
     model = nsd.ConvolutionalEquilibrium([layer], shape)
-    nsd.kernel_pair(model, X[:16])  # compiled code is loaded
-    runs = []
-    for _ in range(REPEATS if peer else 1):
-        start, busy = time.perf_counter(), time.process_time()
-        nsd.kernel_pair(model, X)
-        runs.append((time.perf_counter() - start, time.process_time() - busy))
+    runs = [timed(model, X) for _ in range(REPEATS if peer else 1)]
     record = {"seconds": min(run[0] for run in runs), "processor": min(run[1] for run in runs)}
     record["nanoseconds"] = 1e9 * record["processor"] / (n * (n + 1) / 2 * shape[0] * shape[1])
-    if peer:
+    if not peer:
+        seconds, processor = timed(model, X, np.float32)
+        record |= {"seconds_single": seconds, "processor_single": processor}
+    else:
         command = [peer, str(PEER), "--time", *map(str, (n, *shape, REPEATS))]
         theirs = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
         record |= {f"peer_{name}": value for name, value in theirs.items()}
@@ -127,17 +131,29 @@ def table(rows: list[dict[str, Any]]) -> str:
                 [images, str(row["n"]), *times, f"{row['ratio']:.0f}", f"{row['clock_ratio']:.0f}"]
             )
         elif row["kind"] == "data":
-            times = [f"{row['processor']:.1f}", f"{row['gaussian']:.1f}"]
+            times = [
+                f"{row[key]:.1f}"
+                for key in ("processor", "gaussian", "processor_single", "gaussian_single")
+            ]
             what = [f"{row['data']}, {images}", row["activation"], str(row["n"])]
             real.append([*what, *times, f"{row['nanoseconds']:.0f}"])
         else:
-            times = [f"{row['seconds']:.1f}", f"{row['processor']:.1f}"]
+            times = [
+                f"{row[key]:.1f}"
+                for key in ("seconds", "processor", "seconds_single", "processor_single")
+            ]
             costs.append(
                 [images, row["activation"], str(row["n"]), *times, f"{row['nanoseconds']:.0f}"]
             )
-    head = ("images", "activation", "n", "seconds", "processor seconds", "ns for a pair of pixels")
+    head = (
+        "images", "activation", "n", "seconds", "processor seconds", "seconds, float32",
+        "processor seconds, float32", "ns for a pair of pixels",
+    )  # fmt: skip
     against = ("images", "n", "processor seconds", "neural-tangents", "ratio", "ratio of the clock")
-    images = ("images", "activation", "n", "processor seconds", "Gaussian images", head[-1])
+    images = (
+        "images", "activation", "n", "processor seconds", "Gaussian images", "float32",
+        "Gaussian images, float32", head[-1],
+    )  # fmt: skip
     return "\n\n".join([markdown(head, costs), markdown(images, real), markdown(against, peers)])
 
 
