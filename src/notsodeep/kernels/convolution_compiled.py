@@ -475,7 +475,7 @@ def _sweeps(tolerance, rate, contraction):
     if rate < 1e-12:
         return 2
     needed = math.log(0.5 * tolerance / min(contraction, 1.0)) / math.log(rate)
-    return min(max(int(math.ceil(needed)), 0) + 1, _MAX_SWEEPS)
+    return min(max(math.ceil(needed), 0) + 1, _MAX_SWEEPS)
 
 
 @_compile_part
