@@ -137,6 +137,22 @@ class _Strips:
             total = self._builder.fadd(total, self.load(start, place))
         return total
 
+    def fold(self, values, pixels, starts, step):
+        """Go over the strips of all pixels; step(value, found) makes what is found from `starts`.
+
+        Returns what is found in the end, vectors in registers all the time.
+        """
+        builder = self._builder
+        places = [cgutils.alloca_once(builder, self.vector) for _ in starts]
+        for start, place in zip(starts, places, strict=True):
+            builder.store(start, place)
+        with cgutils.for_range(builder, pixels) as loop:
+            here = builder.mul(loop.index, ir.Constant(pixels.type, LANES))
+            found = step(self.load(values, here), [builder.load(place) for place in places])
+            for value, place in zip(found, places, strict=True):
+                builder.store(value, place)
+        return [builder.load(place) for place in places]
+
     def _at(self, start, place):
         here = self._builder.gep(start, [place])
         return self._builder.bitcast(here, self.vector.as_pointer())
@@ -448,19 +464,22 @@ def _extremes(_, top, values, pixels):
         strips = _Strips(context, builder, signature.args[0])
         top, values = strips.data(signature.args[:2], arguments[:2])
         pixels = arguments[2]
-        none = ir.Constant(pixels.type, 0)
-        lanes = ir.Constant(pixels.type, LANES)
-        found = [cgutils.alloca_once(builder, strips.vector) for _ in range(2)]
-        for place in found:
-            builder.store(strips.load(values, none), place)
-        with cgutils.for_range(builder, pixels) as loop:
-            value = strips.load(values, builder.mul(loop.index, lanes))
-            for sign, place in zip("<>", found, strict=True):
-                before = builder.load(place)
-                better = builder.fcmp_ordered(sign, value, before)
-                builder.store(builder.select(better, value, before), place)
-        for start, place in zip((none, lanes), found, strict=True):
-            strips.store(builder.load(place), top, start)
+        none, lanes = (ir.Constant(pixels.type, place) for place in (0, LANES))
+
+        def step(value, found):
+            better = [
+                builder.fcmp_ordered(sign, value, before)
+                for sign, before in zip("<>", found, strict=True)
+            ]
+            return [
+                builder.select(is_it, value, before)
+                for is_it, before in zip(better, found, strict=True)
+            ]
+
+        first = strips.load(values, none)
+        least, largest = strips.fold(values, pixels, [first, first], step)
+        strips.store(least, top, none)
+        strips.store(largest, top, lanes)
         return context.get_dummy_value()
 
     return types.void(top, values, pixels), generate
@@ -525,21 +544,17 @@ def _largest(_, top, values, pixels):
         strips = _Strips(context, builder, signature.args[0])
         top, values = strips.data(signature.args[:2], arguments[:2])
         pixels = arguments[2]
-        largest, total = (cgutils.alloca_once(builder, strips.vector) for _ in range(2))
         zeros = ir.Constant(strips.vector, [0.0] * LANES)
-        for place in (largest, total):
-            builder.store(zeros, place)
-        lanes = ir.Constant(pixels.type, LANES)
-        with cgutils.for_range(builder, pixels) as loop:
-            value = strips.load(values, builder.mul(loop.index, lanes))
+
+        def step(value, found):
             negative = builder.fcmp_ordered("<", value, zeros)
             size = builder.select(negative, builder.fneg(value), value)
-            before = builder.load(largest)
-            larger = builder.fcmp_ordered(">", size, before)
-            builder.store(builder.select(larger, size, before), largest)
-            builder.store(builder.fadd(builder.load(total), size), total)
-        strips.store(builder.load(largest), top, ir.Constant(pixels.type, 0))
-        strips.store(builder.load(total), top, lanes)
+            larger = builder.fcmp_ordered(">", size, found[0])
+            return builder.select(larger, size, found[0]), builder.fadd(found[1], size)
+
+        largest, total = strips.fold(values, pixels, [zeros, zeros], step)
+        strips.store(largest, top, ir.Constant(pixels.type, 0))
+        strips.store(total, top, ir.Constant(pixels.type, LANES))
         return context.get_dummy_value()
 
     return types.void(top, values, pixels), generate
