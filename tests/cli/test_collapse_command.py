@@ -74,6 +74,9 @@ def test_json_holds_the_records(tmp_path: Path) -> None:
     assert isinstance(changed.exception, InvalidInput)
     assert "--force" in str(changed.exception)
     assert run(*arguments, "--spectral-budget", "0.4", "--force").exit_code == 0
+    more = (*arguments, "--first-width", "20", "--scale-free-decay", "1e-4", "--force", "--json")
+    settings = json.loads(run(*more).stdout)["records"][0]["settings"]
+    assert (settings["first_width"], settings["scale_free_decay"]) == (20, 1e-4)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +87,7 @@ def test_json_holds_the_records(tmp_path: Path) -> None:
         (["--ratio", "10"], "num_majority"),
         (["--majority", "10", "--ratio", "10"], "less than the 10 classes"),
         (["--backbone", "resnet"], "resnet18"),
+        (["--scale-free-decay", "-1"], "scale_free_decay"),
         (["--backbone", "resnet18"], "backbone 'mlp'"),
         (["--data", "nowhere.npz"], "nowhere.npz"),
     ],

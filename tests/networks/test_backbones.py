@@ -57,6 +57,24 @@ def test_a_block_without_its_branch_is_the_identity() -> None:
     assert wider(x).shape == (2, 6, 3, 3)
 
 
+@pytest.mark.parametrize("net", [Perceptron(20, (12, 9, 5), rng=0), ResNet18(SHAPE, 0, width=2)])
+def test_scale_free_parameters_have_no_scale(net: Any) -> None:
+    net = net.double()
+    X = torch.from_numpy(np.random.default_rng(0).normal(size=(16, net.in_features)))
+    names = net.scale_free_names
+    before = net(X)
+    with torch.no_grad():
+        for name, weights in net.named_parameters():
+            if name in names:
+                weights *= 30.0
+    torch.testing.assert_close(net(X), before, rtol=1e-3, atol=1e-3)  # but for BatchNorm's eps
+    with torch.no_grad():
+        for name, weights in net.named_parameters():
+            if name not in names:
+                weights *= 3.0
+    assert float((net(X) - before).detach().abs().max()) > 1.0
+
+
 def make(kind: str, seed: int, **options: Any) -> nn.Module:
     if kind == "mlp":
         return Perceptron(20, (16, 8), rng=seed, **options)

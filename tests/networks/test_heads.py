@@ -302,6 +302,24 @@ def test_the_head_has_no_weight_decay() -> None:
     assert not torch.equal(nets[0].classifier.weight, nets[1].classifier.weight)
 
 
+def test_parameters_without_a_scale_have_a_decay_of_their_own() -> None:
+    X, y = data()
+    nets = [network("explicit") for _ in range(3)]
+    decays = [{}, {"scale_free_decay": 0.1}, {"scale_free_decay": 0.0}]
+    for net, own in zip(nets, decays, strict=True):
+        settings = TrainingSettings(
+            epochs=1, batch_size=N, learning_rate=0.01, weight_decay=0.1, **own
+        )
+        train(net, X, y, settings, progress=False)
+    first, same, other = (dict(net.named_parameters()) for net in nets)
+    assert all(torch.equal(first[name], same[name]) for name in first)
+    differ = {name for name in first if not torch.equal(first[name], other[name])}
+    # A bias of normalisation starts at zero, where there is nothing to decay.
+    assert differ == {name for name in nets[0].scale_free_names if bool(first[name].any())} - {
+        name for name in first if name.endswith("bias")
+    }
+
+
 def test_training_ends_with_a_message_when_weights_are_not_finite() -> None:
     head = head_of("explicit")
     with torch.no_grad():

@@ -306,6 +306,7 @@ def test_records_have_json_forms() -> None:
         ({"learning_rate": 0.0}, "learning_rate of TrainingSettings must be positive"),
         ({"momentum": 1.0}, "0 ≤ momentum < 1"),
         ({"weight_decay": -1.0}, "weight_decay of TrainingSettings must be at least 0"),
+        ({"scale_free_decay": -1.0}, "scale_free_decay of TrainingSettings must be at least 0"),
         ({"patience": 0}, "patience"),
         ({"seed": -1}, "seed"),
     ],

@@ -60,6 +60,13 @@ def test_the_first_layer_may_have_a_width_of_its_own() -> None:
     assert network.head.num_features == 16
 
 
+def test_decay_of_parameters_without_a_scale_is_a_setting() -> None:
+    settings = CollapseSettings("deq", **SMALL, scale_free_decay=1e-4)
+    assert CollapseSettings.from_dict(settings.to_dict()) == settings
+    assert settings.training().scale_free_decay == 1e-4
+    assert "scale_free_decay" not in CollapseSettings("deq", **SMALL).to_dict()  # as it was before
+
+
 def test_epochs_hold_finite_numbers(record: dict[str, Any]) -> None:
     assert [epoch["epoch"] for epoch in record["epochs"]] == [1, 2, 3]
     for epoch in record["epochs"]:
@@ -237,6 +244,7 @@ def test_a_directory_takes_more_heads_but_no_other_settings(tmp_path: Path) -> N
         ({"samples": 0}, "samples"),
         ({"measure_every": 0}, "measure_every"),
         ({"first_width": 0}, "first_width"),
+        ({"scale_free_decay": -1.0}, "scale_free_decay of TrainingSettings must be at least 0"),
         ({"first_width": 8, "backbone": "resnet18"}, "first_width of CollapseSettings must be"),
     ],
 )

@@ -65,11 +65,21 @@ def collapse_command(
     width: Annotated[
         int, typer.Option(help="Width of the mlp; channels at first of the resnet18 (8 on a CPU).")
     ] = 64,
+    first_width: Annotated[
+        int | None, typer.Option(help="Of the mlp's first layer, if it is another.")
+    ] = None,
     classifier: Annotated[str, typer.Option(help="learned or fixed_etf.")] = "learned",
     epochs: Annotated[int, typer.Option(help="Passes over the data.")] = 40,
     batch_size: Annotated[int, typer.Option(help="Samples in a step.")] = 64,
     learning_rate: Annotated[float, typer.Option(help="Of SGD with momentum 0.9.")] = 0.05,
     weight_decay: Annotated[float, typer.Option(help="Of all weights but the head's.")] = 5e-3,
+    scale_free_decay: Annotated[
+        float | None,
+        typer.Option(
+            help="Weight decay where a normalisation undoes the scale, if it is another; about a "
+            "hundredth lets a large --weight-decay draw classes together and all samples be fitted."
+        ),
+    ] = None,
     seeds: Annotated[
         int, typer.Option(help="Networks of each head; fewer than three decide little.")
     ] = 3,
@@ -102,6 +112,7 @@ def collapse_command(
         ratio=ratio,
         backbone=backbone,  # type: ignore[arg-type]  # checked inside
         width=width,
+        first_width=first_width,
         spectral_budget=spectral_budget,
         truncated_steps=truncated_steps,
         activation=activation,  # type: ignore[arg-type]
@@ -111,6 +122,7 @@ def collapse_command(
         batch_size=batch_size,
         learning_rate=learning_rate,
         weight_decay=weight_decay,
+        scale_free_decay=scale_free_decay,
         seed=seed,
     )
     with resumable(out):

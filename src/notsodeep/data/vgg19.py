@@ -162,8 +162,9 @@ class VGG19Features:
         parts = []
         with torch.inference_mode():
             for start in range(0, len(images), self.batch_size):
-                batch = np.ascontiguousarray(images[start : start + self.batch_size])
-                parts.append(network(torch.from_numpy(batch).to(torch.float32) / 255.0).numpy())
+                # A copy: images may be mapped from a file that must not be written to.
+                batch = images[start : start + self.batch_size].astype(np.float32)
+                parts.append(network(torch.from_numpy(batch) / 255.0).numpy())
                 if advance is not None:
                     advance(min(start + self.batch_size, len(images)), len(images))
         return np.concatenate(parts)

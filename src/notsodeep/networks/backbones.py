@@ -64,6 +64,12 @@ class Perceptron(nn.Module):
         self.layers = nn.Sequential(*layers)
         draw_weights(self, checks.random_generator(rng, owner))
 
+    @property
+    def scale_free_names(self) -> tuple[str, ...]:
+        """Names of all parameters in front of the last normalisation."""
+        last = f"layers.{len(self.layers) - 2}."
+        return tuple(name for name, _ in self.named_parameters() if not name.startswith(last))
+
     def forward(self, X: Tensor) -> Tensor:
         """Return the features, shape (n, d)."""
         owner = type(self).__name__
@@ -133,6 +139,11 @@ class ResNet18(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         draw_weights(self, checks.random_generator(rng, owner))
+
+    @property
+    def scale_free_names(self) -> tuple[str, ...]:
+        """Names of the weights of all convolutions, each of which a normalisation follows."""
+        return tuple(name for name, weight in self.named_parameters() if weight.ndim == 4)
 
     def forward(self, X: Tensor) -> Tensor:
         """Return the features, shape (n, d)."""

@@ -100,6 +100,8 @@ class HeadedNetwork(nn.Module):
     bounded_names : tuple of str
         The head's matrix: `train` takes it back into its ball after every step, which stands in
         place of weight decay.
+    scale_free_names : tuple of str
+        Parameters of the backbone whose scale a normalisation undoes.
     """
 
     bounded_names = ("head.matrix",)
@@ -117,6 +119,11 @@ class HeadedNetwork(nn.Module):
         self.backbone = backbone
         self.head = head
         self.classifier = classifier
+
+    @property
+    def scale_free_names(self) -> tuple[str, ...]:
+        """Parameters of the backbone whose scale a normalisation undoes."""
+        return tuple(f"backbone.{name}" for name in self.backbone.scale_free_names)
 
     @property
     def last_record(self) -> ImplicitRecord | None:

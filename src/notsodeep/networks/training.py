@@ -33,6 +33,7 @@ from notsodeep.networks.training_records import (
 )
 from notsodeep.networks.training_tasks import (
     Constrained,
+    Normalised,
     Task,
     batch_count,
     batches,
@@ -356,14 +357,23 @@ class _Keeper:
 
 
 def _make_optimiser(task: Task) -> torch.optim.Optimizer:
-    settings = task.settings
+    settings, module = task.settings, task.module
     rate, decay = settings.learning_rate, settings.weight_decay
-    bounded = task.module.bounded_names if isinstance(task.module, Constrained) else ()
+    bounded = module.bounded_names if isinstance(module, Constrained) else ()
+    scale_free: tuple[str, ...] = ()
+    if isinstance(module, Normalised) and settings.scale_free_decay is not None:
+        scale_free = module.scale_free_names
+    rest = [name for name in task.parameters if name not in (*scale_free, *bounded)]
     groups: list[dict[str, Any]] = [
-        {"params": [p for name, p in task.parameters.items() if name not in bounded]},
-        # Their norm is bounded already; decay would pull them inside and change what the bound
-        # means.
-        {"params": [task.parameters[name] for name in bounded], "weight_decay": 0.0},
+        {"params": [task.parameters[name] for name in names if name in task.parameters]}
+        | {"weight_decay": value}
+        for names, value in (
+            (rest, decay),
+            (scale_free, settings.scale_free_decay),
+            # Their norm is bounded already; decay would pull them inside and change what the bound
+            # means.
+            (bounded, 0.0),
+        )
     ]
     groups = [group for group in groups if group["params"]]
     if settings.optimiser == "adam":

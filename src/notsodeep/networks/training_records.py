@@ -33,6 +33,9 @@ class TrainingSettings(Record):
     weight_decay : float
         The gradient gets weight_decay·(weights) added, which is the penalty
         (weight_decay/2)·‖weights‖².
+    scale_free_decay : float, optional
+        The same for parameters whose scale does not matter, where decay only sets how far a step
+        turns them; see `Normalised`.  That of all others if left out.
     schedule : {"constant", "cosine", "step"}
         Rate η_e of epoch e = 0 … E − 1: η; η(1 + cos(πe/E))/2; η·step_factor^⌊e/step_epochs⌋.
     step_epochs, step_factor : int, float
@@ -69,6 +72,7 @@ class TrainingSettings(Record):
     balanced: bool = False
     cache_features: bool = True
     seed: int = 0
+    scale_free_decay: float | None = None
 
     def __post_init__(self) -> None:
         owner = "TrainingSettings"
@@ -83,6 +87,9 @@ class TrainingSettings(Record):
         checks.known_name(self.loss, get_args(Loss), f"loss of {owner}")
         plain["momentum"] = checks.share(self.momentum, "momentum", owner)
         plain["weight_decay"] = checks.at_least_zero(self.weight_decay, "weight_decay", owner)
+        if self.scale_free_decay is not None:
+            name = "scale_free_decay"
+            plain[name] = checks.at_least_zero(self.scale_free_decay, name, owner)
         if self.patience is not None:
             plain["patience"] = checks.positive_integer(self.patience, "patience", owner)
         plain["seed"] = checks.integer_at_least(self.seed, 0, "seed", owner)

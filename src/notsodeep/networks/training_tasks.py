@@ -62,6 +62,22 @@ class Constrained(Protocol):
         """Take them back into their bounds; called after every step."""
 
 
+@runtime_checkable
+class Normalised(Protocol):
+    """A module some of whose parameters have no scale, as a normalisation that follows undoes it.
+
+    Weight decay cannot make such a layer simpler.  It balances the growth that steps bring, and so
+    sets the angle of a step, about √(2 · rate · decay) at equilibrium.
+
+    Attributes
+    ----------
+    scale_free_names : tuple of str
+        Names of these parameters.
+    """
+
+    scale_free_names: tuple[str, ...]
+
+
 @dataclass(frozen=True, eq=False)
 class Task:
     """A map from inputs to outputs with a loss.

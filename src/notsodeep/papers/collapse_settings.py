@@ -53,6 +53,9 @@ class CollapseSettings:
         Linear without bias, as in the layer-peeled model; or a fixed frame.
     epochs, batch_size, learning_rate, weight_decay, schedule
         Of SGD with momentum 0.9.  The head's matrix has its norm budget and no weight decay.
+    scale_free_decay : float, optional
+        Weight decay of the parameters of the backbone whose scale does not matter; `weight_decay`
+        if left out.
     measure_every : int
         Epochs between measurements; the last epoch is always measured.
     seed : int
@@ -80,6 +83,7 @@ class CollapseSettings:
     measure_every: int = 1
     seed: int = 0
     first_width: int | None = None
+    scale_free_decay: float | None = None
 
     def __post_init__(self) -> None:
         owner = "CollapseSettings"
@@ -116,13 +120,18 @@ class CollapseSettings:
             weight_decay=self.weight_decay,
             schedule=self.schedule,
             seed=self.seed,
+            scale_free_decay=self.scale_free_decay,
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON form; the first layer's width is there only if it is one of its own."""
+        """Plain JSON form, without what is left out and came later than stored runs.
+
+        The name and the seed of a run are those of its form.
+        """
         content = asdict(self)
-        if self.first_width is None:  # the name and the seed of a run are those of its form
-            del content["first_width"]
+        for name in ("first_width", "scale_free_decay"):
+            if content[name] is None:
+                del content[name]
         return content
 
     @classmethod
