@@ -26,6 +26,7 @@ import numpy as np
 
 from notsodeep.files import atomic_write
 from notsodeep.files.manifests import versions
+from notsodeep.papers.accuracy_versus_width import FEATURES
 from notsodeep.papers.authors_protocol import table
 from notsodeep.papers.image_scalings import PAPER, SCALINGS, factor_for
 from notsodeep.papers.reproduction import cell_name, cell_seed, experiment
@@ -42,8 +43,6 @@ NAMES = (
     "gaussian-process-limit",
     "kernel-variability",
 )
-# Kept runs of this one are not those of the figure of the same name.
-FIGURES = {"accuracy-versus-width": "accuracy-versus-width-features"}
 
 
 def say(text: str = "") -> None:
@@ -287,12 +286,16 @@ def docs() -> None:
         text = f"{before}{begin}\n{stream.getvalue()}\n{end}{rest.split(end)[1]}"
     page.write_text(text)
     for name in NAMES:
-        file = f"images/{FIGURES.get(name, name)}.png"
         records = records_of(name)
-        if name == "accuracy-versus-width":  # of images there are only the widest networks
-            records = [each for each in records if each["cell"]["data"].startswith("cifar10")]
-        if file in text and records:
-            save_figure(reproduction_figure(name, records), page.parent / file)
+        pictures = {name: records}
+        if name == "accuracy-versus-width":  # pixels and features in a picture of their own each
+            features = [each for each in records if each["cell"]["data"] in FEATURES]
+            pixels = [each for each in records if each not in features]
+            pictures = {name: pixels, f"{name}-features": features}
+        for picture, shown in pictures.items():
+            file = f"images/{picture}.png"
+            if file in text and shown:
+                save_figure(reproduction_figure(name, shown), page.parent / file)
 
 
 def left() -> None:

@@ -38,6 +38,7 @@ from notsodeep.papers.reproduction import Profile, cell_name, cell_seed, experim
 from notsodeep.plotting.canvas import save_figure
 from notsodeep.report.trained_head_figures import (
     curves_figure,
+    imbalanced_figure,
     rates_figure,
     three_classes_figure,
 )
@@ -45,8 +46,8 @@ from notsodeep.report.trained_head_figures import (
 Record = dict[str, Any]
 STORE = Path(os.environ.get("HEADS", Path(__file__).with_suffix(".json")))
 CURVES = (
-    "epoch", "loss", "accuracy", "test_accuracy", "nc1", "nc2_features", "nc3_alignment",
-    "gain_on_means", "minority_cosine", "test_minority_accuracy",
+    "epoch", "loss", "accuracy", "test_accuracy", "nc1", "nc1_trace_ratio", "nc2_features",
+    "nc3_alignment", "gain_on_means", "minority_cosine", "test_minority_accuracy",
 )  # fmt: skip
 MARKS = ("<!-- head-runs: begin -->", "<!-- head-runs: end -->")
 TITLES = {
@@ -63,12 +64,12 @@ def stored() -> dict[str, Record]:
 
 
 def small(record: Record, seconds: float) -> Record:
-    """Keep the settings, the curves to four digits, and what the solver did at the end."""
+    """Keep the settings, the curves, rounded, and what the solver did at the end."""
     curves = [
-        {key: number(epoch[key]) for key in CURVES if epoch.get(key) is not None}
+        {key: number(key, epoch[key]) for key in CURVES if epoch.get(key) is not None}
         for epoch in record["epochs"]
     ]
-    curves[-1] |= {key: number(record["epochs"][-1][key]) for key in AT_THE_END}
+    curves[-1] |= {key: number(key, record["epochs"][-1][key]) for key in AT_THE_END}
     kept = ("settings", "groups", "gain_bound", "num_features")
     return {
         **{key: record[key] for key in kept},
@@ -78,9 +79,9 @@ def small(record: Record, seconds: float) -> Record:
     }
 
 
-def number(value: float) -> float:
-    """Round to four digits."""
-    return float(f"{value:.4g}")
+def number(key: str, value: float) -> float:
+    """Round to four digits; accuracies to six, which tell one of 50,000 images."""
+    return float(f"{value:.6g}" if key.endswith("accuracy") else f"{value:.4g}")
 
 
 def run(name: str, profile: Any, seconds: float, wanted: dict[str, Any]) -> None:
@@ -129,16 +130,22 @@ def words(record: Record) -> str:
         parts += [f"rate {settings['learning_rate']:g}", f"{settings['epochs']} epochs"]
         parts += ["φ = " + settings["activation"]] * (settings["activation"] != "identity")
         parts += ["strict solves"] * (settings["solver"] == "strict")
-    elif settings["samples"] is None:
-        parts.append("all images")
-    return ", ".join(parts) or f"{settings['samples']} images"
+    return ", ".join(parts) or "balanced"
+
+
+def place(record: Record) -> str:
+    """Name the data of a table, and how much of them."""
+    data, samples = record["settings"]["data"], record["settings"]["samples"]
+    count = "all images" if samples is None else f"{samples} images"
+    return f"{TITLES[data]}, {count}" if data in TITLES else data
 
 
 def order(records: list[Record]) -> tuple[Any, ...]:
     """Sort settings: linear before nonlinear heads, balanced before imbalanced, then by rate."""
     s = records[0]["settings"]
-    place = (s["data"], s["solver"], HEAD_ACTIVATIONS.index(s["activation"]), s["epochs"])
-    return (*place, s["num_majority"] or 0, s["ratio"] or 0.0, s["learning_rate"])
+    bed = (s["data"], s["samples"] or 0, s["solver"])
+    bend = HEAD_ACTIVATIONS.index(s["activation"])
+    return (*bed, bend, s["epochs"], s["num_majority"] or 0, s["ratio"] or 0.0, s["learning_rate"])
 
 
 def spread(records: list[Record], key: str, factor: float) -> str:
@@ -183,7 +190,10 @@ def difference(found: PairedDifference | None) -> str:
     if found is None or found.low is None:
         return "–"
     sign = "× " if found.measure.logarithmic else ""
-    text = f"{sign}{found.value:.3g} [{found.low:.3g}, {found.high:.3g}]".replace("-", "−")
+    # Three digits of a ratio next to one would be of its distance from one, or none.
+    form = ".3f" if sign and 0.95 < found.value < 1.05 else ".3g"
+    low, value, high = (f"{x:{form}}" for x in (found.low, found.value, found.high))
+    text = f"{sign}{value} [{low}, {high}]".replace("-", "−")
     return text if found.verdict == "open" else f"**{text}**"
 
 
@@ -194,8 +204,7 @@ def tables() -> None:
     sections: dict[str, list[list[Record]]] = {}
     for group in groups:
         kind = "imbalanced" if group[0]["groups"] else "balanced"
-        data = group[0]["settings"]["data"]
-        sections.setdefault(f"{TITLES.get(data, data)}, {kind}", []).append(group)
+        sections.setdefault(f"{place(group[0])}, {kind}", []).append(group)
     for title, mine in sections.items():
         seeds = sorted({len({r["settings"]["seed"] for r in group}) for group in mine})
         say(f"\n**{title}**; {' or '.join(map(str, seeds))} seeds")
@@ -217,8 +226,8 @@ def docs() -> None:
     """Replace the tables of the page, between two marks, and draw the pictures."""
     with contextlib.redirect_stdout(io.StringIO()) as text:
         tables()
-    place = Path(__file__).parents[1]
-    page = place / "collapse-experiments.md"
+    page = Path(__file__).parents[1] / "collapse-experiments.md"
+    images = page.parent / "images"
     before, rest = page.read_text().split(MARKS[0])
     after = rest.split(MARKS[1])[1]
     page.write_text(f"{before}{MARKS[0]}\n{text.getvalue()}\n{MARKS[1]}{after}")
@@ -226,12 +235,15 @@ def docs() -> None:
     groups = {words(group[0]): group for group in by_settings(runs) if not group[0]["groups"]}
     swept, first = groups["rate 0.05, 100 epochs"], groups["rate 0.2, 100 epochs"]
     others = [r for r in runs if r["settings"]["head"] in heads_of(swept) and r not in swept]
-    save_figure(rates_figure([*swept, *others]), place / "images" / "collapse-causes.png")
-    save_figure(curves_figure(first), place / "images" / "collapse-terminal.png")
-    features = [r for r in runs if r["settings"]["data"] == "cifar10_vgg19.npz" and not r["groups"]]
+    save_figure(rates_figure([*swept, *others]), images / "collapse-causes.png")
+    save_figure(curves_figure(first), images / "collapse-terminal.png")
+    features = [r for r in runs if r["settings"]["data"] == "cifar10_vgg19.npz"]
     for name, samples in (("features", 2000), ("whole", None)):
         mine = [r for r in features if r["settings"]["samples"] == samples]
-        save_figure(curves_figure(mine), place / "images" / f"collapse-{name}.png")
+        balanced = [r for r in mine if not r["groups"]]
+        save_figure(curves_figure(balanced), images / f"collapse-{name}.png")
+        step = [r for r in mine if r["groups"]]
+        save_figure(imbalanced_figure(step), images / f"collapse-{name}-imbalanced.png")
 
 
 def picture() -> None:
@@ -240,8 +252,8 @@ def picture() -> None:
     options: Any = {"samples": 1000, "test_samples": 330, "batch_size": 100, "epochs": 100}
     options |= {"learning_rate": 0.2, "num_majority": 3, "ratio": 10.0, "measure_every": 100}
     records = [train_head(CollapseSettings(head, **options)) for head in heads]
-    place = Path(__file__).parents[1] / "images" / "collapse-three-classes.png"
-    save_figure(three_classes_figure(records), place)
+    file = Path(__file__).parents[1] / "images" / "collapse-three-classes.png"
+    save_figure(three_classes_figure(records), file)
     for record in records:
         say(f"{record['settings']['head']}: minority cosine {curve(record)['minority_cosine']:.3f}")
 

@@ -64,7 +64,7 @@ def _cells(profile: Profile) -> list[Cell]:
         *_trained(_LADDER, range(3), [long]),
         *_trained(HEAD_KINDS, range(3), imbalanced),
         *_trained(_EQUILIBRIA, range(3), strict),
-        *_trained(("explicit_matched", "explicit_started", "deq"), range(8), [images, slow]),
+        *_trained(_LADDER[1:], range(8), [images, slow]),
     ]
 
 
