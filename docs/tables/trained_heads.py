@@ -210,6 +210,8 @@ def tables() -> None:
         say(f"\n**{title}**; {' or '.join(map(str, seeds))} seeds")
         table("Training loss", mine, "loss")
         table("NC1", mine, "nc1")
+        if any("nc1_trace_ratio" in curve(record) for group in mine for record in group):
+            table("tr S_W/tr S_B", mine, "nc1_trace_ratio")
         if title.endswith("imbalanced"):
             table("Minority cosine", mine, "minority_cosine")
             table("Test accuracy on the minority, %", mine, "test_minority_accuracy", 100.0)

@@ -76,8 +76,8 @@ def collapse_command(
     scale_free_decay: Annotated[
         float | None,
         typer.Option(
-            help="Weight decay where a normalisation undoes the scale, if it is another; about a "
-            "hundredth lets a large --weight-decay draw classes together and all samples be fitted."
+            help="Weight decay where a normalisation undoes the scale, if it is another; a "
+            "hundredth of a large --weight-decay lets tens of thousands of samples be fitted."
         ),
     ] = None,
     seeds: Annotated[
