@@ -100,8 +100,6 @@ class HeadedNetwork(nn.Module):
     bounded_names : tuple of str
         The head's matrix: `train` takes it back into its ball after every step, which stands in
         place of weight decay.
-    scale_free_names : tuple of str
-        Parameters of the backbone whose scale a normalisation undoes.
     """
 
     bounded_names = ("head.matrix",)

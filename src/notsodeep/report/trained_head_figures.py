@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -176,9 +177,8 @@ def imbalanced_figure(records: list[Record]) -> Figure:
             for row, key in enumerate(quantities):
                 _against(axes[row * n + k], mine, key, "ratio")
             data, large, small = column
-            axes[k].set_title(
-                f"{data.replace('_', ' ')}\n{large} large, {small} small", fontsize=10
-            )
+            name = Path(data).stem.replace("_", " ")  # of a set, or of a file
+            axes[k].set_title(f"{name}\n{large} large, {small} small", fontsize=10)
             axes[n + k].set_xlabel("imbalance R")
         for row, words in enumerate(quantities.values()):
             axes[row * n].set_ylabel(words if row == 0 else f"{words},\nminority")
