@@ -7,6 +7,7 @@ and y_test; see `notsodeep.data.VGG19Features` for where weights come from.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from notsodeep.data.image_store import data_directory
@@ -95,7 +96,7 @@ def _trained(
     heads: tuple[HeadKind, ...],
     seeds: range,
     place: Cell,
-    imbalances: list[tuple[int, float] | None] | list[tuple[int, float]],
+    imbalances: Sequence[tuple[int, float] | None],
 ) -> list[Cell]:
     cells = []
     for imbalance in imbalances:
