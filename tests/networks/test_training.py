@@ -316,6 +316,12 @@ def test_settings_are_checked(options: dict[str, Any], message: str) -> None:
         TrainingSettings(**options)
 
 
+def test_a_decay_without_parameters_for_it_is_rejected() -> None:
+    X, y = data()
+    with pytest.raises(InvalidInput, match="scale_free_decay of train must be left out"):
+        train(network(DEQ), X, y, TrainingSettings(scale_free_decay=0.1), progress=False)
+
+
 @pytest.mark.parametrize("name", ["optimiser", "schedule", "loss"])
 def test_names_in_settings_are_checked(name: str) -> None:
     with pytest.raises(UnknownName, match=name):

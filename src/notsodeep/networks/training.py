@@ -117,6 +117,7 @@ def train(
     settings = TrainingSettings() if settings is None else settings
     checks.at_least_zero(checkpoint_seconds, "checkpoint_seconds", "train")
     _matching_validation(settings.patience is not None, validation is not None, "train")
+    _known_scales(module, settings, "train")
     samples = checked_samples(module, X, y, settings)
     beside = None if validation is None else checked_samples(module, *validation, settings)
     was_training = module.training
@@ -400,6 +401,13 @@ def _matching_validation(has_patience: bool, has_validation: bool, owner: str) -
     if has_patience and not has_validation:
         remedy = "Pass validation=(X_validation, y_validation), or leave patience out."
         raise checks.invalid("validation", owner, "be given with patience", None, remedy)
+
+
+def _known_scales(module: nn.Module, settings: TrainingSettings, owner: str) -> None:
+    """Require a module that names its parameters without a scale, if these have a decay."""
+    if settings.scale_free_decay is not None and not isinstance(module, Normalised):
+        requirement = "be left out: the module has no scale_free_names, which it would be for"
+        raise checks.invalid("scale_free_decay", owner, requirement, settings.scale_free_decay)
 
 
 def _same_run(stored: Mapping[str, Any], asked: Mapping[str, Any], directory: Path) -> None:

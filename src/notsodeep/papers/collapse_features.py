@@ -43,7 +43,8 @@ _SHORT: dict[str, Any] = {**_BED, "epochs": 200, "measure_every": 50}
 # All images, of which a third is hard to fit.  Strong decay of the features' scale and of the
 # classifier keeps the loss from vanishing, so that classes are drawn together to the end; the same
 # decay in front of the normalisations would turn the layers by so much in a step that the last
-# images are never fitted.  Fewer images, in imbalanced classes, are fitted in half the epochs.
+# images are fitted only when the rate has nearly vanished.  Fewer images, in imbalanced classes,
+# take fewer epochs.
 _WHOLE: dict[str, Any] = {
     **_BED, "samples": None, "test_samples": None, "first_width": 1024, "epochs": 140,
     "learning_rate": 0.2, "weight_decay": 5e-2, "scale_free_decay": 5e-4, "measure_every": 10,
