@@ -27,12 +27,12 @@ import numpy as np
 from notsodeep.files import atomic_write
 from notsodeep.files.manifests import versions
 from notsodeep.papers.accuracy_versus_width import FEATURES
-from notsodeep.papers.authors_protocol import table
+from notsodeep.papers.authors_protocol import CURVES, table
 from notsodeep.papers.image_scalings import PAPER, SCALINGS, factor_for
 from notsodeep.papers.reproduction import cell_name, cell_seed, experiment
 from notsodeep.papers.width_summary import WidthSummary, by_width
 from notsodeep.plotting import save_figure
-from notsodeep.report.reproduction_figures import reproduction_figure
+from notsodeep.report.reproduction_figures import protocol_widths_figure, reproduction_figure
 
 Record = dict[str, Any]
 STORE = Path(os.environ.get("PAPERS", Path(__file__).with_suffix(".json")))
@@ -141,33 +141,48 @@ def difference(summary: WidthSummary, role: str) -> str:
 
 def protocol_tables() -> None:
     """One table of changes for each data set and activation at width 512, and one of widths."""
-    last, others = None, []
-    for row in table(records_of("authors-protocol")):
-        values = row["accuracies"]
-        means = {role: float(np.mean(values[role])) for role in values}
-        gaps = (f"{means[r] - means['deq']:+.2f}" for r in ("matched", "plain"))
+    last, rows = None, table(records_of("authors-protocol"))
+    for row in (row for row in rows if row["width"] == 512):
+        means = means_of(row)
+        gaps = (f"{means[role] - means['deq']:+.2f}" for role in ("matched", "plain"))
         shown = (f"{means[role]:.2f}" for role in ("deq", "matched", "plain"))
-        cells = [row["change"], str(len(values["deq"])), *shown, *gaps]
+        cells = [row["change"], str(len(row["accuracies"]["deq"])), *shown, *gaps]
         place = (row["data"], row["activation"])
-        if row["width"] != 512:
-            others.append(
-                [row["activation"], row["data"].replace("_", " "), str(row["width"]), *cells]
-            )
-            continue
         if place != last:
             say(f"\n**{place[0].replace('_', ' ')}, {place[1]} DEQ, width 512**\n")
             say("| change | draws | DEQ | matched | plain | matched − DEQ | plain − DEQ |")
             say("|" + "---|" * 7)
             last = place
         say("| " + " | ".join(cells).replace("-", "−") + " |")
-    for name in ("relu", "tanh"):
-        say(f"\n**Other widths, {name} DEQ**\n")
-        say("| images | width | change | draws | DEQ | matched | plain | matched − DEQ "
-            "| plain − DEQ |")  # fmt: skip
-        say("|" + "---|" * 9)
-        mine = [cells[1:] for cells in others if cells[0] == name]
-        for cells in sorted(mine, key=lambda each: (each[0], int(each[1]))):
-            say("| " + " | ".join(cells).replace("-", "−") + " |")
+    widths = sorted({row["width"] for row in rows})
+    for activation, (usual, other) in CURVES.items():
+        say(f"\n**All widths, {activation} DEQ**: its accuracy in %, and points above it\n")
+        say("| | " + " | ".join(map(str, widths)) + " |")
+        say("|" + "---|" * (1 + len(widths)))
+        for data in dict.fromkeys(row["data"] for row in rows):
+            found = {
+                (row["change"], row["width"]): means_of(row)
+                for row in rows
+                if (row["data"], row["activation"]) == (data, activation)
+            }
+            lines = {"DEQ": (usual, "deq"), "matched": (usual, "matched")}
+            lines |= {"plain": (usual, "plain"), f"plain, {other}": (other, "plain")}
+            for name, (change, role) in lines.items():
+                cells = [point(found.get((change, width)), role) for width in widths]
+                say(f"| {data.replace('_', ' ')}, {name} | " + " | ".join(cells) + " |")
+
+
+def means_of(row: Record) -> dict[str, float]:
+    """Mean accuracy of each network over the draws."""
+    return {role: float(np.mean(values)) for role, values in row["accuracies"].items()}
+
+
+def point(means: dict[str, float] | None, role: str) -> str:
+    """Write the DEQ's accuracy, or how far another network is above it."""
+    if means is None:
+        return "–"
+    shown = means["deq"] if role == "deq" else means[role] - means["deq"]
+    return f"{shown:.2f}" if role == "deq" else f"{shown:+.2f}".replace("-", "−")
 
 
 def loss_table() -> None:
@@ -296,6 +311,8 @@ def docs() -> None:
             file = f"images/{picture}.png"
             if file in text and shown:
                 save_figure(reproduction_figure(name, shown), page.parent / file)
+    widths = protocol_widths_figure(records_of("authors-protocol"))
+    save_figure(widths, page.parent / "images" / "authors-protocol-widths.png")
 
 
 def left() -> None:

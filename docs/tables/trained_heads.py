@@ -3,10 +3,11 @@
 ``python trained_heads.py run EXPERIMENT PROFILE SECONDS [KEY=VALUE …]`` trains what the file lacks
 of a profile, in the profile's order, until so many seconds have passed; only cells with the given
 values, such as ``'activation="relu"' 'seed=[1, 2]'``.  It may be stopped and resumed.
-``python trained_heads.py left EXPERIMENT PROFILE`` counts what is missing.
-``python trained_heads.py tables`` prints the tables of docs/collapse-experiments.md; ``docs`` puts
-them there and draws the pictures, ``picture`` the one of three classes, for which it trains.  The
-file is trained_heads.json beside this script, or that of the environment variable HEADS.
+``python trained_heads.py left EXPERIMENT PROFILE`` counts what is missing, ``merge FILE`` adds the
+records of another such file.  ``python trained_heads.py docs`` writes docs/collapse-tables.md, puts
+the summary into docs/collapse-experiments.md and draws its pictures, but for the one of three
+classes, for which ``picture`` trains.  The file is trained_heads.json beside this script, or that
+of the environment variable HEADS.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -49,12 +51,29 @@ CURVES = (
     "epoch", "loss", "accuracy", "test_accuracy", "nc1", "nc1_trace_ratio", "nc2_features",
     "nc3_alignment", "gain_on_means", "minority_cosine", "test_minority_accuracy",
 )  # fmt: skip
-MARKS = ("<!-- head-runs: begin -->", "<!-- head-runs: end -->")
+MARKS = ("<!-- summary: begin -->", "<!-- summary: end -->")
+HEADING = """# Trained heads: all tables
+
+Every stored run behind [heads and neural collapse](collapse-experiments.md), where the heads are
+defined and what follows from the numbers is said. Mean ± standard error over seeds at the last
+epoch; "DEQ against" gives ratios (×) or differences with 95 % intervals by Student's t, paired over
+seeds, in bold where the interval excludes no difference. Settings, curves and seconds of every run
+are in `docs/tables/trained_heads.json`; `docs/tables/trained_heads.py` trains what it lacks and
+writes this page.
+"""
 TITLES = {
     "cifar10": "CIFAR-10, ResNet-18",
+    "digits": "Digits, perceptron",
+    "fashion_mnist": "Fashion-MNIST, perceptron",
     "cifar10_vgg19.npz": "CIFAR-10, features of VGG-19",
     "cifar100_vgg19.npz": "CIFAR-100, features of VGG-19",
 }
+FEATURES: dict[str, tuple[str, int | None, float]] = {
+    "features": ("cifar10_vgg19.npz", 2000, 5e-3),
+    "whole": ("cifar10_vgg19.npz", None, 5e-3),
+    "hundred": ("cifar100_vgg19.npz", 10_000, 3e-2),
+}
+"""By picture: data, number of images, and the weight decay of runs with imbalanced classes."""
 AT_THE_END = ("nc2_classifier", "nc3_duality", "nc4", "gain", "spectral_norm")
 
 
@@ -126,6 +145,8 @@ def words(record: Record) -> str:
     if record["groups"]:
         sizes = "({}, {})".format(*(len(record["groups"][g]) for g in ("majority", "minority")))
         parts.append(f"{sizes}, R = {settings['ratio']:g}")
+    if "scale_free_decay" in settings:
+        parts.append(f"decay {settings['weight_decay']:g}")
     if settings["data"] in ("digits", "cifar10"):
         parts += [f"rate {settings['learning_rate']:g}", f"{settings['epochs']} epochs"]
         parts += ["φ = " + settings["activation"]] * (settings["activation"] != "identity")
@@ -137,13 +158,13 @@ def place(record: Record) -> str:
     """Name the data of a table, and how much of them."""
     data, samples = record["settings"]["data"], record["settings"]["samples"]
     count = "all images" if samples is None else f"{samples} images"
-    return f"{TITLES[data]}, {count}" if data in TITLES else data
+    return f"{TITLES[data]}, {count}"
 
 
 def order(records: list[Record]) -> tuple[Any, ...]:
-    """Sort settings: linear before nonlinear heads, balanced before imbalanced, then by rate."""
+    """Sort settings: few images first, balanced classes, linear heads; then by rate."""
     s = records[0]["settings"]
-    bed = (s["data"], s["samples"] or 0, s["solver"])
+    bed = (s["data"], s["samples"] or np.inf, s["num_majority"] is not None, s["solver"])
     bend = HEAD_ACTIVATIONS.index(s["activation"])
     return (*bed, bend, s["epochs"], s["num_majority"] or 0, s["ratio"] or 0.0, s["learning_rate"])
 
@@ -197,17 +218,53 @@ def difference(found: PairedDifference | None) -> str:
     return text if found.verdict == "open" else f"**{text}**"
 
 
+def sections() -> dict[str, list[list[Record]]]:
+    """Return the settings with at least two heads, by data and whether classes are balanced."""
+    found: dict[str, list[list[Record]]] = {}
+    for group in sorted(by_settings(list(stored().values())), key=order):
+        if len(heads_of(group)) > 1:
+            kind = "imbalanced" if group[0]["groups"] else "balanced"
+            found.setdefault(f"{place(group[0])}, {kind}", []).append(group)
+    return found
+
+
+def seeds_of(group: list[Record]) -> int:
+    """Count the seeds of a setting."""
+    return len({record["settings"]["seed"] for record in group})
+
+
+def summary() -> None:
+    """Print the DEQ against the explicit head of its gain, a row for every setting."""
+    keys = ("loss", "nc1", "minority_cosine")
+    say("\n| setting | seeds | training loss | NC1 | minority cosine | gain on class means: DEQ "
+        "| explicit |")  # fmt: skip
+    say("|---" * 7 + "|")
+    for title, groups in sections().items():
+        compared = [group for group in groups if {"deq", "explicit_matched"} <= {*heads_of(group)}]
+        if compared:
+            say(f"| **{title}** | | | | | | |")
+        for group in compared:
+            measures = {measure.key: measure for measure in measures_of(group)}
+            cells = [
+                difference(paired_difference(group, measures[key], "explicit_matched"))
+                if key in measures
+                else ""
+                for key in keys
+            ]
+            pair = [r for r in group if r["settings"]["head"] in ("deq", "explicit_matched")]
+            gains = [
+                np.mean([curve(r)["gain_on_means"] for r in pair if r["settings"]["head"] == head])
+                for head in ("deq", "explicit_matched")
+            ]
+            ends = [*cells, *(f"{gain:.3f}" for gain in gains)]
+            say(f"| {words(group[0])} | {seeds_of(pair)} | " + " | ".join(ends) + " |")
+
+
 def tables() -> None:
     """Print all tables; a run that has not ended gives what it has, if two heads are done."""
-    groups = sorted(by_settings(list(stored().values())), key=order)
-    groups = [group for group in groups if len(heads_of(group)) > 1]
-    sections: dict[str, list[list[Record]]] = {}
-    for group in groups:
-        kind = "imbalanced" if group[0]["groups"] else "balanced"
-        sections.setdefault(f"{place(group[0])}, {kind}", []).append(group)
-    for title, mine in sections.items():
-        seeds = sorted({len({r["settings"]["seed"] for r in group}) for group in mine})
-        say(f"\n**{title}**; {' or '.join(map(str, seeds))} seeds")
+    for title, mine in sections().items():
+        seeds = sorted({seeds_of(group) for group in mine})
+        say(f"\n## {title}\n\n{' or '.join(map(str, seeds))} seeds.")
         table("Training loss", mine, "loss")
         table("NC1", mine, "nc1")
         if any("nc1_trace_ratio" in curve(record) for group in mine for record in group):
@@ -224,28 +281,38 @@ def tables() -> None:
         table("Gain on class means", mine, "gain_on_means")
 
 
-def docs() -> None:
-    """Replace the tables of the page, between two marks, and draw the pictures."""
+def printed(work: Callable[[], None]) -> str:
+    """Return what a function prints."""
     with contextlib.redirect_stdout(io.StringIO()) as text:
-        tables()
-    page = Path(__file__).parents[1] / "collapse-experiments.md"
-    images = page.parent / "images"
+        work()
+    return text.getvalue()
+
+
+def docs() -> None:
+    """Write the page of tables, replace the summary between two marks, and draw the pictures."""
+    place = Path(__file__).parents[1]
+    images = place / "images"
+    (place / "collapse-tables.md").write_text(HEADING + printed(tables))
+    page = place / "collapse-experiments.md"
     before, rest = page.read_text().split(MARKS[0])
     after = rest.split(MARKS[1])[1]
-    page.write_text(f"{before}{MARKS[0]}\n{text.getvalue()}\n{MARKS[1]}{after}")
+    page.write_text(f"{before}{MARKS[0]}\n{printed(summary)}\n{MARKS[1]}{after}")
     runs = list(stored().values())
     groups = {words(group[0]): group for group in by_settings(runs) if not group[0]["groups"]}
     swept, first = groups["rate 0.05, 100 epochs"], groups["rate 0.2, 100 epochs"]
     others = [r for r in runs if r["settings"]["head"] in heads_of(swept) and r not in swept]
     save_figure(rates_figure([*swept, *others]), images / "collapse-causes.png")
     save_figure(curves_figure(first), images / "collapse-terminal.png")
-    features = [r for r in runs if r["settings"]["data"] == "cifar10_vgg19.npz"]
-    for name, samples in (("features", 2000), ("whole", None)):
-        mine = [r for r in features if r["settings"]["samples"] == samples]
+    for name, (data, samples, decay) in FEATURES.items():
+        mine = [
+            r for r in runs if (r["settings"]["data"], r["settings"]["samples"]) == (data, samples)
+        ]
         balanced = [r for r in mine if not r["groups"]]
-        save_figure(curves_figure(balanced), images / f"collapse-{name}.png")
-        step = [r for r in mine if r["groups"]]
-        save_figure(imbalanced_figure(step), images / f"collapse-{name}-imbalanced.png")
+        step = [r for r in mine if r["groups"] and r["settings"]["weight_decay"] == decay]
+        if balanced:
+            save_figure(curves_figure(balanced), images / f"collapse-{name}.png")
+        if step:
+            save_figure(imbalanced_figure(step), images / f"collapse-{name}-imbalanced.png")
 
 
 def picture() -> None:
@@ -282,8 +349,8 @@ if __name__ == "__main__":
             run(name, profile, float(seconds), wanted)
         case ["left", name, profile]:
             left(name, profile)
-        case ["tables"]:
-            tables()
+        case ["merge", file]:
+            keep({**json.loads(Path(file).read_bytes()), **stored()})
         case ["docs"]:
             docs()
         case ["picture"]:

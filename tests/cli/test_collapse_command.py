@@ -74,9 +74,11 @@ def test_json_holds_the_records(tmp_path: Path) -> None:
     assert isinstance(changed.exception, InvalidInput)
     assert "--force" in str(changed.exception)
     assert run(*arguments, "--spectral-budget", "0.4", "--force").exit_code == 0
-    more = (*arguments, "--first-width", "20", "--scale-free-decay", "1e-4", "--force", "--json")
-    settings = json.loads(run(*more).stdout)["records"][0]["settings"]
-    assert (settings["first_width"], settings["scale_free_decay"]) == (20, 1e-4)
+    more = ("--first-width", "20", "--scale-free-decay", "1e-4", "--feature-scale", "fixed")
+    result = run(*arguments, *more, "--force", "--json")
+    settings = json.loads(result.stdout)["records"][0]["settings"]
+    names = ("first_width", "scale_free_decay", "feature_scale")
+    assert [settings[name] for name in names] == [20, 1e-4, "fixed"]
 
 
 @pytest.mark.parametrize(

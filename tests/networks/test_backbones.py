@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from notsodeep.errors import InvalidInput
+from notsodeep.errors import InvalidInput, UnknownName
 from notsodeep.networks.backbones import Perceptron, ResidualBlock, ResNet18, draw_weights
 
 SHAPE = (3, 32, 32)
@@ -73,6 +73,18 @@ def test_scale_free_parameters_have_no_scale(net: Any) -> None:
             if name not in names:
                 weights *= 3.0
     assert float((net(X) - before).detach().abs().max()) > 1.0
+
+
+def test_features_of_fixed_scale() -> None:
+    net = Perceptron(20, (12, 5), rng=0, feature_scale="fixed")
+    assert set(net.scale_free_names) == {name for name, _ in net.named_parameters()}
+    X = np.random.default_rng(0).normal(size=(64, 20)).astype(np.float32)
+    spread = net.layers[:-1](torch.from_numpy(X)).std(dim=0, unbiased=False)
+    torch.testing.assert_close(spread, torch.ones(5), rtol=1e-3, atol=0.0)
+    learned = Perceptron(20, (12, 5), rng=0)
+    torch.testing.assert_close(net.layers[3].weight, learned.layers[3].weight)
+    with pytest.raises(UnknownName, match="Did you mean 'fixed'"):
+        Perceptron(20, (12, 5), rng=0, feature_scale="fixd")  # type: ignore[arg-type]
 
 
 def make(kind: str, seed: int, **options: Any) -> nn.Module:

@@ -252,18 +252,20 @@ def test_constrain_is_the_nearest_point_of_the_ball() -> None:
     torch.testing.assert_close(head.matrix.detach(), nearest, rtol=1e-12, atol=1e-14)
 
 
-@pytest.mark.slow
-def test_matrices_with_many_equal_singular_values_stay_finite() -> None:
-    # A long walk along the bound, as at the end of training: after some thousand decompositions in
-    # single precision one fails, by an error (this one) or by vectors that are not numbers.
-    generator = torch.Generator().manual_seed(1)
-    matrix = 0.5 * torch.linalg.qr(torch.randn(64, 64, generator=generator))[0]
-    matrix *= torch.linspace(1.5, 0.1, 64)
-    for _ in range(1100):
+def test_bounds_are_kept_where_many_singular_values_are_equal() -> None:
+    # A walk along the bound, as at the end of training.  In single precision this one leads, after
+    # 97 steps, to a decomposition that is wrong and says nothing of it.
+    generator = torch.Generator().manual_seed(2)
+    matrix = 0.5 * torch.linalg.qr(torch.randn(256, 256, generator=generator))[0]
+    matrix *= torch.linspace(1.5, 0.1, 256)
+    for step in range(100):
+        before = matrix.double()
         cut_singular_values(matrix, 0.5)
-        assert matrix.isfinite().all()
-        matrix += 3e-7 * torch.randn(64, 64, generator=generator)
-    assert float(torch.linalg.matrix_norm(matrix.double(), 2)) < 0.5 + 1e-5
+        if step >= 90:
+            left, singular, right = torch.linalg.svd(before)
+            expected = (left * singular.clamp(max=0.5)) @ right
+            torch.testing.assert_close(matrix.double(), expected, rtol=0.0, atol=1e-7)
+        matrix += 3e-7 * torch.randn(256, 256, generator=generator)
 
 
 @pytest.mark.parametrize("kind", HEAD_KINDS)

@@ -8,6 +8,7 @@ import pytest
 from notsodeep.models import ExplicitNetwork
 from notsodeep.papers.authors_protocol import (
     CHANGES,
+    CURVES,
     ROLES,
     _model,
     plain_descent,
@@ -15,6 +16,7 @@ from notsodeep.papers.authors_protocol import (
     table,
 )
 from notsodeep.papers.reproduction import Record, cell_name
+from notsodeep.report.reproduction_figures import protocol_widths_figure
 
 
 def test_descent_follows_the_gradient() -> None:
@@ -86,3 +88,23 @@ def test_rows_have_the_draws_with_all_three_networks() -> None:
     assert rows[1]["accuracies"] == {"deq": [50.0], "matched": [50.0], "plain": [70.0]}
     assert len({cell_name(r["cell"]) for r in records}) == len(records)
     assert set(CHANGES) == {"relu", "tanh"}
+
+
+def test_curves_against_the_width() -> None:
+    def accuracy(network: str, width: int) -> float:
+        return 0.9 - 1.0 / width - (0.1 if "inside" in network else 0.0)
+
+    cells = (
+        cell
+        for change in CURVES["relu"]
+        for width in (64, 16, 32)
+        for cell in runs("mnist", "relu", change, width, 0).values()
+    )
+    records = [{"cell": c, "accuracy": accuracy(c["network"], c["width"])} for c in cells]
+    (panel,) = protocol_widths_figure(records).axes
+    curves = {line.get_label(): line.get_xydata() for line in panel.get_lines()}
+    assert list(curves) == ["DEQ", "matched", "plain", "constant outside the ReLU"]
+    for points in curves.values():
+        np.testing.assert_array_equal(points[:, 0], [16, 32, 64])
+    np.testing.assert_allclose(curves["DEQ"][:, 1] - curves["plain"][:, 1], 10.0)
+    np.testing.assert_allclose(curves["constant outside the ReLU"], curves["DEQ"])

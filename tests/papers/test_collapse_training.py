@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from notsodeep.collapse import CollapseMetrics
-from notsodeep.errors import InvalidInput, UnknownName
+from notsodeep.errors import DataNotFound, InvalidInput, UnknownName
 from notsodeep.head_names import HEAD_KINDS
 from notsodeep.networks.training import train
 from notsodeep.papers.collapse_findings import head_findings
@@ -25,6 +25,7 @@ from notsodeep.papers.collapse_training import (
     compare_heads,
     train_head,
 )
+from notsodeep.papers.reproduction import experiment
 
 SMALL: dict[str, Any] = {"samples": 300, "test_samples": 80, "width": 16, "epochs": 3}
 STEP: dict[str, Any] = {**SMALL, "num_majority": 6, "ratio": 10.0}
@@ -58,6 +59,14 @@ def test_the_first_layer_may_have_a_width_of_its_own() -> None:
     shapes = [tuple(part.shape) for part in network.backbone.parameters() if part.ndim == 2]
     assert shapes == [(24, 64), (16, 24)]
     assert network.head.num_features == 16
+
+
+def test_features_may_have_a_fixed_scale() -> None:
+    settings = CollapseSettings("deq", **SMALL, feature_scale="fixed")
+    assert CollapseSettings.from_dict(settings.to_dict()) == settings
+    assert "feature_scale" not in CollapseSettings("deq", **SMALL).to_dict()  # as it was before
+    network = collapse_network(settings, collapse_data(settings))
+    assert sum(part.ndim == 1 for part in network.backbone.parameters()) == 2  # of the first layer
 
 
 def test_decay_of_parameters_without_a_scale_is_a_setting() -> None:
@@ -246,6 +255,7 @@ def test_a_directory_takes_more_heads_but_no_other_settings(tmp_path: Path) -> N
         ({"first_width": 0}, "first_width"),
         ({"scale_free_decay": -1.0}, "scale_free_decay of TrainingSettings must be at least 0"),
         ({"first_width": 8, "backbone": "resnet18"}, "first_width of CollapseSettings must be"),
+        ({"feature_scale": "fixed", "backbone": "resnet18"}, "feature_scale .* must be left out"),
     ],
 )
 def test_settings_are_checked(options: dict[str, Any], message: str) -> None:
@@ -253,7 +263,7 @@ def test_settings_are_checked(options: dict[str, Any], message: str) -> None:
         CollapseSettings("deq", **options)
 
 
-@pytest.mark.parametrize("option", ["head", "backbone", "classifier", "schedule"])
+@pytest.mark.parametrize("option", ["head", "backbone", "classifier", "schedule", "feature_scale"])
 def test_names_are_checked(option: str) -> None:
     with pytest.raises(UnknownName):
         CollapseSettings(**{"head": "deq", option: "nonsense"})
@@ -280,3 +290,15 @@ def test_findings_say_how_much_is_gain() -> None:
     assert "DEQ 0.41 ± 0.01" in finding.ours
     assert "against explicit: -0.5 [-0.5, -0.5], DEQ ahead" in finding.why
     assert "80% of the lead over the explicit head" in finding.why
+
+
+def test_features_that_cannot_be_made_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTSODEEP_DATA", str(tmp_path))
+    work = experiment("collapse-features")
+    with pytest.raises(DataNotFound, match=r"no VGG-19 weights at .*vgg19\.safetensors"):
+        work.compute(work.cells("quick")[0], 0)
+    (tmp_path / "vgg19.pth").write_bytes(b"weights")
+    with pytest.raises(DataNotFound, match="notsodeep data get cifar10"):
+        work.compute(work.cells("quick")[0], 0)

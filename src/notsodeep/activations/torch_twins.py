@@ -159,12 +159,18 @@ def _piecewise_linear(activation: PiecewiseLinear) -> TensorFunction:
     slopes, knots = activation.slopes, activation.knots
     if activation.homogeneous:
         left, right = slopes[0], slopes[-1]
+        if left == right:
+            return partial(_linear, slope=right)
         if left == 0.0:
             return torch.relu if right == 1.0 else partial(_scaled_relu, slope=right)
         return partial(_two_slopes, left=left, right=right)
     if len(knots) == 2 and slopes[0] == slopes[2] == 0.0 and activation.value_at_zero == 0.0:
         return partial(_clipped, slope=slopes[1], low=knots[0], high=knots[1])
     return partial(_hinges, form=activation.hinge_form)
+
+
+def _linear(x: Tensor, *, slope: float) -> Tensor:
+    return slope * x
 
 
 def _scaled_relu(x: Tensor, *, slope: float) -> Tensor:

@@ -68,6 +68,13 @@ def collapse_command(
     first_width: Annotated[
         int | None, typer.Option(help="Of the mlp's first layer, if it is another.")
     ] = None,
+    feature_scale: Annotated[
+        str,
+        typer.Option(
+            help="learned, or fixed: the mlp's features have no scales that weight decay could "
+            "put out, as many classes need."
+        ),
+    ] = "learned",
     classifier: Annotated[str, typer.Option(help="learned or fixed_etf.")] = "learned",
     epochs: Annotated[int, typer.Option(help="Passes over the data.")] = 40,
     batch_size: Annotated[int, typer.Option(help="Samples in a step.")] = 64,
@@ -113,6 +120,7 @@ def collapse_command(
         backbone=backbone,  # type: ignore[arg-type]  # checked inside
         width=width,
         first_width=first_width,
+        feature_scale=feature_scale,  # type: ignore[arg-type]
         spectral_budget=spectral_budget,
         truncated_steps=truncated_steps,
         activation=activation,  # type: ignore[arg-type]

@@ -5,9 +5,10 @@ Both take flattened rows (n, p) to non-negative features (n, d), as the last ReL
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -16,6 +17,8 @@ from torch.nn.utils import skip_init
 
 from notsodeep import checks
 from notsodeep.networks import requirements
+
+FeatureScale = Literal["learned", "fixed"]
 
 
 class Perceptron(nn.Module):
@@ -29,6 +32,10 @@ class Perceptron(nn.Module):
         Outputs of each layer; the last one is d.
     rng : int or numpy.random.Generator
         Seed of the weights.
+    feature_scale : {"learned", "fixed"}
+        Whether the last normalisation has a scale and a shift of its own for every feature, or
+        none: all features then have the same variance before the last ReLU, and weight decay
+        cannot put out any of them.
     dtype, device
         Of all weights.
 
@@ -49,18 +56,22 @@ class Perceptron(nn.Module):
         widths: Sequence[int],
         rng: int | np.random.Generator,
         *,
+        feature_scale: FeatureScale = "learned",
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
         super().__init__()
         owner = "Perceptron"
+        checks.known_name(feature_scale, get_args(FeatureScale), "feature_scale")
         self.in_features = checks.positive_integer(in_features, "in_features", owner)
         sizes = _layer_widths(widths, owner)
         self.num_features = sizes[-1]
         layers: list[nn.Module] = []
-        for before, after in zip((self.in_features, *sizes), sizes, strict=False):
+        for k, (before, after) in enumerate(itertools.pairwise((self.in_features, *sizes)), 1):
             linear = skip_init(nn.Linear, before, after, bias=False, dtype=dtype, device=device)  # type: ignore[no-untyped-call]
-            layers += [linear, nn.BatchNorm1d(after, dtype=dtype, device=device), nn.ReLU()]
+            affine = k < len(sizes) or feature_scale == "learned"
+            norm = nn.BatchNorm1d(after, affine=affine, dtype=dtype, device=device)
+            layers += [linear, norm, nn.ReLU()]
         self.layers = nn.Sequential(*layers)
         draw_weights(self, checks.random_generator(rng, owner))
 

@@ -193,7 +193,7 @@ def _inference_seconds(modules: dict[str, Any], X: NDArray[Any]) -> dict[str, fl
 def width_data(name: str, samples: int | None, test_samples: int | None = None) -> Dataset:
     """Load a set of `image_sets`, or digits, in float32."""
     options: dict[str, Any] = {}
-    if name in FEATURES and (weights := _vgg_weights()) is not None:
+    if name in FEATURES and (weights := vgg_weights()) is not None:
         options["features"] = VGG19Features(weights, **FEATURES[name])  # type: ignore[arg-type]
     place = "cifar10" if name in FEATURES else name
     return load(
@@ -203,7 +203,7 @@ def width_data(name: str, samples: int | None, test_samples: int | None = None) 
 
 def image_sets() -> list[str]:
     """Return the names of the sets that figure 3 can be drawn for on this machine."""
-    return ["mnist", "fashion_mnist", *(FEATURES if _vgg_weights() else ())]
+    return ["mnist", "fashion_mnist", *(FEATURES if vgg_weights() else ())]
 
 
 @lru_cache(maxsize=8)
@@ -231,14 +231,15 @@ def _some(rows: NDArray[Any], count: int) -> NDArray[Any]:
     return rows[draw_rows(rows, count)]
 
 
-def _vgg_weights() -> Path | None:
+def vgg_weights() -> Path | None:
+    """Return the file of weights in the data directory, if there is one."""
     places = [data_directory() / name for name in VGG_FILES]
     return next((place for place in places if place.is_file()), None)
 
 
 def _inputs(profile: Profile) -> dict[str, str]:
     """Return the digest of the weights behind the features of CIFAR-10, if they are used."""
-    weights = _vgg_weights() if profile == "paper" else None
+    weights = vgg_weights() if profile == "paper" else None
     return {} if weights is None else {weights.name: sha256_of_file(weights)}
 
 

@@ -81,10 +81,11 @@ CHANGES: dict[str, dict[str, dict[str, Any]]] = {
 }
 """By activation of the DEQ, in the order of the table."""
 _DECISIVE = ("as the authors", "constant outside the ReLU", "one layer", "as here")
-_CURVES = {
+CURVES = {
     "relu": ("as the authors", "constant outside the ReLU"),
     "tanh": ("as the authors", "weights not scaled"),
 }
+"""By activation of the DEQ, the changes that are followed over all widths."""
 
 
 def runs(
@@ -132,8 +133,8 @@ def _cells(profile: Profile) -> list[Cell]:
             if draw == 0 or change in _DECISIVE
         ]  # fmt: skip
         places += [
-            (data, act, change, 2**k, 0, 100) for act in _CURVES for k in range(5, 14)
-            for data in sets for change in _CURVES[act]
+            (data, act, change, 2**k, 0, 100) for act in CURVES for k in range(5, 14)
+            for data in sets for change in CURVES[act]
         ]  # fmt: skip
     cells = (cell for place in places for cell in runs(*place).values())
     return list({cell_name(cell): cell for cell in cells}.values())

@@ -39,6 +39,8 @@ def setting_words(record: Record) -> str:
     if (first := settings.get("first_width")) is not None:
         widths = f"widths {first} and {settings['width']}"
     words = f"{settings['data']}, {settings['backbone']} of {widths}"
+    if "feature_scale" in settings:  # named only where it is not learned
+        words += f", features of {settings['feature_scale']} scale"
     if not record["groups"]:
         return f"{words}, balanced"
     large, small = (len(record["groups"][name]) for name in ("majority", "minority"))

@@ -16,6 +16,7 @@ from notsodeep.head_names import (
     HeadKind,
     HeadSolver,
 )
+from notsodeep.networks.backbones import FeatureScale
 from notsodeep.networks.training_records import Schedule, TrainingSettings
 
 Backbone = Literal["mlp", "resnet18"]
@@ -41,6 +42,8 @@ class CollapseSettings:
     width : int
     first_width : int, optional
         Of the perceptron's first layer; `width` if left out.
+    feature_scale : {"learned", "fixed"}
+        Whether the perceptron's features have scales that are learned, with weight decay, or not.
     spectral_budget : float
         s = ρ in (0, 1).
     truncated_steps : int
@@ -84,6 +87,7 @@ class CollapseSettings:
     seed: int = 0
     first_width: int | None = None
     scale_free_decay: float | None = None
+    feature_scale: FeatureScale = "learned"
 
     def __post_init__(self) -> None:
         owner = "CollapseSettings"
@@ -92,6 +96,7 @@ class CollapseSettings:
         checks.known_name(self.solver, HEAD_SOLVERS, "solver")
         checks.known_name(self.backbone, get_args(Backbone), "backbone")
         checks.known_name(self.classifier, get_args(Classifier), "classifier")
+        checks.known_name(self.feature_scale, get_args(FeatureScale), "feature_scale")
         for name in ("width", "truncated_steps", "measure_every"):
             checks.positive_integer(getattr(self, name), name, owner)
         for name in ("samples", "test_samples", "first_width"):
@@ -99,7 +104,9 @@ class CollapseSettings:
                 checks.positive_integer(getattr(self, name), name, owner)
         _contracting_budget(self.spectral_budget, owner)
         _complete_imbalance(self.num_majority, self.ratio, owner)
-        _first_of_perceptron(self.first_width, self.backbone, owner)
+        if self.backbone != "mlp":
+            _perceptron_only(self.first_width, None, "first_width", owner)
+            _perceptron_only(self.feature_scale, "learned", "feature_scale", owner)
         self.imbalance()
         self.training()
 
@@ -124,13 +131,13 @@ class CollapseSettings:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON form, without what is left out and came later than stored runs.
+        """Plain JSON form, without what has its default and came later than stored runs.
 
         The name and the seed of a run are those of its form.
         """
         content = asdict(self)
-        for name in ("first_width", "scale_free_decay"):
-            if content[name] is None:
+        for name in ("first_width", "scale_free_decay", "feature_scale"):
+            if content[name] == getattr(type(self), name):
                 del content[name]
         return content
 
@@ -163,8 +170,7 @@ def _complete_imbalance(num_majority: object, ratio: object, owner: str) -> None
         raise checks.invalid(missing, owner, f"be given with {given}", None, remedy)
 
 
-def _first_of_perceptron(first_width: int | None, backbone: Backbone, owner: str) -> None:
-    """Require that only a perceptron has a first layer of its own width."""
-    if first_width is not None and backbone != "mlp":
-        requirement = 'be left out: only the backbone "mlp" has a first layer of its own width'
-        raise checks.invalid("first_width", owner, requirement, first_width)
+def _perceptron_only(value: object, default: object, name: str, owner: str) -> None:
+    """Require that what only a perceptron has is left out for other backbones."""
+    if value != default:
+        raise checks.invalid(name, owner, 'be left out: only the backbone "mlp" has it', value)

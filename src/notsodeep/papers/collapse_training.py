@@ -151,7 +151,9 @@ def collapse_network(settings: CollapseSettings, data: Dataset) -> HeadedNetwork
     backbone: Perceptron | ResNet18
     if settings.backbone == "mlp":
         widths = (settings.first_width or settings.width, settings.width)
-        backbone = Perceptron(data.X.shape[1], widths, parts[0])
+        backbone = Perceptron(
+            data.X.shape[1], widths, parts[0], feature_scale=settings.feature_scale
+        )
     else:
         shape: Any = data.image_shape  # checked inside
         backbone = ResNet18(shape, parts[0], width=settings.width)

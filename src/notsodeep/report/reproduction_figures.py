@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
 from notsodeep import checks
-from notsodeep.papers.authors_protocol import table
+from notsodeep.papers.authors_protocol import CURVES, table
 from notsodeep.papers.image_scalings import PAPER
 from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, house_style, new_figure
 from notsodeep.plotting.predictions import transfer
@@ -217,6 +217,42 @@ def _protocols(records: list[Record]) -> Figure:
         panel.set_xlabel("points above the DEQ")
         panel.set_title(f"{place[1]} on {place[0].replace('_', ' ')}")
     axes[0].legend()
+    return figure
+
+
+@house_style()
+def protocol_widths_figure(records: list[Record]) -> Figure:
+    """Draw accuracies against the width under the authors' protocol, as their figure 3 has them.
+
+    Parameters
+    ----------
+    records : list of dict
+        Of the experiment ``authors-protocol``; a row of panels for every activation.
+    """
+    rows = table(records)
+    activations = list(dict.fromkeys(row["activation"] for row in rows))
+    sets = list(dict.fromkeys(row["data"] for row in rows))
+    figure, axes = new_figure(len(sets), rows=len(activations), width=3.4, height=2.8)
+    for k, activation in enumerate(activations):
+        usual, other = CURVES[activation]
+        lines = {"DEQ": (usual, "deq", DEEP, "-"), "matched": (usual, "matched", SHALLOW, "-")}
+        lines |= {"plain": (usual, "plain", MUTED, "-"), other: (other, "plain", MUTED, ":")}
+        for panel, data in zip(axes[k * len(sets) :], sets, strict=False):
+            for label, (change, role, colour, dashes) in lines.items():
+                accuracies = {
+                    row["width"]: float(np.mean(row["accuracies"][role]))
+                    for row in rows
+                    if (row["data"], row["activation"], row["change"]) == (data, activation, change)
+                }
+                widths = sorted(accuracies)
+                heights = [accuracies[width] for width in widths]
+                panel.plot(widths, heights, dashes, marker=".", color=colour, label=label)
+            panel.set_xscale("log", base=2)
+            panel.set_xticks(widths[::2], labels=map(str, widths[::2]))
+            panel.set_title(f"{activation} on {data.replace('_', ' ')}")
+            panel.set_xlabel("width")
+        axes[k * len(sets)].set_ylabel("test accuracy in %")
+        axes[k * len(sets)].legend(fontsize=8)
     return figure
 
 
