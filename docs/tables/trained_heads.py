@@ -26,6 +26,7 @@ import numpy as np
 
 from notsodeep import checks
 from notsodeep.files import atomic_write
+from notsodeep.files.manifests import versions
 from notsodeep.head_names import HEAD_ACTIVATIONS, HEAD_LABELS, HeadKind
 from notsodeep.papers.collapse_settings import CollapseSettings
 from notsodeep.papers.collapse_training import train_head
@@ -57,7 +58,7 @@ HEADING = """# Trained heads: all tables
 Every stored run behind [heads and neural collapse](collapse-experiments.md), where the heads are
 defined and what follows from the numbers is said. Mean ± standard error over seeds at the last
 epoch; "DEQ against" gives ratios (×) or differences with 95 % intervals by Student's t, paired over
-seeds, in bold where the interval excludes no difference. Settings, curves and seconds of every run
+seeds, in bold where the interval excludes no difference. Settings, curves, seconds and versions of every run
 are in `docs/tables/trained_heads.json`; `docs/tables/trained_heads.py` trains what it lacks and
 writes this page.
 """
@@ -83,7 +84,7 @@ def stored() -> dict[str, Record]:
 
 
 def small(record: Record, seconds: float) -> Record:
-    """Keep the settings, the curves, rounded, and what the solver did at the end."""
+    """Keep the settings, the curves, rounded, what the solver did at the end, and with what."""
     curves = [
         {key: number(key, epoch[key]) for key in CURVES if epoch.get(key) is not None}
         for epoch in record["epochs"]
@@ -95,6 +96,7 @@ def small(record: Record, seconds: float) -> Record:
         "epochs": curves,
         "solver": record["epochs"][-1]["solver"],
         "seconds": round(seconds, 1),
+        "versions": versions(),
     }
 
 
