@@ -58,9 +58,9 @@ HEADING = """# Trained heads: all tables
 Every stored run behind [heads and neural collapse](collapse-experiments.md), where the heads are
 defined and what follows from the numbers is said. Mean ± standard error over seeds at the last
 epoch; "DEQ against" gives ratios (×) or differences with 95 % intervals by Student's t, paired over
-seeds, in bold where the interval excludes no difference. Settings, curves, seconds and versions of every run
-are in `docs/tables/trained_heads.json`; `docs/tables/trained_heads.py` trains what it lacks and
-writes this page.
+seeds, in bold where the interval excludes no difference. Settings, curves, seconds and versions of
+every run are in `docs/tables/trained_heads.json`; `docs/tables/trained_heads.py` trains what it
+lacks and writes this page.
 """
 TITLES = {
     "cifar10": "CIFAR-10, ResNet-18",
