@@ -236,30 +236,37 @@ def seeds_of(group: list[Record]) -> int:
 
 
 def summary() -> None:
-    """Print the DEQ against the explicit head of its gain, a row for every setting."""
-    keys = ("loss", "nc1", "minority_cosine")
-    say("\n| setting | seeds | training loss | NC1 | minority cosine | gain on class means: DEQ "
-        "| explicit |")  # fmt: skip
-    say("|---" * 7 + "|")
+    """Print the DEQ against the explicit head of its gain: verdicts, and a row for each setting."""
+    keys = {"loss": "training loss", "nc1": "NC1", "minority_cosine": "minority cosine"}
+    verdicts: list[tuple[str, str]] = []
+    heading = ["setting", "seeds", *keys.values(), "gain on class means: DEQ", "explicit"]
+    lines = ["\n| " + " | ".join(heading) + " |", "|---" * len(heading) + "|"]
     for title, groups in sections().items():
         compared = [group for group in groups if {"deq", "explicit_matched"} <= {*heads_of(group)}]
         if compared:
-            say(f"| **{title}** | | | | | | |")
+            lines.append(f"| **{title}** | | | | | | |")
         for group in compared:
-            measures = {measure.key: measure for measure in measures_of(group)}
-            cells = [
-                difference(paired_difference(group, measures[key], "explicit_matched"))
-                if key in measures
-                else ""
-                for key in keys
-            ]
+            found = {
+                measure.key: paired_difference(group, measure, "explicit_matched")
+                for measure in measures_of(group)
+            }
+            if group[0]["settings"]["activation"] == "identity":
+                verdicts += [(key, each.verdict) for key, each in found.items() if each]
+            cells = [difference(found[key]) if key in found else "" for key in keys]
             pair = [r for r in group if r["settings"]["head"] in ("deq", "explicit_matched")]
             gains = [
                 np.mean([curve(r)["gain_on_means"] for r in pair if r["settings"]["head"] == head])
                 for head in ("deq", "explicit_matched")
             ]
             ends = [*cells, *(f"{gain:.3f}" for gain in gains)]
-            say(f"| {words(group[0])} | {seeds_of(pair)} | " + " | ".join(ends) + " |")
+            lines.append(f"| {words(group[0])} | {seeds_of(pair)} | " + " | ".join(ends) + " |")
+    counts = "; ".join(
+        f"{name} " + ", ".join(str(verdicts.count((key, v))) for v in ("ahead", "behind", "open"))
+        for key, name in keys.items()
+    )
+    say(f"\nLinear heads, settings with the DEQ certainly ahead, certainly behind, open: {counts}.")
+    for line in lines:
+        say(line)
 
 
 def tables() -> None:

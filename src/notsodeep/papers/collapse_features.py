@@ -86,6 +86,7 @@ def _cells(profile: Profile) -> list[Cell]:
         case "paper":
             tens = [(split, ratio) for split in (5, 3, 7) for ratio in _RATIOS]
             hundreds = [(10 * split, ratio) for split, ratio in tens]
+            halves = [imbalance for imbalance in hundreds if imbalance[0] == 50]
             return [
                 *_sweep(range(3), _BED),
                 *_trained(_GAINS, range(3), _FADING, [None, (50, 10.0)]),
@@ -93,6 +94,9 @@ def _cells(profile: Profile) -> list[Cell]:
                 *_trained(_GAINS, range(5), _WHOLE_IMBALANCED, tens),
                 *_trained(_GAINS, range(5), _HUNDRED, [None]),
                 *_trained(_GAINS, range(5), _HUNDRED_IMBALANCED, hundreds),
+                # Whether it is the start that a DEQ is behind by.
+                *_trained(("explicit_started",), range(3), _HUNDRED, [None]),
+                *_trained(("explicit_started",), range(3), _HUNDRED_IMBALANCED, halves),
             ]
 
 
