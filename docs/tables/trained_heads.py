@@ -31,6 +31,7 @@ from notsodeep.head_names import HEAD_ACTIVATIONS, HEAD_LABELS, HeadKind
 from notsodeep.papers.collapse_settings import CollapseSettings
 from notsodeep.papers.collapse_training import train_head
 from notsodeep.papers.head_comparison import (
+    Measure,
     PairedDifference,
     by_settings,
     heads_of,
@@ -75,6 +76,8 @@ FEATURES: dict[str, tuple[str, int | None, float]] = {
     "hundred": ("cifar100_vgg19.npz", 10_000, 3e-2),
 }
 """By picture: data, number of images, and the weight decay of runs with imbalanced classes."""
+SHARE = Measure("nc1_trace_ratio", "tr S_W/tr S_B", higher_is_better=False, logarithmic=True)
+"""Collapse by the whole scatters, which the weakest direction of the means does not decide."""
 AT_THE_END = ("nc2_classifier", "nc3_duality", "nc4", "gain", "spectral_norm")
 
 
@@ -202,8 +205,9 @@ def leads(groups: list[list[Record]], keys: tuple[str, ...]) -> None:
     say("|---" * (len(rivals) + 1) + "|")
     for key in keys:
         for group in groups:
-            measure = next(m for m in measures_of(group) if m.key == key)
-            cells = [difference(paired_difference(group, measure, rival)) for rival in rivals]
+            measure = next(m for m in (*measures_of(group), SHARE) if m.key == key)
+            known = [record for record in group if key in curve(record)]
+            cells = [difference(paired_difference(known, measure, rival)) for rival in rivals]
             if any(cell != "–" for cell in cells):
                 say(f"| {measure.words}: {words(group[0])} | " + " | ".join(cells) + " |")
 
@@ -237,22 +241,26 @@ def seeds_of(group: list[Record]) -> int:
 
 def summary() -> None:
     """Print the DEQ against the explicit head of its gain: verdicts, and a row for each setting."""
-    keys = {"loss": "training loss", "nc1": "NC1", "minority_cosine": "minority cosine"}
+    keys = {
+        "loss": "training loss", "nc1": "NC1", "nc1_trace_ratio": SHARE.words,
+        "minority_cosine": "minority cosine",
+    }  # fmt: skip
     verdicts: list[tuple[str, str]] = []
     heading = ["setting", "seeds", *keys.values(), "gain on class means: DEQ", "explicit"]
     lines = ["\n| " + " | ".join(heading) + " |", "|---" * len(heading) + "|"]
     for title, groups in sections().items():
         compared = [group for group in groups if {"deq", "explicit_matched"} <= {*heads_of(group)}]
         if compared:
-            lines.append(f"| **{title}** | | | | | | |")
+            lines.append(f"| **{title}** |" + " |" * (len(heading) - 1))
         for group in compared:
             found = {
                 measure.key: paired_difference(group, measure, "explicit_matched")
-                for measure in measures_of(group)
+                for measure in (*measures_of(group), SHARE)
+                if measure is not SHARE or all(SHARE.key in curve(record) for record in group)
             }
             if group[0]["settings"]["activation"] == "identity":
                 verdicts += [(key, each.verdict) for key, each in found.items() if each]
-            cells = [difference(found[key]) if key in found else "" for key in keys]
+            cells = [difference(found.get(key)) for key in keys]
             pair = [r for r in group if r["settings"]["head"] in ("deq", "explicit_matched")]
             gains = [
                 np.mean([curve(r)["gain_on_means"] for r in pair if r["settings"]["head"] == head])
@@ -276,17 +284,17 @@ def tables() -> None:
         say(f"\n## {title}\n\n{' or '.join(map(str, seeds))} seeds.")
         table("Training loss", mine, "loss")
         table("NC1", mine, "nc1")
-        if any("nc1_trace_ratio" in curve(record) for group in mine for record in group):
-            table("tr S_W/tr S_B", mine, "nc1_trace_ratio")
+        if any(SHARE.key in curve(record) for group in mine for record in group):
+            table(SHARE.words, mine, SHARE.key)
         if title.endswith("imbalanced"):
             table("Minority cosine", mine, "minority_cosine")
             table("Test accuracy on the minority, %", mine, "test_minority_accuracy", 100.0)
-            leads(mine, ("loss", "nc1", "minority_cosine", "test_minority_accuracy"))
+            leads(mine, ("loss", "nc1", SHARE.key, "minority_cosine", "test_minority_accuracy"))
         else:
             table("NC2, means", mine, "nc2_features")
             table("NC3, alignment", mine, "nc3_alignment")
             table("Test accuracy, %", mine, "test_accuracy", 100.0)
-            leads(mine, ("loss", "nc1"))
+            leads(mine, ("loss", "nc1", SHARE.key))
         table("Gain on class means", mine, "gain_on_means")
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from notsodeep.head_names import FIVE_HEADS
+from notsodeep.head_names import FIVE_HEADS, HeadKind
 from notsodeep.papers.collapse_balanced import train_cell
 from notsodeep.papers.collapse_findings import head_findings
 from notsodeep.papers.collapse_settings import CollapseSettings
@@ -58,18 +59,22 @@ def _cells(profile: Profile) -> list[Cell]:
     images = [(5, 100.0), (5, 10.0)]
     return [
         *_with_heads(_SMALL_IMAGES, _GRID, range(3)),
+        *_with_heads(_SMALL_IMAGES, _GRID, range(3), ("explicit_started", "explicit_inverse")),
         *(cell for point in images for cell in _with_heads(_IMAGES, [point], range(3))),
     ]
 
 
 def _with_heads(
-    place: dict[str, Any], imbalances: list[tuple[int, float]], seeds: range
+    place: dict[str, Any],
+    imbalances: list[tuple[int, float]],
+    seeds: range,
+    heads: Sequence[HeadKind] = FIVE_HEADS,
 ) -> list[Cell]:
     return [
         CollapseSettings(head, **place, num_majority=split, ratio=ratio, seed=seed).to_dict()
         for seed in seeds
         for split, ratio in imbalances
-        for head in FIVE_HEADS
+        for head in heads
     ]
 
 
