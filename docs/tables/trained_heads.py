@@ -70,7 +70,9 @@ TITLES = {
     "cifar10_vgg19.npz": "CIFAR-10, features of VGG-19",
     "cifar100_vgg19.npz": "CIFAR-100, features of VGG-19",
 }
-FEATURES: dict[str, tuple[str, int | None, float]] = {
+PICTURES: dict[str, tuple[str, int | None, float]] = {
+    "resnet": ("cifar10", 5000, 5e-3),
+    "fashion": ("fashion_mnist", 5000, 5e-3),
     "features": ("cifar10_vgg19.npz", 2000, 5e-3),
     "whole": ("cifar10_vgg19.npz", None, 5e-3),
     "hundred": ("cifar100_vgg19.npz", 10_000, 3e-2),
@@ -78,6 +80,12 @@ FEATURES: dict[str, tuple[str, int | None, float]] = {
 """By picture: data, number of images, and the weight decay of runs with imbalanced classes."""
 SHARE = Measure("nc1_trace_ratio", "tr S_W/tr S_B", higher_is_better=False, logarithmic=True)
 """Collapse by the whole scatters, which the weakest direction of the means does not decide."""
+SUMMARY = {
+    "loss": "training loss", "nc1": "NC1", SHARE.key: SHARE.words,
+    "minority_cosine": "minority cosine",
+}  # fmt: skip
+RIVALS = ("explicit", "explicit_matched", "explicit_started", "explicit_inverse")
+"""The DEQ's controls: its budget, its gain, its start too, its parametrisation too."""
 AT_THE_END = ("nc2_classifier", "nc3_duality", "nc4", "gain", "spectral_norm")
 
 
@@ -154,8 +162,8 @@ def words(record: Record) -> str:
         parts.append(f"decay {settings['weight_decay']:g}")
     if settings["data"] in ("digits", "cifar10"):
         parts += [f"rate {settings['learning_rate']:g}", f"{settings['epochs']} epochs"]
-        parts += ["φ = " + settings["activation"]] * (settings["activation"] != "identity")
         parts += ["strict solves"] * (settings["solver"] == "strict")
+    parts += ["φ = " + settings["activation"]] * (settings["activation"] != "identity")
     return ", ".join(parts) or "balanced"
 
 
@@ -200,14 +208,13 @@ def table(title: str, groups: list[list[Record]], key: str, factor: float = 1.0)
 
 def leads(groups: list[list[Record]], keys: tuple[str, ...]) -> None:
     """Print the DEQ against its controls: ratios or differences with 95 % intervals."""
-    rivals = ("explicit", "explicit_matched", "explicit_started", "explicit_inverse")
-    say("\n| DEQ against | " + " | ".join(HEAD_LABELS[rival] for rival in rivals) + " |")
-    say("|---" * (len(rivals) + 1) + "|")
+    say("\n| DEQ against | " + " | ".join(HEAD_LABELS[rival] for rival in RIVALS) + " |")
+    say("|---" * (len(RIVALS) + 1) + "|")
     for key in keys:
         for group in groups:
             measure = next(m for m in (*measures_of(group), SHARE) if m.key == key)
             known = [record for record in group if key in curve(record)]
-            cells = [difference(paired_difference(known, measure, rival)) for rival in rivals]
+            cells = [difference(paired_difference(known, measure, rival)) for rival in RIVALS]
             if any(cell != "–" for cell in cells):
                 say(f"| {measure.words}: {words(group[0])} | " + " | ".join(cells) + " |")
 
@@ -240,41 +247,55 @@ def seeds_of(group: list[Record]) -> int:
 
 
 def summary() -> None:
-    """Print the DEQ against the explicit head of its gain: verdicts, and a row for each setting."""
-    keys = {
-        "loss": "training loss", "nc1": "NC1", "nc1_trace_ratio": SHARE.words,
-        "minority_cosine": "minority cosine",
-    }  # fmt: skip
-    verdicts: list[tuple[str, str]] = []
-    heading = ["setting", "seeds", *keys.values(), "gain on class means: DEQ", "explicit"]
-    lines = ["\n| " + " | ".join(heading) + " |", "|---" * len(heading) + "|"]
+    """Print how often the DEQ is ahead of its controls, and a row for each setting."""
+    say("\n| linear DEQ against | " + " | ".join(SUMMARY.values()) + " |")
+    say("|---" * (len(SUMMARY) + 1) + "|")
+    linear = [
+        group
+        for groups in sections().values()
+        for group in groups
+        if group[0]["settings"]["activation"] == "identity"
+    ]
+    for rival in RIVALS:
+        verdicts = [
+            (key, found.verdict)
+            for group in linear
+            for key, found in comparisons(group, rival).items()
+        ]
+        counts = (
+            ", ".join(str(verdicts.count((key, v))) for v in ("ahead", "behind", "open"))
+            for key in SUMMARY
+        )
+        say(f"| {HEAD_LABELS[rival]} | " + " | ".join(counts) + " |")
+    rival = "explicit_matched"
+    heading = ["setting", "seeds", *SUMMARY.values(), "gain on class means: DEQ", "explicit"]
+    say("\n| " + " | ".join(heading) + " |\n" + "|---" * len(heading) + "|")
     for title, groups in sections().items():
-        compared = [group for group in groups if {"deq", "explicit_matched"} <= {*heads_of(group)}]
+        compared = [group for group in groups if {"deq", rival} <= {*heads_of(group)}]
         if compared:
-            lines.append(f"| **{title}** |" + " |" * (len(heading) - 1))
+            say(f"| **{title}** |" + " |" * (len(heading) - 1))
         for group in compared:
-            found = {
-                measure.key: paired_difference(group, measure, "explicit_matched")
-                for measure in (*measures_of(group), SHARE)
-                if measure is not SHARE or all(SHARE.key in curve(record) for record in group)
-            }
-            if group[0]["settings"]["activation"] == "identity":
-                verdicts += [(key, each.verdict) for key, each in found.items() if each]
-            cells = [difference(found.get(key)) for key in keys]
-            pair = [r for r in group if r["settings"]["head"] in ("deq", "explicit_matched")]
-            gains = [
+            found = comparisons(group, rival)
+            pair = [r for r in group if r["settings"]["head"] in ("deq", rival)]
+            gains = (
                 np.mean([curve(r)["gain_on_means"] for r in pair if r["settings"]["head"] == head])
-                for head in ("deq", "explicit_matched")
-            ]
-            ends = [*cells, *(f"{gain:.3f}" for gain in gains)]
-            lines.append(f"| {words(group[0])} | {seeds_of(pair)} | " + " | ".join(ends) + " |")
-    counts = "; ".join(
-        f"{name} " + ", ".join(str(verdicts.count((key, v))) for v in ("ahead", "behind", "open"))
-        for key, name in keys.items()
-    )
-    say(f"\nLinear heads, settings with the DEQ certainly ahead, certainly behind, open: {counts}.")
-    for line in lines:
-        say(line)
+                for head in ("deq", rival)
+            )
+            cells = [difference(found.get(key)) for key in SUMMARY]
+            cells += [f"{gain:.3f}" for gain in gains]
+            seeds = max(each.seeds for each in found.values())
+            say(f"| {words(group[0])} | {seeds} | " + " | ".join(cells) + " |")
+
+
+def comparisons(group: list[Record], rival: str) -> dict[str, PairedDifference]:
+    """Compare the DEQ with another head of one setting, in what the summary shows."""
+    found = {}
+    for measure in (*measures_of(group), SHARE):
+        known = [record for record in group if measure.key in curve(record)]
+        compared = paired_difference(known, measure, rival) if known else None
+        if measure.key in SUMMARY and compared is not None:
+            found[measure.key] = compared
+    return found
 
 
 def tables() -> None:
@@ -320,10 +341,9 @@ def docs() -> None:
     others = [r for r in runs if r["settings"]["head"] in heads_of(swept) and r not in swept]
     save_figure(rates_figure([*swept, *others]), images / "collapse-causes.png")
     save_figure(curves_figure(first), images / "collapse-terminal.png")
-    for name, (data, samples, decay) in FEATURES.items():
-        mine = [
-            r for r in runs if (r["settings"]["data"], r["settings"]["samples"]) == (data, samples)
-        ]
+    for name, (data, samples, decay) in PICTURES.items():
+        chosen = {"data": data, "samples": samples, "activation": "identity"}
+        mine = [r for r in runs if chosen.items() <= r["settings"].items()]
         balanced = [r for r in mine if not r["groups"]]
         step = [r for r in mine if r["groups"] and r["settings"]["weight_decay"] == decay]
         if balanced:
