@@ -88,6 +88,20 @@ def test_the_imports_of_the_architecture_page_are_up_to_date() -> None:
     assert made["DIAGRAM"].read_text() == made["diagram"](), "run docs/tables/imports.py"
 
 
+def test_the_tables_of_trained_heads_are_those_of_the_stored_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tables = ROOT / "docs" / "tables"
+    monkeypatch.syspath_prepend(str(tables))
+    monkeypatch.delenv("HEADS", raising=False)
+    made = runpy.run_path(str(tables / "trained_heads.py"))
+    remedy = "run docs/tables/trained_heads.py docs"
+    page = (ROOT / "docs" / "collapse-experiments.md").read_text()
+    assert made["printed"](made["summary"]) in page, remedy
+    page = (ROOT / "docs" / "collapse-tables.md").read_text()
+    assert made["HEADING"] + made["printed"](made["tables"]) == page, remedy
+
+
 @pytest.mark.slow
 def test_the_pages_build_and_need_no_network(tmp_path: Path) -> None:
     pytest.importorskip("furo")

@@ -2,7 +2,8 @@
 
 ``python papers.py run EXPERIMENT SECONDS [KEY=VALUE …]`` computes cells of the paper profile that
 the file lacks, in the profile's order, until so many seconds have passed; only those with the
-given values, such as ``data="mnist" 'width=[32, 64]'``.  It may be stopped and resumed.
+given values, such as ``data="mnist" 'width=[32, 64]'``.  It may be stopped and resumed, and several
+may run at the same time.
 ``python papers.py keep DIRECTORY`` adds what is in the directory of a ``notsodeep reproduce``.
 ``python papers.py left`` counts what is missing.  ``python papers.py docs`` puts the tables into
 docs/reproduction.md, between marks, and draws its figures.  The file is papers.json beside this
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import stored_runs
 
 from notsodeep.files import atomic_write
 from notsodeep.files.manifests import versions
@@ -60,17 +62,18 @@ def add(name: str, record: Record) -> None:
     if "losses" in record:
         marks = [0, 9, 29, 99]
         record = {**record, "losses": [record["losses"][k] for k in marks]}
-    content = stored()
     kept = {"versions": versions(), **_rounded(record)}
-    content.setdefault(name, {}).setdefault(cell_name(record["cell"]), kept)
-    lines = [
-        f' "{key}": {{\n'
-        + ",\n".join(f'  "{k}": {json.dumps(v, ensure_ascii=False)}' for k, v in part.items())
-        + "\n }"
-        for key, part in content.items()
-    ]
-    with atomic_write(STORE) as file:
-        file.write(("{\n" + ",\n".join(lines) + "\n}\n").encode())
+    with stored_runs.writing(STORE):
+        content = stored()
+        content.setdefault(name, {}).setdefault(cell_name(record["cell"]), kept)
+        lines = [
+            f' "{key}": {{\n'
+            + ",\n".join(f'  "{k}": {json.dumps(v, ensure_ascii=False)}' for k, v in part.items())
+            + "\n }"
+            for key, part in content.items()
+        ]
+        with atomic_write(STORE) as file:
+            file.write(("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
 def _rounded(value: Any) -> Any:
@@ -86,14 +89,13 @@ def _rounded(value: Any) -> Any:
 def run(name: str, seconds: float, wanted: dict[str, list[Any]]) -> None:
     """Compute missing cells with one of the wanted values each, and store each as it ends."""
     begin, work = time.monotonic(), experiment(name)
-    for cell in work.cells("paper"):
-        if time.monotonic() - begin > seconds:
-            return
-        if not all(cell.get(key) in values for key, values in wanted.items()):
-            continue
-        if cell_name(cell) not in stored().get(name, {}):
-            add(name, {"cell": cell, **work.compute(cell, cell_seed(cell))})
-            say(f"{time.monotonic() - begin:.0f} s: {json.dumps(cell, ensure_ascii=False)}")
+
+    def known() -> dict[str, Record]:
+        return stored().get(name, {})
+
+    for cell in stored_runs.missing(STORE, known, work.cells("paper"), seconds, wanted):
+        add(name, {"cell": cell, **work.compute(cell, cell_seed(cell))})
+        say(f"{time.monotonic() - begin:.0f} s: {json.dumps(cell, ensure_ascii=False)}")
 
 
 def records_of(name: str) -> list[Record]:
@@ -326,9 +328,7 @@ def left() -> None:
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["run", name, seconds, *pairs]:
-            given = {key: json.loads(value) for key, value in (p.split("=", 1) for p in pairs)}
-            wanted = {k: v if isinstance(v, list) else [v] for k, v in given.items()}
-            run(name, float(seconds), wanted)
+            run(name, float(seconds), stored_runs.chosen_values(pairs))
         case ["keep", directory]:
             settings = json.loads((Path(directory) / "settings.json").read_text())["settings"]
             for piece in sorted((Path(directory) / "pieces").glob("*.json")):

@@ -2,7 +2,8 @@
 
 ``python trained_heads.py run EXPERIMENT PROFILE SECONDS [KEY=VALUE …]`` trains what the file lacks
 of a profile, in the profile's order, until so many seconds have passed; only cells with the given
-values, such as ``'activation="relu"' 'seed=[1, 2]'``.  It may be stopped and resumed.
+values, such as ``'activation="relu"' 'seed=[1, 2]'``.  It may be stopped and resumed, and several
+may run at the same time.
 ``python trained_heads.py left EXPERIMENT PROFILE`` counts what is missing, ``merge FILE`` adds the
 records of another such file.  ``python trained_heads.py docs`` writes docs/collapse-tables.md, puts
 the summary into docs/collapse-experiments.md and draws its pictures, but for the one of three
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
+import stored_runs
 
 from notsodeep import checks
 from notsodeep.files import atomic_write
@@ -116,28 +118,25 @@ def number(key: str, value: float) -> float:
     return float(f"{value:.6g}" if key.endswith("accuracy") else f"{value:.4g}")
 
 
-def run(name: str, profile: Any, seconds: float, wanted: dict[str, Any]) -> None:
+def run(name: str, profile: Any, seconds: float, wanted: dict[str, list[Any]]) -> None:
     """Train missing cells with one of the wanted values each, and store each as it ends."""
     checks.known_name(profile, get_args(Profile), "profile")
-    begin, work = time.monotonic(), experiment(name)
-    for cell in work.cells(profile):
-        if time.monotonic() - begin > seconds:
-            return
-        values = {key: v if isinstance(v, list) else [v] for key, v in wanted.items()}
-        if cell_name(cell) in stored() or not all(cell[k] in v for k, v in values.items()):
-            continue
+    work = experiment(name)
+    for cell in stored_runs.missing(STORE, stored, work.cells(profile), seconds, wanted):
         clock = time.process_time()
         record = work.compute(cell, cell_seed(cell))
         found = small(record, time.process_time() - clock)
-        keep({**stored(), cell_name(cell): found})
+        add({cell_name(cell): found})
         say(f"{cell['head']:17s} {cell['data']} {found['seconds']} s, loss {curve(found)['loss']}")
 
 
-def keep(records: dict[str, Record]) -> None:
-    """Write all records, each on a line of its own."""
-    lines = (f'"{name}": {json.dumps(records[name], sort_keys=True)}' for name in sorted(records))
-    with atomic_write(STORE) as stream:
-        stream.write(("{\n" + ",\n".join(lines) + "\n}\n").encode())
+def add(records: dict[str, Record]) -> None:
+    """Write records beside the stored ones, each on a line of its own."""
+    with stored_runs.writing(STORE):
+        known = {**records, **stored()}
+        lines = (f'"{name}": {json.dumps(known[name], sort_keys=True)}' for name in sorted(known))
+        with atomic_write(STORE) as stream:
+            stream.write(("{\n" + ",\n".join(lines) + "\n}\n").encode())
 
 
 def curve(record: Record) -> Record:
@@ -382,12 +381,11 @@ def left(name: str, profile: Any) -> None:
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["run", name, profile, seconds, *pairs]:
-            wanted = {key: json.loads(value) for key, value in (p.split("=", 1) for p in pairs)}
-            run(name, profile, float(seconds), wanted)
+            run(name, profile, float(seconds), stored_runs.chosen_values(pairs))
         case ["left", name, profile]:
             left(name, profile)
         case ["merge", file]:
-            keep({**json.loads(Path(file).read_bytes()), **stored()})
+            add(json.loads(Path(file).read_bytes()))
         case ["docs"]:
             docs()
         case ["picture"]:
