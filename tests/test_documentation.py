@@ -6,9 +6,12 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from notsodeep.papers.reproduction import cell_name
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -100,6 +103,34 @@ def test_the_tables_of_trained_heads_are_those_of_the_stored_runs(
     assert made["printed"](made["summary"]) in page, remedy
     page = (ROOT / "docs" / "collapse-tables.md").read_text()
     assert made["HEADING"] + made["printed"](made["tables"]) == page, remedy
+
+
+def test_processes_share_the_runs_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "tables"))
+    made = runpy.run_path(str(ROOT / "docs" / "tables" / "stored_runs.py"))
+    cells = [{"width": width, "draw": draw} for width in (32, 64) for draw in range(2)]
+    store, stored = tmp_path / "runs.json", set[str]()
+
+    def missing(seconds: float = 60.0, **wanted: list[int]) -> Iterator[dict[str, int]]:
+        found: Iterator[dict[str, int]] = made["missing"](
+            store, lambda: stored, cells, seconds, wanted
+        )
+        return found
+
+    first = missing()
+    assert next(first) == cells[0]
+    assert next(missing()) == cells[1], "the first cell is being worked on"
+    stored.add(cell_name(cells[0]))
+    assert list(first) == cells[1:], "the second one was given up"
+    assert list(missing(draw=[0])) == [cells[2]]
+    assert not list(missing(seconds=-1.0))
+    assert not list(tmp_path.iterdir()), "no lock stays behind"
+    assert made["chosen_values"](['data="mnist"', "width=[32, 64]"]) == {
+        "data": ["mnist"],
+        "width": [32, 64],
+    }
 
 
 @pytest.mark.slow
