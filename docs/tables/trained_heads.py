@@ -331,7 +331,8 @@ def docs() -> None:
     images = place / "images"
     (place / "collapse-tables.md").write_text(HEADING + printed(tables))
     page = place / "collapse-experiments.md"
-    before, rest = page.read_text().split(MARKS[0])
+    text = page.read_text()
+    before, rest = text.split(MARKS[0])
     after = rest.split(MARKS[1])[1]
     page.write_text(f"{before}{MARKS[0]}\n{printed(summary)}\n{MARKS[1]}{after}")
     runs = list(stored().values())
@@ -345,10 +346,13 @@ def docs() -> None:
         mine = [r for r in runs if chosen.items() <= r["settings"].items()]
         balanced = [r for r in mine if not r["groups"]]
         step = [r for r in mine if r["groups"] and r["settings"]["weight_decay"] == decay]
-        if balanced:
-            save_figure(curves_figure(balanced), images / f"collapse-{name}.png")
-        if step:
-            save_figure(imbalanced_figure(step), images / f"collapse-{name}-imbalanced.png")
+        drawn = {
+            f"collapse-{name}.png": (curves_figure, balanced),
+            f"collapse-{name}-imbalanced.png": (imbalanced_figure, step),
+        }
+        for file, (figure, shown) in drawn.items():
+            if f"images/{file}" in text:
+                save_figure(figure(shown), images / file)
 
 
 def picture() -> None:

@@ -33,7 +33,7 @@ _HEADS: tuple[HeadKind, ...] = (
     "explicit_inverse",
 )
 _GAINS: tuple[HeadKind, ...] = ("explicit", "explicit_matched", "deq")
-_BENT: tuple[HeadKind, ...] = (*_HEADS, "deq_monotone")
+_BENT: tuple[HeadKind, ...] = (*_HEADS, "deq_monotone")  # for heads with an activation
 # 2000 images for 3200 steps: eight times the (1 − momentum)/(rate · decay) = 400 in which weight
 # decay does its work.
 _BED: dict[str, Any] = {
