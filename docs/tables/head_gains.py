@@ -11,7 +11,7 @@ import sys
 import numpy as np
 import torch
 
-from notsodeep.arrays import FloatArray
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.data import data_directory
 from notsodeep.head_names import HEAD_LABELS, HeadKind
 from notsodeep.networks.training import train
@@ -25,8 +25,8 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def trained(head: HeadKind) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Return features h before and z after a trained head, labels, and the head's matrix G."""
+def trained(head: HeadKind) -> tuple[FloatArray, FloatArray, FloatArray, IntArray]:
+    """Return features h before and z after a trained head, the head's matrix G, and labels."""
     settings = CollapseSettings(
         head, data=str(data_directory() / "cifar100_vgg19.npz"), samples=2000, test_samples=1000,
         width=192, first_width=512, feature_scale="fixed", batch_size=500, epochs=400,
@@ -40,10 +40,10 @@ def trained(head: HeadKind) -> tuple[FloatArray, FloatArray, FloatArray, FloatAr
         h = network.backbone(torch.as_tensor(data.X))
         tensors = (h, network.head(h), network.head(torch.eye(h.shape[1])).T)
     h, z, G = (tensor.double().numpy() for tensor in tensors)
-    return h, z, np.asarray(data.y), G
+    return h, z, G, data.y
 
 
-def split(features: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+def split(features: FloatArray, y: IntArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Return centred class means (K, d), an orthonormal basis of their span, and the residuals."""
     means = np.stack([features[y == k].mean(axis=0) for k in range(int(y.max()) + 1)])
     residuals = features - means[y]
@@ -54,7 +54,7 @@ def split(features: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray, 
 
 def row(head: HeadKind) -> list[float]:
     """Compute the numbers of a head, in the order of the columns."""
-    h, z, y, G = trained(head)
+    h, z, G, y = trained(head)
     entering = split(h, y)[1]
     along = float(np.square(G @ entering.T).sum())
     beside = float(np.square(G).sum()) - along

@@ -33,7 +33,7 @@ _HEADS: tuple[HeadKind, ...] = (
     "explicit_inverse",
 )
 _GAINS: tuple[HeadKind, ...] = ("explicit", "explicit_matched", "deq")
-_BENT: tuple[HeadKind, ...] = (*_HEADS, "deq_monotone")  # for heads with an activation
+_NONLINEAR: tuple[HeadKind, ...] = (*_HEADS, "deq_monotone")
 # 2000 images for 3200 steps: eight times the (1 − momentum)/(rate · decay) = 400 in which weight
 # decay does its work.
 _BED: dict[str, Any] = {
@@ -90,8 +90,8 @@ def _cells(profile: Profile) -> list[Cell]:
             halves = [imbalance for imbalance in hundreds if imbalance[0] == 50]
             return [
                 *_sweep(range(3), _BED),
-                *_trained(_BENT, range(3), {**_BED, "activation": "relu"}, [None]),
-                *_trained(_BENT, range(3), {**_BED, "activation": "tanh"}, [None]),
+                *_trained(_NONLINEAR, range(3), {**_BED, "activation": "relu"}, [None]),
+                *_trained(_NONLINEAR, range(3), {**_BED, "activation": "tanh"}, [None]),
                 *_trained(_GAINS, range(3), _FADING, [None, (50, 10.0)]),
                 *_trained(_GAINS, range(5), _WHOLE, [None]),
                 *_trained(_GAINS, range(5), _WHOLE_IMBALANCED, tens),
