@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from notsodeep.head_names import HEAD_LABELS
+from notsodeep.head_names import FIVE_HEADS, HEAD_LABELS
 from notsodeep.papers.collapse_kernels import EXPERIMENT as KERNELS
 from notsodeep.papers.collapse_phase import HEADS
 from notsodeep.papers.head_comparison import by_settings, last_value
@@ -84,6 +84,18 @@ def test_the_minority_has_curves_of_its_own(imbalanced: list[Record]) -> None:
     assert any(
         len(y) == 2 and y[-1] == pytest.approx(wanted) for y in (x.get_ydata() for x in lines)
     )
+
+
+def test_the_legend_names_heads_that_the_first_panel_lacks(imbalanced: list[Record]) -> None:
+    def moved(record: Record) -> Record:
+        settings = {**record["settings"], "data": "zzz", "head": "explicit_started"}
+        return {**record, "settings": settings}
+
+    elsewhere = [moved(r) for r in imbalanced if r["settings"]["head"] == "deq"]
+    figure = imbalanced_figure([*imbalanced, *elsewhere])
+    assert len(figure.axes) == 4
+    shown = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert shown == [HEAD_LABELS[head] for head in (*FIVE_HEADS, "explicit_started")]
 
 
 def test_gram_matrices(balanced: list[Record]) -> None:

@@ -71,7 +71,7 @@ def curves_figure(records: list[Record]) -> Figure:
             panel.xaxis.set_major_locator(MaxNLocator(4, integer=True))
         for panel in axes[columns:]:
             panel.set_xlabel("epoch")
-        _legend(figure, axes[0])
+        _legend(figure)
     return figure
 
 
@@ -105,8 +105,14 @@ def _log_axis(axes: Axes) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _legend(figure: Figure, axes: Axes) -> None:
-    handles, labels = axes.get_legend_handles_labels()
+def _legend(figure: Figure) -> None:
+    """Name every head that some panel shows, in the order of `HEAD_LABELS`."""
+    drawn = [axes.get_legend_handles_labels() for axes in figure.axes]
+    known = {
+        label: h for handles, labels in drawn for h, label in zip(handles, labels, strict=True)
+    }
+    labels = [label for label in HEAD_LABELS.values() if label in known]
+    handles = [known[label] for label in labels]
     letters = max(len(label) for label in labels)
     columns = max(1, int(figure.get_figwidth() / (0.6 + 0.09 * letters)))  # inches
     figure.legend(
@@ -182,7 +188,7 @@ def imbalanced_figure(records: list[Record]) -> Figure:
             axes[n + k].set_xlabel("imbalance R")
         for row, words in enumerate(quantities.values()):
             axes[row * n].set_ylabel(words if row == 0 else f"{words},\nminority")
-        _legend(figure, axes[0])
+        _legend(figure)
     return figure
 
 
@@ -217,7 +223,7 @@ def rates_figure(records: list[Record]) -> Figure:
                 _log_axis(panel)
             panel.set_title(title)
             panel.set_xlabel("learning rate")
-        _legend(figure, axes[0])
+        _legend(figure)
     return figure
 
 
