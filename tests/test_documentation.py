@@ -91,18 +91,24 @@ def test_the_imports_of_the_architecture_page_are_up_to_date() -> None:
     assert made["DIAGRAM"].read_text() == made["diagram"](), "run docs/tables/imports.py"
 
 
-def test_the_tables_of_trained_heads_are_those_of_the_stored_runs(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("script", "page"),
+    [("trained_heads", "collapse-experiments"), ("papers", "reproduction")],
+)
+def test_tables_are_those_of_the_stored_runs(
+    script: str, page: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = ROOT / "docs" / "tables"
     monkeypatch.syspath_prepend(str(tables))
-    monkeypatch.delenv("HEADS", raising=False)
-    made = runpy.run_path(str(tables / "trained_heads.py"))
-    remedy = "run docs/tables/trained_heads.py docs"
-    page = (ROOT / "docs" / "collapse-experiments.md").read_text()
-    assert made["printed"](made["summary"]) in page, remedy
-    page = (ROOT / "docs" / "collapse-tables.md").read_text()
-    assert made["HEADING"] + made["printed"](made["tables"]) == page, remedy
+    for variable in ("HEADS", "PAPERS"):
+        monkeypatch.delenv(variable, raising=False)
+    made = runpy.run_path(str(tables / f"{script}.py"))
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    remedy = f"run docs/tables/{script}.py docs"
+    assert made["stored_runs"].filled(text, made["BLOCKS"]) == text, remedy
+    if script == "trained_heads":
+        page_of_tables = made["HEADING"] + made["stored_runs"].printed(made["tables"])
+        assert page_of_tables == (ROOT / "docs" / "collapse-tables.md").read_text(), remedy
 
 
 def test_processes_share_the_runs_of_a_file(

@@ -12,8 +12,6 @@ script, or that of the environment variable PAPERS.
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import math
 import os
@@ -294,13 +292,7 @@ BLOCKS = {
 def docs() -> None:
     """Replace the tables of the page between their marks, and draw the figures."""
     page = Path(__file__).parents[1] / "reproduction.md"
-    text = page.read_text()
-    for name, block in BLOCKS.items():
-        with contextlib.redirect_stdout(io.StringIO()) as stream:
-            block()
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        before, rest = text.split(begin)
-        text = f"{before}{begin}\n{stream.getvalue()}\n{end}{rest.split(end)[1]}"
+    text = stored_runs.filled(page.read_text(), BLOCKS)
     page.write_text(text)
     for name in NAMES:
         records = records_of(name)

@@ -1,11 +1,12 @@
-"""Runs of experiments in one JSON file, to which several processes may add at the same time."""
+"""Runs of experiments in one JSON file, to which several processes may add, and pages of them."""
 
 from __future__ import annotations
 
+import io
 import json
 import time
-from collections.abc import Callable, Container, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import AbstractContextManager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -61,3 +62,19 @@ def chosen_values(pairs: list[str]) -> dict[str, list[Any]]:
     """Turn ``KEY=VALUE`` and ``KEY=[VALUE, …]``, with values in JSON, into lists of values."""
     given = {key: json.loads(value) for key, value in (pair.split("=", 1) for pair in pairs)}
     return {key: value if isinstance(value, list) else [value] for key, value in given.items()}
+
+
+def printed(work: Callable[[], None]) -> str:
+    """Return what a function prints."""
+    with redirect_stdout(io.StringIO()) as text:
+        work()
+    return text.getvalue()
+
+
+def filled(text: str, blocks: Mapping[str, Callable[[], None]]) -> str:
+    """Put what functions print between ``<!-- name: begin -->`` and ``<!-- name: end -->``."""
+    for name, block in blocks.items():
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n{printed(block)}\n{end}{rest.split(end)[1]}"
+    return text

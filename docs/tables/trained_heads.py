@@ -6,20 +6,17 @@ values, such as ``'activation="relu"' 'seed=[1, 2]'``.  It may be stopped and re
 may run at the same time.
 ``python trained_heads.py left EXPERIMENT PROFILE`` counts what is missing, ``merge FILE`` adds the
 records of another such file.  ``python trained_heads.py docs`` writes docs/collapse-tables.md, puts
-the summary into docs/collapse-experiments.md and draws its pictures, but for the one of three
+some tables into docs/collapse-experiments.md and draws its pictures, but for the one of three
 classes, for which ``picture`` trains.  The file is trained_heads.json beside this script, or that
 of the environment variable HEADS.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
 import os
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
 
@@ -55,7 +52,6 @@ CURVES = (
     "epoch", "loss", "accuracy", "test_accuracy", "nc1", "nc1_trace_ratio", "nc2_features",
     "nc3_alignment", "gain_on_means", "minority_cosine", "test_minority_accuracy",
 )  # fmt: skip
-MARKS = ("<!-- summary: begin -->", "<!-- summary: end -->")
 HEADING = """# Trained heads: all tables
 
 Every stored run behind [heads and neural collapse](collapse-experiments.md), where the heads are
@@ -190,7 +186,7 @@ def spread(records: list[Record], key: str, factor: float) -> str:
     if len(values) == 1:
         return f"{values[0]:.3g} (one seed)".replace("-", "−")
     error = values.std(ddof=1) / np.sqrt(len(values))
-    digits = min(max(0, 1 - int(np.floor(np.log10(error)))), 5) if error else 3
+    digits = min(max(0, 1 - int(np.floor(np.log10(error)))), 6) if error else 3
     return f"{values.mean():.{digits}f} ± {error:.{digits}f}".replace("-", "−")
 
 
@@ -286,6 +282,15 @@ def summary() -> None:
             say(f"| {words(group[0])} | {seeds} | " + " | ".join(cells) + " |")
 
 
+def causes() -> None:
+    """Print the DEQ against its controls where rates and activations were varied."""
+    found = sections()
+    for beginning in ("Digits", "CIFAR-10, ResNet-18, 2000 images"):
+        for title in (title for title in found if title.startswith(beginning)):
+            say(f"\n**{title}**")
+            leads(found[title], ("loss", "nc1"))
+
+
 def comparisons(group: list[Record], rival: str) -> dict[str, PairedDifference]:
     """Compare the DEQ with another head of one setting, in what the summary shows."""
     found = {}
@@ -318,23 +323,18 @@ def tables() -> None:
         table("Gain on class means", mine, "gain_on_means")
 
 
-def printed(work: Callable[[], None]) -> str:
-    """Return what a function prints."""
-    with contextlib.redirect_stdout(io.StringIO()) as text:
-        work()
-    return text.getvalue()
+BLOCKS = {"causes": causes, "summary": summary}
+"""What prints the tables between the marks of docs/collapse-experiments.md."""
 
 
 def docs() -> None:
-    """Write the page of tables, replace the summary between two marks, and draw the pictures."""
+    """Write the page of tables, put some into the page about them, and draw the pictures."""
     place = Path(__file__).parents[1]
     images = place / "images"
-    (place / "collapse-tables.md").write_text(HEADING + printed(tables))
+    (place / "collapse-tables.md").write_text(HEADING + stored_runs.printed(tables))
     page = place / "collapse-experiments.md"
-    text = page.read_text()
-    before, rest = text.split(MARKS[0])
-    after = rest.split(MARKS[1])[1]
-    page.write_text(f"{before}{MARKS[0]}\n{printed(summary)}\n{MARKS[1]}{after}")
+    text = stored_runs.filled(page.read_text(), BLOCKS)
+    page.write_text(text)
     runs = list(stored().values())
     groups = {words(group[0]): group for group in by_settings(runs) if not group[0]["groups"]}
     swept, first = groups["rate 0.05, 100 epochs"], groups["rate 0.2, 100 epochs"]

@@ -45,7 +45,7 @@ def balanced_figure(records: list[Record]) -> Figure:
 
 
 def curves_figure(records: list[Record]) -> Figure:
-    """Draw collapse against the epoch, one curve per head, with its range over the seeds.
+    """Draw collapse against the epoch: for each head the median of its seeds, and their range.
 
     Parameters
     ----------
@@ -83,7 +83,9 @@ def _curve(axes: Axes, records: list[Record], key: str, head: str) -> None:
         return
     style = head_style(head)
     x, values = np.array(epochs)[known], values[:, known]
-    axes.plot(x, values.mean(axis=0), **style, marker="o" if len(x) == 1 else None)
+    # Now and then classes merge for good in one seed: a mean would show that seed alone.
+    middle = np.median(values, axis=0)
+    axes.plot(x, middle, **style, marker="o" if len(x) == 1 else None)
     if len(records) > 1:
         axes.fill_between(
             x, values.min(axis=0), values.max(axis=0), color=style["color"], alpha=0.15, lw=0
@@ -310,8 +312,8 @@ SETTING_FIGURES: list[tuple[Callable[[list[Record]], Figure], str, str]] = [
     (
         curves_figure,
         "Curves of collapse measures, loss, gain and accuracy against the epoch for every head.",
-        "Means over seeds; bands reach from the least to the largest. NC1 to NC3 and the loss are "
-        "on a logarithmic scale.",
+        "Medians over seeds; bands reach from the least to the largest. NC1 to NC3 and the loss "
+        "are on a logarithmic scale.",
     ),
     (
         gram_figure,
