@@ -185,7 +185,8 @@ def spread(records: list[Record], key: str, factor: float) -> str:
     values = factor * values
     if len(values) == 1:
         return f"{values[0]:.3g} (one seed)".replace("-", "−")
-    error = values.std(ddof=1) / np.sqrt(len(values))
+    # Equal values have a deviation of zero, not of their rounding errors.
+    error = values.std(ddof=1) / np.sqrt(len(values)) if np.ptp(values) else 0.0
     digits = min(max(0, 1 - int(np.floor(np.log10(error)))), 6) if error else 3
     return f"{values.mean():.{digits}f} ± {error:.{digits}f}".replace("-", "−")
 
