@@ -81,6 +81,14 @@ def test_json_holds_the_records(tmp_path: Path) -> None:
     assert [settings[name] for name in names] == [20, 1e-4, "fixed"]
 
 
+@pytest.mark.usefixtures("undrawn")
+def test_a_failed_start_leaves_the_directory_free(tmp_path: Path) -> None:
+    arguments = (*SMALL, "--head", "explicit", "--ratio", "10", "--out", str(tmp_path / "run"))
+    failed = run(*arguments, "--majority", "10")
+    assert isinstance(failed.exception, InvalidInput)
+    assert run(*arguments, "--majority", "5").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -269,7 +269,9 @@ class RunDirectory:
         return stored.settings.get(name) != self.settings.get(name)
 
     def _has_results(self, stored: RunRecord) -> bool:
-        return any((self.path / name).exists() for name in stored.files)
+        """Say whether there is a file of the run; a place for checkpoints may still be empty."""
+        places = (self.path / name for name in stored.files)
+        return any(any(p.iterdir()) if p.is_dir() else p.exists() for p in places)
 
     def _clear(self, stored: RunRecord) -> None:
         """Remove what a run has written, the manifest first; whatever else is there stays."""
