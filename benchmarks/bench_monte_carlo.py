@@ -18,8 +18,8 @@ import notsodeep as nsd
 from bench_kernels import P, near_orthogonal
 from clocks import best_time, peak_growth
 from measure import Results, benchmark_parser
+from notsodeep.equivalents.distances import operator_norm
 from notsodeep.kernels import equilibrium_draw, monte_carlo
-from notsodeep.numerics.distances import operator_norm
 from reference_kernels import SAMPLE, reference_pair, relative_errors
 
 GOALS = (1e-2, 1e-3, 1e-6)

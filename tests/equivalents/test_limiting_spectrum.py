@@ -11,8 +11,8 @@ import notsodeep as nsd
 from mixture_cases import KINDS, Sample, draw, mixture_of
 from notsodeep.data import GaussianMixture, MixtureStatistics
 from notsodeep.equivalents import LimitingSpectrum
+from notsodeep.equivalents.distances import kolmogorov_to_law
 from notsodeep.errors import InvalidInput, UnknownName
-from notsodeep.numerics.distances import kolmogorov_to_law
 
 LINEAR = nsd.ExplicitNetwork(["identity"]).centred(1.0)  # its kernel is XXᵀ, without an identity
 

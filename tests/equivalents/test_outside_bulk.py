@@ -9,11 +9,11 @@ import notsodeep as nsd
 from mixture_cases import draw
 from notsodeep.data import GaussianMixture
 from notsodeep.equivalents import spikes
+from notsodeep.equivalents.bulk_law import BulkLaw
 from notsodeep.equivalents.equivalent_matrix import Equivalent
 from notsodeep.equivalents.limiting_law import NoiseLaw
+from notsodeep.equivalents.silverstein import SilversteinEquation
 from notsodeep.equivalents.spikes import OutsideBulk
-from notsodeep.numerics.bulk_law import BulkLaw
-from notsodeep.numerics.silverstein import SilversteinEquation
 
 EQUATIONS = {
     "one class": SilversteinEquation(np.ones((1, 1)), np.ones(1), np.array([0.8])),

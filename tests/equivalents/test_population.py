@@ -9,8 +9,8 @@ import notsodeep as nsd
 from mixture_cases import draw, mixture_of
 from notsodeep.data import GaussianMixture, MixtureStatistics
 from notsodeep.equivalents import LimitingSpectrum
+from notsodeep.equivalents.distances import kolmogorov_to_law
 from notsodeep.errors import NotEnoughMemory
-from notsodeep.numerics.distances import kolmogorov_to_law
 
 SPECTRA = {
     "isotropic": lambda p: np.ones(p),

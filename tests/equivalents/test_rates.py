@@ -10,7 +10,7 @@ import pytest
 import notsodeep as nsd
 from mixture_cases import KINDS, Sample, draw, mixture_of
 from notsodeep.equivalents import Equivalent, coefficients
-from notsodeep.numerics.distances import operator_norm
+from notsodeep.equivalents.distances import operator_norm
 
 ACTIVATIONS = ("tanh", "arctan", "relu", "swish", "cos")
 SMALL, LARGE = (150, 300, 600), (250, 500, 1000, 2000)

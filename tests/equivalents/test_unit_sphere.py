@@ -10,9 +10,9 @@ import pytest
 import notsodeep as nsd
 from notsodeep import activations
 from notsodeep.equivalents import sphere_coefficients
+from notsodeep.equivalents.distances import operator_norm
 from notsodeep.errors import InvalidInput, NotConverged, UnknownName
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
-from notsodeep.numerics.distances import operator_norm
 
 REFERENCE = DeepEquilibrium("normalized_relu", 0.2)
 MODELS = {

@@ -13,10 +13,10 @@ from scipy.integrate import quad
 import notsodeep as nsd
 from notsodeep.data import GaussianMixture
 from notsodeep.equivalents import LimitingSpectrum
+from notsodeep.equivalents.bulk_law import BulkLaw
+from notsodeep.equivalents.distances import kolmogorov_to_law
+from notsodeep.equivalents.silverstein import SilversteinEquation
 from notsodeep.kernel_solvers import predicted_effective_dimension
-from notsodeep.numerics.bulk_law import BulkLaw
-from notsodeep.numerics.distances import kolmogorov_to_law
-from notsodeep.numerics.silverstein import SilversteinEquation
 
 FloatArray = NDArray[np.floating[Any]]
 

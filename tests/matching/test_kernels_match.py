@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
+from notsodeep.equivalents.distances import kernel_distance
 from notsodeep.matching import certificate_of_kernels
 from notsodeep.matching.certificate import ridge_accuracy
-from notsodeep.numerics.distances import kernel_distance
 
 RELU = nsd.DeepEquilibrium("relu", 0.2)
 TANH = nsd.DeepEquilibrium("tanh", 0.2)

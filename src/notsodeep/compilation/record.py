@@ -27,10 +27,10 @@ from notsodeep.compilation.verdict import (
     verdict_word,
 )
 from notsodeep.data import Provenance
+from notsodeep.equivalents.distances import KernelDistance
 from notsodeep.errors import MissingPackage
 from notsodeep.files.run_directory import RunDirectory
 from notsodeep.matching import Certificate, Match
-from notsodeep.numerics.distances import KernelDistance
 from notsodeep.numerics.paired_times import Timing, TimingTable
 from notsodeep.prediction import Transfer
 

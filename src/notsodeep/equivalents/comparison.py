@@ -10,16 +10,16 @@ from numpy.typing import ArrayLike
 
 from notsodeep import checks
 from notsodeep.arrays import FloatArray
-from notsodeep.equivalents.equivalent_matrix import Equivalent
-from notsodeep.equivalents.limiting_law import LimitingSpectrum, limiting_spectrum
-from notsodeep.equivalents.spikes import Spike
-from notsodeep.errors import InvalidInput
-from notsodeep.numerics.distances import (
+from notsodeep.equivalents.distances import (
     difference_norms,
     kolmogorov,
     kolmogorov_to_law,
     wasserstein,
 )
+from notsodeep.equivalents.equivalent_matrix import Equivalent
+from notsodeep.equivalents.limiting_law import LimitingSpectrum, limiting_spectrum
+from notsodeep.equivalents.spikes import Spike
+from notsodeep.errors import InvalidInput
 from notsodeep.records import Plotted, Record
 
 

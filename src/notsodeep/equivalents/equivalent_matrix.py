@@ -11,8 +11,8 @@ from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.data import MixtureStatistics
 from notsodeep.equivalents.expansion import Expansion
 from notsodeep.equivalents.mixture_coefficients import Coefficients
+from notsodeep.equivalents.structured_matrix import StructuredMatrix
 from notsodeep.models import Convention, KernelName, Model
-from notsodeep.numerics.structured_matrix import StructuredMatrix
 from notsodeep.records import Record
 
 

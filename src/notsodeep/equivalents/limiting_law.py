@@ -10,10 +10,10 @@ from numpy.typing import ArrayLike
 
 from notsodeep import checks
 from notsodeep.arrays import FloatArray
+from notsodeep.equivalents.bulk_law import BulkLaw, Interval
 from notsodeep.equivalents.equivalent_matrix import Equivalent
 from notsodeep.equivalents.population import Population, PopulationSource, population_of
 from notsodeep.equivalents.spikes import OutsideBulk, Spike, isolated_eigenvalues, point_mass_spikes
-from notsodeep.numerics.bulk_law import BulkLaw, Interval
 from notsodeep.records import Plotted
 
 

@@ -16,6 +16,7 @@ from notsodeep.arrays import FloatArray
 from notsodeep.data import MixtureStatistics
 from notsodeep.data.mixture_statistics import statistics_of
 from notsodeep.data.preprocessing import to_theory_scale
+from notsodeep.equivalents.distances import difference_norms
 from notsodeep.equivalents.equivalent_matrix import Equivalent
 from notsodeep.equivalents.expansion import Expansion, SlowSeries, expansion
 from notsodeep.equivalents.mixture_coefficients import CENTRED, Coefficients, coefficients
@@ -30,7 +31,6 @@ from notsodeep.models import (
 )
 from notsodeep.models.cell import solve_variances
 from notsodeep.models.varying_activations import require_varying
-from notsodeep.numerics.distances import difference_norms
 
 # Norms at which the second order looks at the kernel, and the least part of the slope at τ0² that
 # it takes for a slope: of even functions rounding is left.

@@ -13,8 +13,8 @@ from notsodeep import checks
 from notsodeep.arrays import FloatArray
 from notsodeep.data import MixtureStatistics
 from notsodeep.equivalents.equivalent_matrix import Equivalent
+from notsodeep.equivalents.silverstein import SilversteinEquation
 from notsodeep.errors import InvalidInput
-from notsodeep.numerics.silverstein import SilversteinEquation
 
 PopulationSource = Literal["exact", "deconvolved"]
 ComplexArray = NDArray[np.complex128]

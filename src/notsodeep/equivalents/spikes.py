@@ -20,11 +20,11 @@ from scipy import linalg
 from scipy.optimize import brentq
 
 from notsodeep.arrays import FloatArray
+from notsodeep.equivalents.bulk_law import BulkLaw
 from notsodeep.equivalents.equivalent_matrix import Equivalent
 from notsodeep.equivalents.population import Population
-from notsodeep.numerics.bulk_law import BulkLaw
+from notsodeep.equivalents.structured_matrix import StructuredMatrix
 from notsodeep.numerics.chebyshev import chebyshev_points, chebyshev_series
-from notsodeep.numerics.structured_matrix import StructuredMatrix
 from notsodeep.records import Record
 
 ComplexArray = NDArray[np.complex128]

@@ -15,10 +15,10 @@ from scipy.sparse.linalg import LinearOperator
 
 from notsodeep import checks
 from notsodeep.arrays import FloatArray
+from notsodeep.equivalents.structured_matrix import row_blocks
 from notsodeep.errors import InvalidInput
 from notsodeep.kernel_solvers import requirements
 from notsodeep.kernel_solvers.spectral_density import SpectralDensity, spectral_density
-from notsodeep.numerics.structured_matrix import row_blocks
 
 # The workspace of dsyevd, 1 + 6n + 2n² numbers, passes 2³¹ at the next n.
 _LAPACK = 32_766  # rows beyond which eigenvectors overflow the 32-bit integers of LAPACK

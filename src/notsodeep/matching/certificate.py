@@ -13,13 +13,13 @@ from scipy import linalg
 
 from notsodeep import checks
 from notsodeep.arrays import FloatArray, IntArray
-from notsodeep.models import Conditions
-from notsodeep.numerics.distances import (
+from notsodeep.equivalents.distances import (
     KernelDistance,
     centred_norm,
     kernel_distances,
     operator_norm,
 )
+from notsodeep.models import Conditions
 from notsodeep.prediction import RiskComparison
 from notsodeep.records import Plotted
 from notsodeep.threads import map_threads

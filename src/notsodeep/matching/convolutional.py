@@ -18,6 +18,7 @@ from notsodeep import checks
 from notsodeep.activations import Activation
 from notsodeep.arrays import FloatArray
 from notsodeep.data import draw_rows
+from notsodeep.equivalents.distances import operator_norm
 from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.matching.families import FAMILIES, named, those_that_apply
 from notsodeep.matching.family import Family, MixtureFamily
@@ -36,7 +37,6 @@ from notsodeep.models import (
     KernelName,
     conditions,
 )
-from notsodeep.numerics.distances import operator_norm
 
 # With kinks away from zero every pair of pixels would be done one by one.
 _FAST = (LeakyReLU, Scaled, Quadratic, Cubic)

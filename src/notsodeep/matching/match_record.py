@@ -17,6 +17,7 @@ from notsodeep.arrays import FloatArray
 from notsodeep.data import GaussianMixture, MixtureStatistics
 from notsodeep.data.selection import order_by_content
 from notsodeep.equivalents import Coefficients, Expansion, SphereCoefficients, conditions
+from notsodeep.equivalents.distances import one_library_at_a_time
 from notsodeep.errors import InvalidInput
 from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.matching.certificate import Certificate, certificate_of_kernels
@@ -34,7 +35,6 @@ from notsodeep.models import (
     KernelName,
     Model,
 )
-from notsodeep.numerics.distances import one_library_at_a_time
 from notsodeep.prediction import compare_risks
 from notsodeep.records import NOT_STORED, Plotted
 

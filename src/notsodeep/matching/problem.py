@@ -13,12 +13,12 @@ import numpy as np
 from notsodeep.activations import Moments
 from notsodeep.arrays import FloatArray
 from notsodeep.equivalents import Coefficients, Expansion, coefficients, conditions, expansion
+from notsodeep.equivalents.distances import centred_norm, operator_norm
 from notsodeep.equivalents.mixture_coefficients import coefficients_of_layers
 from notsodeep.kernels.plan import FixedPairs
 from notsodeep.matching.match_record import Match, Target
 from notsodeep.matching.refinement import MeasuredKernel, wanted_kernel
 from notsodeep.models import Conditions, Convention, DeepEquilibrium, ExplicitNetwork, KernelName
-from notsodeep.numerics.distances import centred_norm, operator_norm
 
 NAMES = ("linear", "norm_fluctuation", "covariance_overlap", "scale2")
 """The four coefficients, in the order of `Coefficients.four`."""

@@ -11,6 +11,7 @@ from scipy.optimize import least_squares
 
 from notsodeep import checks
 from notsodeep.arrays import FloatArray
+from notsodeep.equivalents.distances import operator_norm
 from notsodeep.errors import NotSoDeepError
 from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.kernels.plan import ChangesAt, FixedPairs
@@ -21,7 +22,6 @@ from notsodeep.models import (
     ExplicitNetwork,
     KernelName,
 )
-from notsodeep.numerics.distances import operator_norm
 from notsodeep.records import Record
 
 MeasuredKernel = Callable[[FloatArray], ArrayLike]

@@ -9,10 +9,10 @@ import numpy as np
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.collapse import kernel_nc1
 from notsodeep.data import Dataset, load
+from notsodeep.equivalents.distances import operator_norm
 from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.matching import match
 from notsodeep.models import DeepEquilibrium, Model
-from notsodeep.numerics.distances import operator_norm
 from notsodeep.papers.reproduction import Cell, Experiment, Finding, Profile, Record
 
 MEASURES = ("nc1", "nc1_trace_ratio", "nc1_cdnv", "nc2_features")

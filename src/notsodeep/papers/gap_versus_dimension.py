@@ -6,9 +6,9 @@ import numpy as np
 
 from notsodeep.data import paper_mixture
 from notsodeep.equivalents import equivalent
+from notsodeep.equivalents.distances import difference_norms
 from notsodeep.kernels import kernel_pair
 from notsodeep.models import DeepEquilibrium
-from notsodeep.numerics.distances import difference_norms
 from notsodeep.papers.reproduction import Cell, Experiment, Finding, Profile, Record
 
 _ACTIVATIONS = ("relu", "tanh", "leaky_relu", "elu", "swish")

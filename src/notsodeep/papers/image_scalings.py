@@ -15,11 +15,11 @@ import numpy as np
 from notsodeep.arrays import FloatArray
 from notsodeep.data import MixtureStatistics, load
 from notsodeep.equivalents import equivalent
+from notsodeep.equivalents.distances import operator_norm
 from notsodeep.kernels import kernel
 from notsodeep.matching import match
 from notsodeep.matching.piecewise_families import LeakyReLU
 from notsodeep.models import Convention, DeepEquilibrium
-from notsodeep.numerics.distances import operator_norm
 from notsodeep.papers.reproduction import Cell, Experiment, Finding, Profile, Record
 
 PAPER = {"equivalent": 1.57, "matched": 1.83}

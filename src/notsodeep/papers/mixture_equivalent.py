@@ -9,9 +9,9 @@ import numpy as np
 
 from notsodeep.data import MixtureStatistics, load
 from notsodeep.equivalents import compare, equivalent
+from notsodeep.equivalents.distances import operator_norm
 from notsodeep.kernels import conjugate_kernel, equilibrium_draw, monte_carlo
 from notsodeep.models import DeepEquilibrium
-from notsodeep.numerics.distances import operator_norm
 from notsodeep.papers.reproduction import Cell, Experiment, Finding, Profile, Record
 
 _PAPER = {"gaussian_mixture": 0.12, "mnist": 1.57}

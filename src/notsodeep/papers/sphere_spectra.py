@@ -8,10 +8,10 @@ import numpy as np
 
 from notsodeep.data import sphere
 from notsodeep.equivalents import compare, sphere_equivalent
+from notsodeep.equivalents.distances import operator_norm
 from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.matching import match
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
-from notsodeep.numerics.distances import operator_norm
 from notsodeep.papers.reproduction import Cell, Experiment, Finding, Profile, Record
 
 _SIZES = {"smoke": (100, 120), "quick": (400, 480), "paper": (1000, 1200)}

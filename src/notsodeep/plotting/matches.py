@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from notsodeep.equivalents.distances import KernelDistance
     from notsodeep.matching import Certificate, KernelSeries, Match
     from notsodeep.models import Conditions, Verdict, WeightAnalysis
-    from notsodeep.numerics.distances import KernelDistance
 
 _STYLES = ("-", "--", ":")
 _SIDE = 200  # rows of a heat map, at most
@@ -61,7 +61,7 @@ def kernel_distance(record: KernelDistance, ax: Axes | None = None) -> Axes:
 
     Examples
     --------
-    >>> from notsodeep.numerics.distances import kernel_distance as measured
+    >>> from notsodeep.equivalents.distances import kernel_distance as measured
     >>> record = measured(np.diag([1.0, 2.0]), np.diag([1.0, 2.1]))
     >>> kernel_distance(record, new_figure()[1][0]).get_ylabel()
     'other kernel'

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from notsodeep.numerics.silverstein import SilversteinEquation
+from notsodeep.equivalents.silverstein import SilversteinEquation
 
 
 def equation(eigenvalues: object, weights: object, ratios: object) -> SilversteinEquation:

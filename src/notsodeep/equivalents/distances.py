@@ -15,8 +15,8 @@ from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, aslinearope
 from scipy.stats import ks_2samp, wasserstein_distance
 
 from notsodeep.arrays import FloatArray
+from notsodeep.equivalents.structured_matrix import StructuredMatrix, row_blocks
 from notsodeep.errors import NotConverged
-from notsodeep.numerics.structured_matrix import StructuredMatrix, row_blocks
 from notsodeep.records import Plotted
 from notsodeep.threads import map_threads, single_blas_thread
 

@@ -11,9 +11,9 @@ from numpy.polynomial.chebyshev import chebint, chebval
 from scipy.optimize import brentq, minimize_scalar
 
 from notsodeep.arrays import FloatArray
+from notsodeep.equivalents.silverstein import EDGE, SilversteinEquation
 from notsodeep.errors import NotConverged
 from notsodeep.numerics.chebyshev import chebyshev_points, chebyshev_series
-from notsodeep.numerics.silverstein import EDGE, SilversteinEquation
 from notsodeep.records import Record
 
 Interval = tuple[float, float]

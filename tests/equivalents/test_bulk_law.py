@@ -10,10 +10,10 @@ import pytest
 from scipy.integrate import quad
 from scipy.optimize import brentq
 
+from notsodeep.equivalents import bulk_law
+from notsodeep.equivalents.bulk_law import BulkLaw
+from notsodeep.equivalents.silverstein import SilversteinEquation
 from notsodeep.errors import NotConverged
-from notsodeep.numerics import bulk_law
-from notsodeep.numerics.bulk_law import BulkLaw
-from notsodeep.numerics.silverstein import SilversteinEquation
 
 
 def law_of(eigenvalues: object, weights: object, ratios: object) -> BulkLaw:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from notsodeep.numerics.distances import kolmogorov, kolmogorov_to_law, wasserstein
+from notsodeep.equivalents.distances import kolmogorov, kolmogorov_to_law, wasserstein
 
 
 def test_two_spectra() -> None:

@@ -10,8 +10,8 @@ import pytest
 from scipy.sparse.linalg import LinearOperator, cg
 
 from notsodeep import checks
+from notsodeep.equivalents.structured_matrix import StructuredMatrix
 from notsodeep.errors import InvalidInput, NotEnoughMemory
-from notsodeep.numerics.structured_matrix import StructuredMatrix
 
 CORES = {
     "definite": [[2.0, 0.5, 0.1], [0.5, 1.0, 0.3], [0.1, 0.3, 0.7]],

@@ -7,8 +7,8 @@ import pytest
 from scipy.sparse.linalg import aslinearoperator
 
 import notsodeep as nsd
-from notsodeep.numerics.distances import difference_norms, operator_norm
-from notsodeep.numerics.structured_matrix import StructuredMatrix, row_blocks
+from notsodeep.equivalents.distances import difference_norms, operator_norm
+from notsodeep.equivalents.structured_matrix import StructuredMatrix, row_blocks
 
 
 def symmetric(n: int, seed: int = 0) -> np.ndarray:
