@@ -23,7 +23,7 @@ test: $(VENV)/dev.stamp ## Run the tests, without the slow ones
 test-all: $(VENV)/dev.stamp ## Run every test
 	$(PYTEST)
 
-examples: $(VENV)/dev.stamp ## Run every example and all six notebooks, the slow ones too
+examples: $(VENV)/dev.stamp ## Run every example, the slow ones too
 	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto tests/test_examples.py
 
 lint: $(VENV)/dev.stamp ## Check style and types

@@ -82,15 +82,6 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors_of(place), f"{target}#{anchor}"
 
 
-def test_the_imports_of_the_architecture_page_are_up_to_date() -> None:
-    made = runpy.run_path(str(ROOT / "docs" / "tables" / "imports.py"))
-    page = (ROOT / "docs" / "architecture.md").read_text()
-    assert made["table"]() in page, (
-        "run docs/tables/imports.py and put its output into docs/architecture.md"
-    )
-    assert made["DIAGRAM"].read_text() == made["diagram"](), "run docs/tables/imports.py"
-
-
 @pytest.mark.parametrize(
     ("script", "page"),
     [("trained_heads", "collapse-experiments"), ("papers", "reproduction")],

@@ -67,12 +67,8 @@ ALLOWED: dict[str, set[str]] = {
     "report": {*PRODUCT, "papers", "plotting"},
     "explorer": {*PRODUCT, "papers", "plotting", "report"},
     "cli": {*PRODUCT, "papers", "plotting", "report", "explorer"},
-    "__init__": {*PRODUCT, "plotting", "solvers"},
+    "__init__": {*PRODUCT, "plotting"},
     "__main__": {"errors", "cli"},
-    # Former names.
-    "solvers": {"kernel_solvers"},
-    "architectures": {"models"},
-    "execution": {"cluster", "files"},
 }
 
 

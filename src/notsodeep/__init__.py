@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from notsodeep.trained import EquilibriumCell
     from notsodeep.trained.diagnosis import Diagnosis, diagnose
 
-__version__ = "0.2.0.dev0"
+__version__ = "0.3.0.dev0"
 
 # Each public name and the module that defines it.  They are imported when first used, so that
 # `import notsodeep` and `notsodeep --help` stay instant.
@@ -123,7 +123,6 @@ _MODULES = (
     "networks",
     "plotting",
     "prediction",
-    "solvers",
     "trained",
     "zoo",
 )

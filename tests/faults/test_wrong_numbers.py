@@ -256,7 +256,7 @@ def test_derivative_kernel_falls_linearly_with_the_angle(
 ) -> None:
     # At a kink E[φ′φ′] falls like the angle; √(rounding) would drown the fall below 1e-8.
     if deq:
-        model: nsd.architectures.Model = nsd.DeepEquilibrium(activation, 0.3)
+        model: nsd.models.Model = nsd.DeepEquilibrium(activation, 0.3)
     else:
         model = nsd.ExplicitNetwork([activation, "relu"])
     x, side = np.array([[0.5, 0.7, -0.2]]), np.array([[0.7, -0.5, 0.0]])
