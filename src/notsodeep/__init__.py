@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     )
     from notsodeep.networks.build import build
     from notsodeep.networks.empirical_kernels import empirical_kernels
+    from notsodeep.networks.implicit import implicit_layer
     from notsodeep.networks.onnx_export import export_onnx
     from notsodeep.networks.persistence import save
     from notsodeep.prediction import best_ridge, best_sigma_a2, best_time, predict_risk
@@ -96,6 +97,7 @@ _HOMES = {
     "empirical_kernels": "notsodeep.networks.empirical_kernels",
     "equivalent": "notsodeep.equivalents",
     "export_onnx": "notsodeep.networks.onnx_export",
+    "implicit_layer": "notsodeep.networks.implicit",
     "kernel": "notsodeep.kernels",
     "kernel_pair": "notsodeep.kernels",
     "limiting_spectrum": "notsodeep.equivalents",
@@ -161,6 +163,7 @@ __all__ = [
     "estimators",
     "export_onnx",
     "files",
+    "implicit_layer",
     "kernel",
     "kernel_pair",
     "kernel_solvers",
