@@ -238,7 +238,8 @@ def relative_residuals(z: Tensor, image: Tensor) -> Tensor:
     low, high = math.sqrt(limits.tiny) / limits.eps, math.sqrt(limits.max) * limits.eps
     if float(change.min()) > low and float(size.max()) < high:
         # f(z) = 0 is not the infinity of a row that diverges.
-        return (change / size).clamp(max=limits.max)
+        plain: Tensor = (change / size).clamp(max=limits.max)
+        return plain
     unit = torch.maximum(gap.abs(), image.abs()).amax(-1, keepdim=True)
     change, size = (torch.linalg.vector_norm(x / _nonzero(unit), dim=-1) for x in (gap, image))
     # A row that is zero and stays zero is solved.
