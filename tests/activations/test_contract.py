@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from cases import CONTRACT, REFERENCE, identifier
 from notsodeep import activations
-from notsodeep.activations import Activation
+from notsodeep.activations import Activation, with_skip
 from notsodeep.numerics.hermite import hermite_expansion
 
-every = pytest.mark.parametrize("activation", CONTRACT, ids=identifier)
+EVERY = [*CONTRACT, with_skip("tanh", -2.0)]
+every = pytest.mark.parametrize("activation", EVERY, ids=identifier)
 
 
 @every

@@ -7,11 +7,18 @@ import pytest
 import torch
 
 from cases import CONTRACT, identifier
-from notsodeep.activations import Activation, from_formula, from_function
+from notsodeep.activations import (
+    Activation,
+    from_formula,
+    from_function,
+    piecewise_linear,
+    with_skip,
+)
 from notsodeep.activations.torch_twins import torch_twin
 from notsodeep.errors import NoTorchTwin
 
-every = pytest.mark.parametrize("activation", CONTRACT, ids=identifier)
+EVERY = [*CONTRACT, with_skip("tanh", -2.0)]
+every = pytest.mark.parametrize("activation", EVERY, ids=identifier)
 
 
 @every
@@ -32,6 +39,14 @@ def test_dtype_is_kept(activation: Activation) -> None:
 def test_constants_beside_x_become_tensors() -> None:
     twin = torch_twin(from_formula("min(max(x, -0.5), 2) + 1", kinks=(-0.5, 2.0)))
     assert twin(torch.tensor([-3.0, 0.0, 9.0])).tolist() == [0.5, 1.0, 3.0]
+
+
+@pytest.mark.parametrize("level", [0.0, 0.7])
+@pytest.mark.parametrize("knots", [(1.0, 2.0), (-3.0, -0.5), (-1.0, 2.0), (0.0, 6.0)])
+def test_ramps_need_not_pass_through_zero(knots: tuple[float, float], level: float) -> None:
+    ramp = piecewise_linear(knots, (0.0, 1.5, 0.0), level)
+    x = np.linspace(-5.0, 7.0, 49)
+    np.testing.assert_allclose(torch_twin(ramp)(torch.tensor(x)).numpy(), ramp(x), atol=1e-15)
 
 
 def test_function_needs_its_torch_argument() -> None:

@@ -172,6 +172,14 @@ def test_conditions_of_a_model_without_a_fixed_point() -> None:
     json.dumps(verdicts.to_dict(), allow_nan=False)
 
 
+@pytest.mark.parametrize("name", ["sin", "cos"])
+def test_uniqueness_is_decided_for_waves(name: str) -> None:
+    verdict = nsd.conditions(nsd.DeepEquilibrium(name, 0.2))["uniqueness of τ*"]
+    # At most σa² E[2φ′² + 2φφ″] ≤ 0.4 for |φ|, |φ′|, |φ″| ≤ 1.
+    assert verdict.holds is True
+    assert 0.1 < verdict.value <= 0.4
+
+
 def test_uniqueness_is_undecided_where_it_cannot_be_computed() -> None:
     wild = nsd.DeepEquilibrium(nsd.activations.from_formula("sin(200 * x) / 200 + x / 2"), 0.1)
     verdict = nsd.conditions(wild.centred(1.0))["uniqueness of τ*"]

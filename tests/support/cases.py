@@ -38,11 +38,13 @@ CONTRACT: list[Activation] = [
     activations.scaled(activations.named("erf"), -0.4, 3.0),
     activations.centre(activations.scaled(activations.elu(1.5), 1.2, 0.6), 0.9),
     activations.hermite((0.1, 0.5, 0.0, 0.2), scale=0.8),
+    activations.piecewise_linear((1.0, 2.0), (0.0, 1.0, 0.0)),
+    activations.centre(activations.named("cos"), 0.8),
     activations.from_formula("x / (1 + abs(x))", kinks=(0.0,)),
     activations.from_formula("max(x, 0.1 * x) + 0.3 * tanh(x - 1)", kinks=(0.0,)),
     activations.from_formula("exp(-x**2 / 2) * sin(2 * x)"),
 ]
-"""Everything that behaves as an activation: the above, centred ones and formulas."""
+"""Everything that behaves as an activation: the above, transformed ones and formulas."""
 
 
 def identifier(activation: Activation) -> str:

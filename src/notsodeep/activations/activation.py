@@ -82,7 +82,10 @@ class Activation(ABC):
         return None
 
     def closed_form_moments(self, scales: FloatArray) -> FloatArray | None:
-        """Return the moments in the order of `Moments`, shape (6, n_scales), if known exactly."""
+        """Return the moments in the order of `Moments`, shape (6, n_scales), if known exactly.
+
+        A column of NaN is a scale at which the closed form loses digits, left to quadrature.
+        """
         return None
 
     def panel_ends(self, reach: float) -> tuple[float, ...]:

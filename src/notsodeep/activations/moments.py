@@ -110,7 +110,10 @@ def _six(activation: Activation, scales: FloatArray) -> FloatArray:
     with np.errstate(over="ignore", invalid="ignore", under="ignore"):
         out = activation.closed_form_moments(scales)
     if out is None:
-        out = _by_quadrature(activation, scales)
+        out = np.full((6, scales.size), np.nan)
+    missing = np.isnan(out).any(axis=0)
+    if missing.any():
+        out[:, missing] = _by_quadrature(activation, scales[missing])
     require_finite(out.T, scales, activation)
     if activation.parity == "odd":
         out[[0, 2]] = 0.0

@@ -35,8 +35,8 @@ class LineChanges(NamedTuple):
     value_at_zero: FloatArray
 
 
-# Sums of moments may cancel by this factor, which leaves 14 digits.
-_DIGITS = 16.0
+CANCELLATION = 16.0
+"""Sums of moments may cancel by this factor, which leaves 14 digits."""
 _MANY = 100_000  # coefficients that take longer one by one than from a table over scales
 
 
@@ -126,11 +126,11 @@ class PiecewiseLinear(Activation):
             )
         return closed_forms.piecewise_linear(scale1, scale2, rho, rest, self.hinge_form)
 
-    def closed_form_moments(self, scales: FloatArray, constant: float = 0.0) -> FloatArray | None:
+    def closed_form_moments(self, scales: FloatArray, constant: float = 0.0) -> FloatArray:
         """Compute the moments of φ − constant from those of ξ on every segment.
 
         On a segment φ(τξ) − constant = A + Bξ, so that E φ² = Σ A²m₀ + 2ABm₁ + B²m₂ with
-        m_j = E[ξ^j 1(segment)].  None where what cancels in these sums is not small beside them,
+        m_j = E[ξ^j 1(segment)].  NaN where what cancels in these sums is not small beside them,
         as for a segment of all the mass that is short or far out: quadrature then keeps the digits.
         """
         shares, first, second, size0, size2 = closed_forms.segment_moments(self.knots, scales)
@@ -141,13 +141,11 @@ class PiecewiseLinear(Activation):
         slope_square = (slopes**2 * shares).sum(axis=0)
         largest = np.abs(heights) + np.abs(slopes * points) + abs(constant)
         lost = (largest**2 * size0 + 2.0 * largest * np.abs(B) * size2 + B**2 * size2).sum(axis=0)
-        if (lost > _DIGITS * square).any():
-            return None
-        if ((slopes**2 * size0).sum(axis=0) > _DIGITS * slope_square).any():
-            return None
+        inexact = lost > CANCELLATION * square
+        inexact |= (slopes**2 * size0).sum(axis=0) > CANCELLATION * slope_square
         kappa = np.clip(np.array(self.knots)[:, None] / scales, -40.0, 40.0)
         density = np.exp(-0.5 * kappa**2) / math.sqrt(2.0 * math.pi)
-        return np.stack(
+        moments = np.stack(
             [
                 (A * shares + B * first).sum(axis=0),
                 (slopes * shares).sum(axis=0),
@@ -157,6 +155,8 @@ class PiecewiseLinear(Activation):
                 2.0 * (slopes * (A * first + B * second)).sum(axis=0) / scales,
             ]
         )
+        moments[:, inexact] = np.nan
+        return moments
 
     def changes(self, by: LineChanges, scales: FloatArray, terms: int) -> Changes:
         """Differentiate coefficients and moments in P parameters that move knots, slopes and φ(0).

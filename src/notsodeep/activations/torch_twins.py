@@ -164,8 +164,11 @@ def _piecewise_linear(activation: PiecewiseLinear) -> TensorFunction:
         if left == 0.0:
             return torch.relu if right == 1.0 else partial(_scaled_relu, slope=right)
         return partial(_two_slopes, left=left, right=right)
-    if len(knots) == 2 and slopes[0] == slopes[2] == 0.0 and activation.value_at_zero == 0.0:
-        return partial(_clipped, slope=slopes[1], low=knots[0], high=knots[1])
+    if len(knots) == 2 and slopes[0] == slopes[2] == 0.0:
+        low, high = knots
+        start = min(max(0.0, low), high)  # where φ has its value at 0
+        level = activation.value_at_zero
+        return partial(_ramp, slope=slopes[1], low=low, high=high, start=start, level=level)
     return partial(_hinges, form=activation.hinge_form)
 
 
@@ -181,8 +184,10 @@ def _two_slopes(x: Tensor, *, left: float, right: float) -> Tensor:
     return torch.where(x > 0, right * x, left * x)
 
 
-def _clipped(x: Tensor, *, slope: float, low: float, high: float) -> Tensor:
-    return slope * torch.clamp(x, low, high)
+def _ramp(
+    x: Tensor, *, slope: float, low: float, high: float, start: float, level: float
+) -> Tensor:
+    return level + slope * (torch.clamp(x, low, high) - start)
 
 
 def _hinges(x: Tensor, *, form: HingeForm) -> Tensor:

@@ -9,9 +9,14 @@ import numpy as np
 
 from notsodeep import checks
 from notsodeep.activations.activation import Activation, frozen_parameters
-from notsodeep.activations.piecewise_linear import PiecewiseLinear, piecewise_linear
+from notsodeep.activations.piecewise_linear import (
+    CANCELLATION,
+    PiecewiseLinear,
+    piecewise_linear,
+)
 from notsodeep.activations.polynomial import AbstractPolynomial, moments_of_series
 from notsodeep.arrays import FloatArray
+from notsodeep.errors import NotConverged
 
 
 @dataclass(frozen=True, repr=False)
@@ -64,12 +69,26 @@ class Centred(Activation):
         return pairs[0] - self.constant * (means[0] + means[1] - self.constant), pairs[1]
 
     def closed_form_moments(self, scales: FloatArray) -> FloatArray | None:
-        """Compute those of centred polynomials, from their series, and of piecewise-linear φ."""
+        """Return those of the base less the constant; NaN where E φ² cancels against it."""
         if isinstance(self.base, PiecewiseLinear):
             return self.base.closed_form_moments(scales, self.constant)
-        if not isinstance(self.base, AbstractPolynomial):
+        if isinstance(self.base, AbstractPolynomial):
+            series = self._hermite_coefficients(scales, self.base.degree + 3)
+            return moments_of_series(series, scales)
+        moments = self.base.closed_form_moments(scales)
+        if moments is None:
             return None
-        return moments_of_series(self._hermite_coefficients(scales, self.base.degree + 3), scales)
+        c = self.constant
+        mean, _, curvature, square, _, square_curvature = moments
+        sizes = square + 2.0 * np.abs(c * mean) + c**2
+        curvatures = np.abs(square_curvature) + 2.0 * np.abs(c * curvature)
+        moments[3] += c * (c - 2.0 * mean)
+        moments[5] -= 2.0 * c * curvature
+        moments[0] -= c
+        # (φ²)″ is 2φ′² + 2φφ″: its size is that of E φ′², which nothing is taken from.
+        inexact = (sizes > CANCELLATION * moments[3]) | (curvatures > CANCELLATION * moments[4])
+        moments[:, inexact] = np.nan
+        return moments
 
     def _hermite_coefficients(self, scales: FloatArray, terms: int) -> FloatArray:
         coefficients = self.base.hermite_coefficients(scales, terms)
@@ -244,7 +263,8 @@ def scaled(activation: Activation, gain: float = 1.0, steepness: float = 1.0) ->
     )
 
 
-_MAX_STEPS = 120
+_MAX_STEPS = 500
+_ROUNDING = 4.0 * float(np.finfo(np.float64).eps)
 _PROBE = np.concatenate([np.linspace(-40.0, 40.0, 8001), [-1e3, 1e3]])
 
 
@@ -275,25 +295,38 @@ class WithSkip(Activation):
     increasing: bool
 
     def argument(self, x: FloatArray) -> FloatArray:
-        """Solve h − αφ(h) = x for h = αψ + x, by Newton's method inside a bracket."""
+        """Solve h − αφ(h) = x for h = αψ + x, by Newton's method inside a bracket.
+
+        Newton's method may fall into a two-cycle inside a bracket that stays as it is: where three
+        steps have not halved it, it is bisected.
+        """
         h = np.array(x, dtype=np.float64)
         # The slope of h ↦ h − αφ(h) is at least `steep`, which bounds the way from x to h.
         steep = self._least_slope
         reach = np.abs(self.alpha * self.base.value(h)) / steep * 1.0000001
         low, high = h - reach, h + reach
-        for _ in range(_MAX_STEPS):
-            gap = h - self.alpha * self.base.value(h) - x
+        width = high - low
+        for step in range(_MAX_STEPS):
+            feedback = self.alpha * self.base.value(h)
+            gap = h - feedback - x
+            resolved = np.abs(gap) <= _ROUNDING * (np.abs(h) + np.abs(feedback) + np.abs(x))
             low, high = np.where(gap <= 0.0, h, low), np.where(gap >= 0.0, h, high)
+            # A closed bracket is an answer too: where the equation is steep, no h has a small gap.
+            resolved |= high - low <= _ROUNDING * np.abs(h)
             moved = h - gap / np.maximum(1.0 - self.alpha * self.base.derivative(h), steep)
-            moved = np.where((moved >= low) & (moved <= high), moved, 0.5 * (low + high))
-            step = np.abs(moved - h)
-            h = moved
-            if (step <= 4e-16 * np.maximum(np.abs(h), 1e-300)).all():
-                break
-            # At the last bit Newton's method may go to and fro; the bracket has closed then.
-            if (high - low <= 1e-15 * np.abs(h) + 1e-300).all():
-                break
-        return h
+            inside = (moved >= low) & (moved <= high)
+            if step % 3 == 2:
+                inside &= (high - low <= 0.5 * width) | resolved
+                width = high - low
+            h = np.where(inside, moved, 0.5 * (low + high))
+            # Resolved up to the rounding of the equation itself, the last step included.
+            if resolved.all():
+                return h
+        worst = int(np.argmin(resolved))
+        raise NotConverged(
+            f"ψ = φ(αψ + x) of {self} was not solved in {_MAX_STEPS} steps at "
+            f"x = {np.ravel(x)[worst]:.6g}. Use an alpha nearer to 0."
+        )
 
     @property
     def _least_slope(self) -> float:

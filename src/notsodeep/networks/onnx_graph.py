@@ -175,7 +175,8 @@ def _bound(operation: Operation, graph: GraphBuilder) -> Callable[..., str]:
 
 def _piecewise_linear(graph: GraphBuilder, activation: PiecewiseLinear, x: str) -> str:
     slopes, knots = activation.slopes, activation.knots
-    if len(knots) == 2 and slopes[0] == slopes[2] == 0.0 and activation.value_at_zero == 0.0:
+    through_zero = activation.value_at_zero == 0.0 and len(knots) == 2 and knots[0] <= 0 <= knots[1]
+    if through_zero and slopes[0] == slopes[2] == 0.0:
         return _scaled(graph, graph.apply("Clip", x, knots[0], knots[1]), slopes[1])
     if activation.homogeneous and slopes[0] == 0.0:
         return _scaled(graph, graph.apply("Relu", x), slopes[-1])
