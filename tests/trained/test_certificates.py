@@ -9,12 +9,14 @@ import pytest
 import torch
 
 from given_networks import ACTIVATIONS, FloatArray, drawn_cell
-from notsodeep.activations import Activation, named
+from notsodeep.activations import Activation, from_formula, named
+from notsodeep.activations.transformed import centred_by
 from notsodeep.errors import InvalidInput
 from notsodeep.trained import AffineCell, EquilibriumCell
 from notsodeep.trained.certificate import Certifier
+from notsodeep.trained.hybrid import HybridEquilibrium
 from notsodeep.trained.margin import Margin, margin_of, slope_range
-from notsodeep.trained.splittings import Splitting, solve_rows
+from notsodeep.trained.splittings import MethodChoice, Splitting, solve_rows
 
 POINTS = 25  # pre-activations u that are tried on each network
 
@@ -155,3 +157,60 @@ def test_without_a_margin_there_is_no_certifier() -> None:
     cell = EquilibriumCell.from_weights([[1.5]], [[1.0]], readout=([[1.0]], None))
     with pytest.raises(InvalidInput, match="must have a margin"):
         Certifier(cell)
+
+
+def contracted_cell(rng: np.random.Generator, activation: Activation | str) -> AffineCell:
+    W = rng.standard_normal((6, 6))
+    W *= 0.5 / np.linalg.norm(W, 2)
+    readout = (rng.standard_normal((3, 6)), None)
+    return EquilibriumCell.from_weights(W, rng.standard_normal((6, 4)), None, activation, readout)
+
+
+@pytest.mark.parametrize("of", ["rows", "read-out"])
+def test_classes_do_not_depend_on_the_unit(of: str) -> None:
+    """Squares of 1e-200 are zero; a bound of zero would prove every class."""
+    rng = np.random.default_rng(8)
+    cell, X = contracted_cell(rng, "relu"), rng.standard_normal((200, 4))
+    choice = MethodChoice("plain", 1.0, "")
+    base = HybridEquilibrium(cell, margin_of(cell), (), choice)
+    right = base(torch.tensor(X)).argmax(1)
+    open_rows = base.last_record.uncertified  # states that are zero: ties
+    for exponent in (-100, -150, -162, -170, -200, -300):
+        unit = 10.0**exponent
+        tiny = dataclasses.replace(cell, readout=(cell.readout[0] * unit, cell.readout[1]))
+        net, rows = (cell, X * unit) if of == "rows" else (tiny, X)
+        hybrid = HybridEquilibrium(net, margin_of(net), (), choice)
+        np.testing.assert_array_equal(hybrid(torch.tensor(rows)).argmax(1), right)
+        if exponent > -250:
+            assert hybrid.last_record.uncertified == open_rows
+        bounds = hybrid.certifier.bounds(
+            torch.tensor(rows @ net.injection.T), *hybrid.certifier.rows(rows)
+        )
+        assert (bounds > 0.0).all()
+
+
+def test_the_constant_of_an_activation_is_counted() -> None:
+    """sigmoid(x) − ½ is right to the last place of ½ alone, whatever the size of the state."""
+    phi = centred_by(from_formula("sigmoid(x)"), 1.0, 0.5)
+    proved = 0
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        cell = contracted_cell(rng, phi)
+        X = rng.standard_normal((50, 4)) * 10.0 ** rng.uniform(-18, -4, (50, 1))
+        certifier = Certifier(cell)
+        rows = certifier.rows(X)
+        # ½ tanh(u/2) is the same function, without the constant.
+        z = np.zeros((50, 6))
+        for _ in range(60):
+            u = z @ cell.recurrent.T + cell.drive(X)
+            z = 0.5 * np.tanh(0.5 * u)
+        found = certifier.classes(torch.tensor(u), *rows)
+        ok = found.proved.numpy()
+        proved += int(ok.sum())
+        right = cell.logits(z).argmax(axis=1)
+        np.testing.assert_array_equal(found.classes.numpy()[ok], right[ok])
+        S = np.eye(6) / 0.25 - cell.recurrent
+        d = found.states.numpy() - z
+        distance = np.sqrt(np.einsum("ni,ij,nj->n", d, 0.5 * (S + S.T), d))
+        assert (distance <= certifier.bounds(torch.tensor(u), *rows).numpy()).all()
+    assert proved > 100

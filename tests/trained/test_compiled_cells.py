@@ -16,14 +16,11 @@ from notsodeep.activations import Activation, named
 from notsodeep.compilation.trained_record import TrainedCompilation
 from notsodeep.data import pixel_data
 from notsodeep.data.image_store import data_directory
-from notsodeep.errors import DataCorrupted, InvalidInput, NoOnnxForm, NotConverged
+from notsodeep.errors import DataCorrupted, InvalidInput, NotConverged
 from notsodeep.trained import AffineCell, EquilibriumCell, explicit_layers
 from notsodeep.trained.explicit_layers import _gaussian_moments
 from notsodeep.trained.fidelity import conformal_quantile, lower_bound
-from notsodeep.trained.hybrid import HybridEquilibrium
-from notsodeep.trained.hybrid_onnx import _linear
-from notsodeep.trained.margin import margin_of
-from notsodeep.trained.splittings import MethodChoice, solve
+from notsodeep.trained.splittings import solve
 
 CHECKPOINT = "NOTSODEEP_MONOTONE_CHECKPOINT"
 
@@ -89,57 +86,6 @@ def test_the_hybrid_gives_the_networks_own_classes(
     # One row at a time gives the same, and so do rows of single precision.
     single = hybrid(torch.as_tensor(X[:3], dtype=torch.float32))
     np.testing.assert_array_equal(single.argmax(dim=1).numpy(), classes[:3])
-
-
-def test_the_hybrid_as_onnx(compiled: TrainedCompilation, tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    hybrid, X = compiled.hybrid(), rows(500, 3)
-    nsd.export_onnx(hybrid, tmp_path / "hybrid.onnx")
-    session = onnxruntime.InferenceSession(str(tmp_path / "hybrid.onnx"))
-    logits, proved, steps = session.run(None, {"x": X})
-    np.testing.assert_allclose(logits, hybrid(torch.as_tensor(X)), rtol=1e-9)
-    assert hybrid.last_record is not None
-    np.testing.assert_array_equal(steps, hybrid.last_record.steps)
-    assert int((~proved).sum()) == hybrid.last_record.uncertified
-    assert steps.max() > 0  # the loop was entered
-    # Any number of rows, none among them.
-    assert session.run(None, {"x": X[:1]})[0].shape == (1, 4)
-    assert session.run(None, {"x": X[:0]})[0].shape == (0, 4)
-
-
-def test_rows_that_are_not_finite_are_not_proved_in_onnx(tmp_path: Path) -> None:
-    onnxruntime = pytest.importorskip("onnxruntime")
-    cell = EquilibriumCell.from_weights(
-        [[-9.0]], [[1.0]], activation="relu", readout=([[1.0], [-1.0]], [0.0, 0.25])
-    )
-    choice = MethodChoice("peaceman_rachford", 0.1, "given")
-    hybrid = HybridEquilibrium(cell, margin_of(cell), (), choice, max_steps=20)
-    hybrid.write_onnx(tmp_path / "hybrid.onnx", X=[[1.0], [2.0]])
-    session = onnxruntime.InferenceSession(str(tmp_path / "hybrid.onnx"))
-    X = np.array([[np.nan], [2.0], [np.inf]])
-    logits, proved, steps = session.run(None, {"x": X})
-    assert proved.tolist() == [False, True, False]
-    assert np.isnan(logits).all(axis=1).tolist() == [True, False, True]
-    assert steps[0] == steps[2] == 0
-
-
-def test_a_hybrid_that_onnxruntime_answers_otherwise_is_not_written(
-    compiled: TrainedCompilation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("onnxruntime")
-    hybrid = compiled.hybrid()
-    monkeypatch.setattr(
-        "notsodeep.trained.hybrid_onnx._linear",
-        lambda graph, x, weight, bias=None: _linear(graph, x, 1.01 * np.array(weight), bias),
-    )
-    with pytest.raises(NoOnnxForm, match="answers otherwise"):
-        hybrid.write_onnx(tmp_path / "hybrid.onnx", X=rows(100, 3))
-    assert not (tmp_path / "hybrid.onnx").exists()
-    # tanh with a step other than one: the resolvent is an iteration.
-    stiff = drawn_cell(np.random.default_rng(8), named("tanh"), inputs=12, margin=4.0, size=4.0)
-    found = nsd.compile(stiff, rows(120, 1), layers=1)
-    with pytest.raises(NoOnnxForm, match="Newton"):
-        nsd.export_onnx(found.hybrid(), tmp_path / "hybrid.onnx")
 
 
 def test_a_tie_is_solved_and_counted(cell: AffineCell, compiled: TrainedCompilation) -> None:

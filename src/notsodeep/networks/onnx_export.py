@@ -69,8 +69,7 @@ def export_onnx(
     Parameters
     ----------
     module : ImplicitNetwork or ExplicitModule
-        As made by `build`; or the network or hybrid of a compiled DEQ.  A certified hybrid is a
-        graph of its own, in float64; see its ``write_onnx``.
+        As made by `build`; or the network of a compiled DEQ.
     path : path
     preprocessing : Preprocessing, optional
         Without it, the one that the module was loaded with, if any.
@@ -103,13 +102,6 @@ def export_onnx(
     (True, True)
     """
     owner = "export_onnx"
-    own: Any = getattr(module, "write_onnx", None)
-    if own is not None:  # it has a graph, inputs and checks of its own
-        if (preprocessing, classes, steps) != (None, None, None):
-            requirement = "leave preprocessing, classes and steps out"
-            raise checks.invalid("a certified hybrid", owner, requirement, "one of them")
-        own(path, opset=opset)
-        return
     drawn = hasattr(module, "append_to")  # a network that appends itself to a graph
     requirements.own_network(module, drawn or isinstance(module, FeatureNetwork), owner)
     network: Any = module

@@ -11,11 +11,14 @@ unit roundoff ε a sum of k products is off by at most γ_k = kε/(1 − kε) ti
 sizes, which Cauchy and Schwarz bound by products of norms; S is lowered by more than the backward
 error of its Cholesky factorisation, so that the factor's own product lies below it; all slacks are
 added to the bound before anything is compared.  Elementary functions are assumed to be right to 16
-units in the last place.
+units in the last place; of φ = ψ − c that is the last place of ψ, and of a piecewise-linear φ that
+of the terms of its sum.  Norms are taken in units of the largest entry, so that no square
+underflows, and what underflows elsewhere is at most the least normal number for each operation.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,12 +28,14 @@ from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from torch import Tensor
 
 from notsodeep import checks
+from notsodeep.activations import Activation, Centred, PiecewiseLinear, Scaled
 from notsodeep.activations.torch_twins import torch_twin
 from notsodeep.arrays import FloatArray
 from notsodeep.trained.cell import AffineCell
 from notsodeep.trained.margin import Margin, margin_of
 
 _EPS = float(np.finfo(np.float64).eps)  # twice the unit roundoff
+_LEAST_NORMAL = float(np.finfo(np.float64).tiny)
 _OF_FUNCTIONS = 16.0  # rounding of φ, in units of the last place
 
 
@@ -106,20 +111,24 @@ class Certifier:
         #   Cz + c         a sum of m products                         → slack in `classes`
         # Factors 1.1 and 1.01 cover the rounding of these norms themselves.
         spread = 1.1 * _gamma(m + 2) * factor
-        size = 1.1 * float(np.linalg.norm(root))
+        size = 1.1 * _frobenius(root)
         self._root_error = (spread + _gamma(m + 4)) * size
         self._root_size = size
         self._of_state = _gamma(m + 4) + 2.0 * _OF_FUNCTIONS * _EPS
         self._sizes = tuple(
-            1.01 * float(np.linalg.norm(a)) for a in (cell.recurrent, cell.injection, cell.bias)
+            1.01 * _frobenius(a) for a in (cell.recurrent, cell.injection, cell.bias)
         )
         self._of_input = _gamma(p + 8)
+        constant, steepness = _magnitudes(cell.activation)
+        self._of_constant = m**0.5 * constant
+        self._steepness = max(steepness, known.beta)
+        self._underflow = (m + p + 8) ** 2 * _LEAST_NORMAL
         if cell.readout is not None:
             weights, bias = cell.readout
             self._readout = torch.tensor(weights).mT.contiguous(), torch.tensor(bias)
             self._distances = torch.tensor(self._class_distances(weights, factor))
             self._readout_sizes = (
-                1.01 * float(np.linalg.norm(weights, axis=1).max()),
+                1.01 * max(map(_frobenius, weights)),
                 float(np.abs(bias).max()),
             )
 
@@ -134,7 +143,7 @@ class Certifier:
             return steep * (1.0 + 8.0 * _EPS) / rest * identity, 1.0
         scaled = margin.scaling[:, None] * (identity / margin.beta - cell.recurrent)
         S = 0.5 * (scaled + scaled.T)
-        most = float(np.linalg.norm(S)) + float(np.linalg.norm(scaled))
+        most = _frobenius(S) + _frobenius(scaled)
         # S is formed with an error, and LLᵀ differs from what was factorised, by at most m γ_{m+1}
         # times norms (Higham, *Accuracy and Stability*, 2002, theorem 10.3); the factor 4 covers
         # both.
@@ -146,15 +155,16 @@ class Certifier:
             raise checks.invalid("the cell", "Certifier", requirement, margin.value) from error
         self._factor = L
         inverse = solve_triangular(L, identity, lower=True)
-        condition = 1.1 * float(np.linalg.norm(inverse)) * float(np.linalg.norm(L))
+        condition = 1.1 * _frobenius(inverse) * _frobenius(L)
         return np.asarray(inverse * margin.scaling), condition
 
     def _class_distances(self, weights: FloatArray, factor: float) -> FloatArray:
         """Return ‖C_i − C_j‖_{S⁻¹}, rounded up."""
         L = self._factor
         rows = weights.T if L is None else solve_triangular(L, weights.T, lower=True)
-        gaps = np.linalg.norm(rows[:, :, None] - rows[:, None, :], axis=0)
-        error = 2.2 * _gamma(self.cell.width + 2) * factor * float(np.linalg.norm(rows))
+        unit = float(np.abs(rows).max()) or 1.0
+        gaps = unit * np.linalg.norm((rows[:, :, None] - rows[:, None, :]) / unit, axis=0)
+        error = 2.2 * _gamma(self.cell.width + 2) * factor * _frobenius(rows) + self._underflow
         return np.asarray(gaps * (1.0 + 1e-12) + error)
 
     def rows(self, X: ArrayLike) -> tuple[Tensor, Tensor]:
@@ -163,7 +173,7 @@ class Certifier:
         # wait for each other, which made small batches twice as slow.
         inputs = torch.as_tensor(self.cell.scaled(X))
         drive = torch.addmm(self._bias, inputs, self._injection)
-        return drive, torch.linalg.vector_norm(inputs, dim=1)
+        return drive, row_norms(inputs)
 
     def bounds(self, u: Tensor, drive: Tensor, sizes: Tensor) -> Tensor:
         """Return an upper bound of ‖φ(u) − z*‖_S for every row.
@@ -181,18 +191,20 @@ class Certifier:
     def _bounds(
         self, u: Tensor, z: Tensor, preactivations: Tensor, drive: Tensor, sizes: Tensor
     ) -> Tensor:
-        norm = torch.linalg.vector_norm
         recurrent, injection, bias = self._sizes
         residual = u - preactivations
-        # φ(u) is off by its own rounding and by that of u times a slope of at most β.
-        state = norm(z, dim=1) + self.margin.beta * norm(u, dim=1)
-        error = self._of_state * ((recurrent + 1.0 + 1.0 / self.margin.beta) * state)
+        gain = recurrent + 1.0 + 1.0 / (self.margin.beta or math.nan)  # a constant φ proves nothing
+        error = self._of_state * (gain * self._state_size(u, z))
         error = error + (self._of_input + self._of_state) * (injection * sizes + bias)
-        error = error + self._of_state * norm(drive, dim=1)
-        size = norm(residual, dim=1)
-        measured = norm(residual @ self._root, dim=1)
-        bound: Tensor = measured + self._root_error * size + self._root_size * error
-        return bound * (1.0 + 64.0 * _EPS)
+        error = error + self._of_state * row_norms(drive) + (gain + injection) * self._underflow
+        measured = row_norms(residual @ self._root)
+        bound: Tensor = measured + self._root_error * row_norms(residual) + self._root_size * error
+        return bound * (1.0 + 64.0 * _EPS) + self._underflow
+
+    def _state_size(self, u: Tensor, z: Tensor) -> Tensor:
+        """Return the size in whose last places φ(u) may be off: of z, of u and of a constant."""
+        size: Tensor = row_norms(z) + self._steepness * row_norms(u) + self._of_constant
+        return size
 
     def classes(self, u: Tensor, drive: Tensor, sizes: Tensor) -> Certified:
         """Return the class at z = φ(u) of every row, and whether it is proved to be the network's.
@@ -205,9 +217,8 @@ class Certifier:
         bounds = self._bounds(u, z, preactivations, drive, sizes)
         scores = torch.addmm(self._readout[1], z, self._readout[0])
         largest, bias = self._readout_sizes
-        norm = torch.linalg.vector_norm
-        state = norm(z, dim=1) + self.margin.beta * norm(u, dim=1)
-        slack = 2.0 * (self._of_state * largest * state + self._of_state * bias)
+        slack = 2.0 * self._of_state * (largest * self._state_size(u, z) + bias)
+        slack = slack + (1.0 + largest) * self._underflow
         best, classes = scores.max(dim=1)
         lead = best[:, None] - scores - slack[:, None]
         needed = self._distances[classes] * bounds[:, None]
@@ -218,6 +229,35 @@ class Certifier:
         # A bound that is not finite proves nothing.
         worst = torch.where(worst.isfinite() & bounds.isfinite(), worst, torch.inf)
         return Certified(classes, worst < 1.0, worst, z, scores, preactivations)
+
+
+def row_norms(x: Tensor) -> Tensor:
+    """Return the norms of rows, right also where their squares underflow or overflow."""
+    unit = x.abs().amax(dim=1, keepdim=True)
+    unit = torch.where((unit > 0.0) & unit.isfinite(), unit, 1.0)
+    norms: Tensor = torch.linalg.vector_norm(x / unit, dim=1) * unit[:, 0]
+    return norms
+
+
+def _frobenius(values: FloatArray) -> float:
+    unit = float(np.abs(values).max()) or 1.0
+    return unit * float(np.linalg.norm(values / unit))
+
+
+def _magnitudes(activation: Activation) -> tuple[float, float]:
+    """Return c and L such that φ(x) is computed to the last places of |φ(x)| + L·|x| + c."""
+    match activation:
+        case Centred(base=base, constant=constant):
+            offset, steepness = _magnitudes(base)
+            return offset + abs(constant), steepness
+        case Scaled(base=base, gain=gain, steepness=factor):
+            offset, steepness = _magnitudes(base)
+            return abs(gain) * offset, abs(gain) * factor * steepness
+        case PiecewiseLinear(slopes=slopes, knots=knots):  # a sum of hinges
+            changes = np.abs(np.diff(slopes))
+            offset = abs(activation.value_at_zero) + float(changes @ np.abs(knots))
+            return offset, float(np.abs(slopes).max() + changes.sum())
+    return 0.0, float(activation.lipschitz)
 
 
 def _gamma(terms: int) -> float:

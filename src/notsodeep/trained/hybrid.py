@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +14,7 @@ from notsodeep import checks
 from notsodeep.errors import NotConverged
 from notsodeep.records import Record
 from notsodeep.trained.cell import AffineCell
-from notsodeep.trained.certificate import Certified, Certifier
+from notsodeep.trained.certificate import Certified, Certifier, row_norms
 from notsodeep.trained.explicit_layers import Layer
 from notsodeep.trained.fidelity import Fidelity
 from notsodeep.trained.margin import Margin
@@ -143,12 +141,6 @@ class HybridEquilibrium(nn.Module):
         self.last_record = HybridRecord(len(x), tuple(after), steps, uncertified)
         return batch.scores
 
-    def write_onnx(self, path: str | os.PathLike[str], **options: Any) -> None:
-        """Write the hybrid as an ONNX file; see `notsodeep.trained.hybrid_onnx.write_hybrid`."""
-        from notsodeep.trained.hybrid_onnx import write_hybrid
-
-        write_hybrid(self, path, **options)
-
     def _solve_rest(self, batch: _Batch, t: Tensor) -> int:
         """Solve the rows that are left; return how many converged without a certificate."""
         method = self.splitting
@@ -161,9 +153,9 @@ class HybridEquilibrium(nn.Module):
             t = method.resolvent.preimage(s)
             found = self.certifier.classes(t, batch.drive, batch.sizes)
             image = self._phi(found.preactivations)
-            gap = torch.linalg.vector_norm(found.states - image, dim=1)
+            gap = row_norms(found.states - image)
             # Near-ties between two classes have no margin to prove, however precise the state.
-            solved = gap <= self.tolerance * torch.linalg.vector_norm(image, dim=1)
+            solved = gap <= self.tolerance * row_norms(image)
             uncertified += int((solved & ~found.proved).sum())
             keep = batch.leave(found, found.proved | solved, step)
             s, t = s[keep], t[keep]
