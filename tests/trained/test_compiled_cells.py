@@ -359,3 +359,29 @@ def test_labels_that_were_numbered_anew_are_rejected() -> None:
     cell = nsd.zoo.load("tanh-digits-64")
     with pytest.raises(InvalidInput, match=r"have all classes of the set.*only 3, 5.*classes="):
         nsd.compile(cell, pixel_data("digits", classes=(3, 5)))
+
+
+def test_the_proved_share_is_of_the_network_that_is_handed_over() -> None:
+    """Ties of 3e-9 are proved in float64; the network answers in float32."""
+    rng = np.random.default_rng(0)
+    W, U = 1e-9 * rng.standard_normal((6, 6)), rng.standard_normal((6, 4))
+    cell = EquilibriumCell.from_weights(W, U, None, "relu", (rng.standard_normal((3, 6)), None))
+
+    def classes(x: np.ndarray) -> np.ndarray:
+        return cell.logits(solve(cell, x)[0]).argmax(axis=1)
+
+    low, high = rng.standard_normal((2, 300, 4))
+    differ = (first := classes(low)) != classes(high)
+    low, high, first = low[differ], high[differ], first[differ]
+    step = 3e-9 * (low - high)
+    for _ in range(55):
+        middle = (low + high) / 2
+        same = (classes(middle) == first)[:, None]
+        low, high = np.where(same, middle, low), np.where(same, high, middle)
+    ties = np.concatenate([low + step, high - step])
+    found = nsd.compile(cell, rng.standard_normal((300, 4)), X_test=ties, layers=2)
+    answers = found.network(torch.as_tensor(ties, dtype=torch.float32)).argmax(dim=1).numpy()
+    agreement = np.mean(answers == classes(ties))
+    assert agreement < 0.95
+    assert found.fidelity.agreement == pytest.approx(agreement, abs=1e-9)
+    assert found.fidelity.certified <= agreement

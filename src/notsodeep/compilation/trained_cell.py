@@ -221,18 +221,18 @@ class _Job:
         return {"layers": heads, "refitted": list(refits), "distilled": distilled}
 
     def _fidelity(self) -> dict[str, Any]:
-        """Judge the networks of 1, 2, … layers on held-out rows."""
+        """Judge the networks of 1, 2, … layers, as they are handed over, on held-out rows."""
         cell, certifier, found = self.cell, self.certifier, []
         resolvents, drive = self._resolvents(), torch.as_tensor(self.drives[2])
         rows = None if certifier is None else certifier.rows(self.test)
-        preimages, states = preimages_of(self.chain, resolvents, drive)
-        for s, z, resolvent, readout in zip(
-            preimages, states, resolvents, self.readouts, strict=True
-        ):
-            scores = z.numpy() @ readout[0].T + readout[1]
+        preimages, _ = preimages_of(self.chain, resolvents, drive)
+        for k, s in enumerate(preimages):
+            network = ExplicitLayers(cell, self.chain[: k + 1], self.margin.beta, self.readouts[k])
+            with torch.no_grad():
+                scores = network(torch.as_tensor(self.test)).double().numpy()
             proved = None
             if certifier is not None and rows is not None and s.shape[1] == cell.width:
-                certified = certifier.classes(resolvent.preimage(s), *rows)
+                certified = certifier.classes(resolvents[k].preimage(s), *rows)
                 # Proved is what the network says, not what the DEQ's own read-out would say.
                 same = certified.classes.numpy() == scores.argmax(axis=1)
                 proved = certified.proved.numpy() & same
