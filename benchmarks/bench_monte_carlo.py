@@ -19,7 +19,7 @@ from bench_kernels import P, near_orthogonal
 from clocks import best_time, peak_growth
 from measure import Results, benchmark_parser
 from notsodeep.equivalents.distances import operator_norm
-from notsodeep.kernels import equilibrium_draw, monte_carlo
+from notsodeep.networks.sampling import monte_carlo
 from reference_kernels import SAMPLE, reference_pair, relative_errors
 
 GOALS = (1e-2, 1e-3, 1e-6)
@@ -57,9 +57,8 @@ def main() -> None:
         kernel = nsd.conjugate_kernel(deq, X, convention="feature")
         size = operator_norm(kernel)
         for width, draws in runs:
-            draw = equilibrium_draw(deq, width, convention="feature", tolerance=TOLERANCE)
             start = time.perf_counter()
-            mean = monte_carlo(draw, X, draws, rng=width + draws)["conjugate"].mean
+            mean = monte_carlo(deq, X, width, draws, rng=width + draws).ck
             seconds = time.perf_counter() - start
             error = operator_norm(mean - kernel) / size
             needed = {f"networks_for_{goal:g}": draws * (error / goal) ** 2 for goal in GOALS}

@@ -37,12 +37,9 @@ def prepared(name: str, n: int) -> tuple[Callable[[], Any], np.ndarray]:
     from bench_kernels import cases, near_orthogonal
 
     if name.startswith("random"):
-        from notsodeep.kernels import equilibrium_draw, monte_carlo
-
-        kind, width, tolerance = name.split(", ")[1].split()
+        kind, width = name.split(", ")[1].split()[:2]
         deq, X = nsd.DeepEquilibrium(kind, 0.1), near_orthogonal(n, False)
-        draw = equilibrium_draw(deq, int(width), tolerance=float(tolerance))
-        return lambda: monte_carlo(draw, X, DRAWS, rng=0), X
+        return lambda: nsd.monte_carlo(deq, X, int(width), DRAWS, rng=0), X
     if name.startswith("match"):
         deq = nsd.DeepEquilibrium("tanh", 0.2)
         mixture = nsd.data.paper_mixture(dimension=500)

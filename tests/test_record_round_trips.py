@@ -30,7 +30,6 @@ from notsodeep.kernel_solvers import (
     spectral_density,
     top_eigenpairs,
 )
-from notsodeep.kernels import explicit_draw
 from notsodeep.models import analyse_weights
 from notsodeep.records import Record
 
@@ -82,9 +81,7 @@ RECORDS: dict[str, Callable[[], Record]] = {
     "match": _match,
     "match of all families": lambda: nsd.match(TANH, tau0=1.0),
     "match by power series": lambda: nsd.match(RELU, tau0=1.0, family="dual"),
-    "Monte Carlo": lambda: nsd.monte_carlo(
-        explicit_draw(nsd.ExplicitNetwork(["tanh"]), width=20), X[:3], draws=2, rng=0
-    )["conjugate"],
+    "Monte Carlo": lambda: nsd.monte_carlo(TANH, X[:3], width=20, draws=2, rng=0),
     "nearest mean": lambda: _metrics().mismatch(
         simplex_etf(3, 4, rng=0), simplex_etf(3, 4, rng=0), labels=[0, 1, 2]
     ),

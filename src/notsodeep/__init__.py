@@ -46,7 +46,6 @@ if TYPE_CHECKING:
         conjugate_kernel,
         kernel,
         kernel_pair,
-        monte_carlo,
         tangent_kernel,
     )
     from notsodeep.matching import match
@@ -64,6 +63,7 @@ if TYPE_CHECKING:
     from notsodeep.networks.implicit import implicit_layer
     from notsodeep.networks.onnx_export import export_onnx
     from notsodeep.networks.persistence import save
+    from notsodeep.networks.sampling import monte_carlo
     from notsodeep.prediction import best_ridge, best_sigma_a2, best_time, predict_risk
     from notsodeep.trained import EquilibriumCell
     from notsodeep.trained.diagnosis import Diagnosis, diagnose
@@ -103,7 +103,7 @@ _HOMES = {
     "limiting_spectrum": "notsodeep.equivalents",
     "load": "notsodeep.compilation.dispatch",
     "match": "notsodeep.matching",
-    "monte_carlo": "notsodeep.kernels",
+    "monte_carlo": "notsodeep.networks.sampling",
     "predict_risk": "notsodeep.prediction",
     "save": "notsodeep.networks.persistence",
     "sphere_equivalent": "notsodeep.equivalents",

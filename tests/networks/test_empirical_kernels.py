@@ -8,9 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import notsodeep as nsd
-from notsodeep.errors import InvalidInput, NotConverged, NotEnoughMemory, UnknownName
-from notsodeep.kernels import monte_carlo
-from notsodeep.networks import EquilibriumNetwork, build, empirical_kernels, torch_draw
+from notsodeep.errors import InvalidInput, NotConverged, NotEnoughMemory
+from notsodeep.networks import EquilibriumNetwork, build, empirical_kernels
 
 Model = nsd.DeepEquilibrium | nsd.ExplicitNetwork
 MODELS: list[Model] = [
@@ -154,30 +153,6 @@ def test_the_rate_can_fail() -> None:
     for wrong in (nsd.DeepEquilibrium("erf", 0.2), nsd.DeepEquilibrium("hard_tanh", 0.2)):
         assert distance(wrong) > 0.1
     assert distance(right, convention="preactivation") > 0.1
-
-
-@pytest.mark.parametrize("convention", ["feature", "preactivation"])
-@pytest.mark.parametrize("model", MODELS, ids=str)
-def test_draws_for_monte_carlo(model: Model, convention: str) -> None:
-    X = data(8, 20)
-    draw = torch_draw(model, 128, convention=convention, out_features=2)
-    estimates = monte_carlo(draw, X, draws=40, rng=0)
-    exact = nsd.kernel_pair(model, X, convention=convention)
-    for name in ("conjugate", "tangent"):
-        deviation = np.abs(estimates[name].mean - getattr(exact, name))
-        assert (deviation < 5 * estimates[name].standard_error).all()
-    wrong = np.abs(estimates["tangent"].mean - 1.2 * exact.tangent)
-    assert (wrong > 5 * estimates["tangent"].standard_error).any()
-
-
-def test_draws_take_their_numbers_from_the_generator() -> None:
-    draw = torch_draw(MODELS[0], 16, initialisation="rademacher")
-    X = data(3, 4)
-    one, again = (draw(np.random.default_rng(0), X)["tangent"] for _ in range(2))
-    assert np.array_equal(one, again)
-    assert not np.array_equal(one, draw(np.random.default_rng(1), X)["tangent"])
-    with pytest.raises(UnknownName, match="convention of torch_draw"):
-        torch_draw(MODELS[0], 16, convention="features")
 
 
 def test_a_network_from_weights_has_the_kernels_of_its_description() -> None:

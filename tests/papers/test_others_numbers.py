@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from notsodeep.errors import NotConverged
-from notsodeep.kernels import equilibrium_draw
 from notsodeep.models import DeepEquilibrium, Dense
+from notsodeep.networks.sampling import random_network
 from notsodeep.papers.gaussian_process_limit import _distance, _features
 from notsodeep.papers.kernel_variability import EXPERIMENT, activation_ratio, lowest_ratio
 
@@ -15,8 +15,9 @@ from notsodeep.papers.kernel_variability import EXPERIMENT, activation_ratio, lo
 def test_weights_drawn_where_they_are_looked_at_have_the_law_of_whole_matrices() -> None:
     rng = np.random.default_rng(0)
     X, layer = np.array([[1.0, 0.0], [0.6, 0.8]]), Dense("tanh", 0.36, inject=1.0)
-    draw = equilibrium_draw(DeepEquilibrium(cell=[layer]), 60, convention="feature")
-    whole = np.stack([draw(rng, X)["conjugate"] for _ in range(400)])
+    model = DeepEquilibrium(cell=[layer])
+    drawn = [random_network(model, 2, 60, rng).features(X) for _ in range(400)]
+    whole = np.stack([Z @ Z.T for Z in drawn])
     parts = np.stack([Z @ Z.T for Z in (_features(layer, X, 60, 1e-5, rng) for _ in range(400))])
     error = np.sqrt((whole.var(axis=0) + parts.var(axis=0)) / 400)
     assert (np.abs(whole.mean(axis=0) - parts.mean(axis=0)) < 4.0 * error).all()

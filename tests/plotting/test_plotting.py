@@ -26,7 +26,6 @@ from notsodeep.kernel_solvers import (
     spectral_density,
     top_eigenpairs,
 )
-from notsodeep.kernels import explicit_draw
 from notsodeep.prediction import PointRisk
 from notsodeep.records import Plotted
 
@@ -41,7 +40,6 @@ def drawn() -> dict[str, Any]:
     certificate = found.certify(X)
     metrics = CollapseMetrics(num_classes=4)
     metrics.update(simplex_etf(4, 6, rng=0), np.arange(4))
-    draw = explicit_draw(nsd.ExplicitNetwork(["tanh"]), width=30)
     levels = np.logspace(-2.0, 1.0, 8)
     mixture = nsd.data.GaussianMixture([[2.0] + 31 * [0.0], 32 * [0.0]], covariances=[1.0, 1.1])
     relu, counts = nsd.DeepEquilibrium("relu", 0.2).centred(1.0), (24, 24)
@@ -89,7 +87,7 @@ def drawn() -> dict[str, Any]:
         "layer_peeled": layer_peeled([100, 100, 1, 1], budget=0.5),
         "limiting_spectrum": nsd.limiting_spectrum(eq),
         "match": found,
-        "monte_carlo": nsd.monte_carlo(draw, X[:5], draws=3, rng=0)["conjugate"],
+        "monte_carlo": nsd.monte_carlo(nsd.ExplicitNetwork(["tanh"]), X[:5], 30, 3, rng=0),
         "ridge_path": ridge_path(K, X[:, :2], levels),
         "seli": seli([10, 10, 1]),
         "solution": solve(K, X[:, :3], ridge=0.1),

@@ -10,7 +10,7 @@ import pytest
 
 import notsodeep as nsd
 from notsodeep.errors import InvalidInput
-from notsodeep.kernels import equilibrium_draw, explicit_draw
+from notsodeep.networks.sampling import random_network
 from notsodeep.prediction import learning_curve, width_curve, width_curve_on_rows
 from risk_cases import CONJUGATE, TANGENT, mixture
 
@@ -94,14 +94,11 @@ def test_widths_on_rows_are_those_of_drawn_networks(sigma_a2: float) -> None:
     curve = width_curve_on_rows({"a": model}, *split, [60, 200, 10**7], ridge=0.01)
     rows, n = np.concatenate([data.X, data.X_test]), len(data.X)
     for place, width in enumerate((60, 200)):
-        draw = (
-            equilibrium_draw(deq, width, convention="feature", tolerance=1e-6)
-            if sigma_a2
-            else explicit_draw(model, width)
-        )
         errors = []
         for seed in range(20):
-            K = np.asarray(draw(np.random.default_rng(seed), rows)["conjugate"])
+            network = random_network(model, rows.shape[1], width, np.random.default_rng(seed))
+            Z = network.features(rows).astype(np.float64)
+            K = Z @ Z.T
             alpha = np.linalg.solve(K[:n, :n] + 0.01 * np.eye(n), 2.0 * data.y - 1.0)
             errors.append(np.square(K[n:, :n] @ alpha - (2.0 * data.y_test - 1.0)).mean())
         error = np.std(errors, ddof=1) / np.sqrt(20.0)

@@ -10,16 +10,16 @@ import numpy as np
 from notsodeep.compilation.settings import CompileSettings
 from notsodeep.data import Dataset, draw_rows
 from notsodeep.errors import NotConverged
-from notsodeep.kernels import equilibrium_draw, explicit_draw, kernel
+from notsodeep.kernels import kernel
 from notsodeep.matching import Match
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
+from notsodeep.networks.sampling import random_network
 from notsodeep.prediction import WidthCurve, width_curve_on_rows
 from notsodeep.prediction.problem import usual_targets
 
 _ROWS = 400  # for training, and as many new ones, at most
 _DRAWS = 4
 _HALVINGS = 4  # of the width that was asked for
-_STEPS = 500  # in which a DEQ comes to rest, or does not count
 
 
 def width_record(settings: CompileSettings, found: Match, data: Dataset) -> dict[str, Any]:
@@ -50,10 +50,13 @@ def width_record(settings: CompileSettings, found: Match, data: Dataset) -> dict
         curves.append(width_curve_on_rows({role: model}, X, y, new, truth, line, ridge=ridge))
         tables[role] = {}
         for width in widths:
-            draw, shares = _draw(model, width, settings.tolerance), []
+            shares = []
             try:
                 for k in range(_DRAWS):
-                    K = draw(np.random.default_rng([settings.seed, k]), rows)["conjugate"]
+                    generator = np.random.default_rng([settings.seed, k])
+                    network = random_network(model, rows.shape[1], width, generator)
+                    Z = network.features(rows, settings.tolerance).astype(np.float64)
+                    K = Z @ Z.T
                     alpha = np.linalg.solve(K[:n, :n] + ridge * np.eye(n), targets[y])
                     gaps = np.square((K[n:, :n] @ alpha)[:, None] - targets).sum(axis=2)
                     shares.append((gaps.argmin(axis=1) == truth).mean())
@@ -89,13 +92,6 @@ def _reason(settings: CompileSettings, found: Match) -> str:
     if any(not isinstance(net, ExplicitNetwork) or net.depth > 1 for net in networks):
         return "The law of widths is for networks of one hidden layer."
     return ""
-
-
-def _draw(model: Any, width: int, tolerance: float) -> Any:
-    if isinstance(model, DeepEquilibrium):
-        choice: Any = {"convention": "feature", "tolerance": tolerance, "max_steps": _STEPS}
-        return equilibrium_draw(model, width, **choice)
-    return explicit_draw(model, width)
 
 
 def _together(curves: list[WidthCurve]) -> WidthCurve:

@@ -11,12 +11,6 @@ from notsodeep.kernels.exact import (
 from notsodeep.kernels.kernel_store import KernelStore, StoredKernelOperator
 from notsodeep.kernels.operator import KernelOperator
 from notsodeep.kernels.plan import Explanation
-from notsodeep.kernels.random_networks import (
-    MonteCarloEstimate,
-    equilibrium_draw,
-    explicit_draw,
-    monte_carlo,
-)
 from notsodeep.kernels.store_writing import store_kernel
 
 __all__ = [
@@ -25,14 +19,10 @@ __all__ = [
     "KernelOperator",
     "KernelPair",
     "KernelStore",
-    "MonteCarloEstimate",
     "StoredKernelOperator",
     "conjugate_kernel",
-    "equilibrium_draw",
-    "explicit_draw",
     "kernel",
     "kernel_pair",
-    "monte_carlo",
     "store_kernel",
     "tangent_kernel",
 ]

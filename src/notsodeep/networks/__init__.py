@@ -19,7 +19,6 @@ from notsodeep.networks.onnx_export import export_onnx
 from notsodeep.networks.persistence import load, save
 from notsodeep.networks.readout import ReadoutFit, fit_readout
 from notsodeep.networks.timing import time_against
-from notsodeep.networks.torch_draws import torch_draw
 from notsodeep.networks.training import train
 from notsodeep.networks.training_records import (
     EpochRecord,
@@ -53,6 +52,5 @@ __all__ = [
     "load",
     "save",
     "time_against",
-    "torch_draw",
     "train",
 ]

@@ -11,8 +11,9 @@ import numpy as np
 
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.data import GaussianMixture, paper_mixture
-from notsodeep.kernels import equilibrium_draw, explicit_draw, kernel
+from notsodeep.kernels import kernel
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
+from notsodeep.networks.sampling import random_network
 from notsodeep.prediction.problem import usual_targets
 
 Network = DeepEquilibrium | ExplicitNetwork
@@ -61,11 +62,12 @@ def exact_gram(model: Network, kind: Any, convention: Any) -> Gram:
 
 def random_gram(model: Network, width: int) -> Gram:
     """Return the Gram matrix of the features of a newly drawn network."""
-    if isinstance(model, DeepEquilibrium):
-        draw = equilibrium_draw(model, width, convention="feature")
-    else:
-        draw = explicit_draw(model, width)
-    return lambda X, n, rng: np.asarray(draw(rng, X)["conjugate"])[:, :n]
+
+    def gram(X: FloatArray, n: int, rng: np.random.Generator) -> FloatArray:
+        Z = random_network(model, X.shape[1], width, rng).features(X).astype(np.float64)
+        return np.asarray(Z @ Z[:n].T)
+
+    return gram
 
 
 def ridge_response(ridges: FloatArray) -> Response:

@@ -12,7 +12,8 @@ from notsodeep.plotting.canvas import MUTED, axes_or_new, colours
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from notsodeep.kernels import KernelPair, MonteCarloEstimate
+    from notsodeep.kernels import KernelPair
+    from notsodeep.networks.sampling import MonteCarlo
 
 _SIDE = 150  # rows and columns that are drawn, at most; others are skipped evenly
 
@@ -37,24 +38,23 @@ def kernel_pair(record: KernelPair, ax: Axes | None = None) -> Axes:
     return axes
 
 
-def monte_carlo(record: MonteCarloEstimate, ax: Axes | None = None) -> Axes:
-    """Draw the standard errors of a kernel's entries against their means.
+def monte_carlo(record: MonteCarlo, ax: Axes | None = None) -> Axes:
+    """Draw the standard errors of the tangent kernel's entries against their means.
 
     Examples
     --------
     >>> import notsodeep as nsd
-    >>> from notsodeep.kernels import explicit_draw
-    >>> draw = explicit_draw(nsd.ExplicitNetwork(["tanh"]), width=50)
-    >>> estimate = nsd.monte_carlo(draw, np.eye(3), draws=5, rng=0)["conjugate"]
+    >>> model = nsd.ExplicitNetwork(["tanh"])
+    >>> estimate = nsd.monte_carlo(model, np.eye(3), width=50, draws=5, rng=0)
     >>> monte_carlo(estimate, nsd.plotting.new_figure()[1][0]).get_title()
-    'mean of 5 draws'
+    'mean of 5 networks'
     """
     axes = axes_or_new(ax)
-    _against(axes, record.mean, record.standard_error)
+    _against(axes, record.ntk, record.ntk_error)
     axes.set_ylim(bottom=0.0)
     axes.set_xlabel("mean of an entry")
     axes.set_ylabel("standard error")
-    axes.set_title(f"mean of {record.draws} draws")
+    axes.set_title(f"mean of {record.draws} networks")
     return axes
 
 
