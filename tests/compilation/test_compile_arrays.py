@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import notsodeep as nsd
 from notsodeep.arrays import FloatArray, IntArray
@@ -95,18 +96,30 @@ def test_the_headline_is_the_cheapest_tolerance_that_keeps_the_accuracy(
 
 
 def test_the_interval_knows_of_the_test_rows() -> None:
-    """Draws that agree with one another still share the luck of the rows."""
-    right = {
-        "matched": np.tile([True, True, False, True], (3, 1)),
-        "deq": np.tile([True, False, False, True], (3, 1)),
-    }
-    error = row_error(right)
-    assert error == pytest.approx(100.0 * np.std([0, 1, 0, 0], ddof=1) / 2.0)
-    draws = {"deq": (0.5, 0.5, 0.5), "matched": (0.75, 0.75, 0.75), "unmatched": (0.5, 0.5, 0.5)}
-    assert Accuracy(draws).difference == pytest.approx((25.0, 25.0))
-    low, high = Accuracy(draws, error).difference
-    assert (low + high) / 2.0 == pytest.approx(25.0)
-    assert high - low == pytest.approx(2.0 * 1.959964 * error, rel=1e-6)
+    """Draws that agree with one another, or on all rows, still share the luck of the rows."""
+    alike = np.ones((10, 20), dtype=bool)
+    error = row_error({"matched": alike, "deq": alike})
+    assert error == pytest.approx(100.0 * (1.0 - 0.05 ** (1 / 20)))
+    draws = dict.fromkeys(("deq", "matched", "unmatched"), (1.0,) * 10)
+    assert Accuracy(draws, error).difference == pytest.approx((-error, error))
+    # Many rows that differ: Student's interval of their mean.
+    rng = np.random.default_rng(0)
+    right = {"matched": rng.random((1, 900)) < 0.8, "deq": np.ones((1, 900), dtype=bool)}
+    others = int((~right["matched"]).sum())
+    scatter = 100.0 * np.std(right["matched"][0], ddof=1) / 30.0
+    assert row_error(right) == pytest.approx(stats.t.ppf(0.975, others - 1) * scatter)
+
+
+def test_the_interval_of_few_rows_covers_the_truth() -> None:
+    """Twenty rows of which one in fifty differs: mostly none does, and the interval has room."""
+    rng = np.random.default_rng(1)
+    truth, covered = 2.0, []
+    for _ in range(300):
+        worse = np.tile(rng.random(20) < truth / 100.0, (5, 1))
+        mean = 100.0 * float(worse.mean())
+        error = row_error({"deq": np.ones_like(worse), "matched": ~worse})
+        covered.append(abs(mean - truth) <= error)
+    assert np.mean(covered) >= 0.93
 
 
 def test_pictures_and_pages(compiled: nsd.Compilation, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from notsodeep.data.image_store import data_directory
 from notsodeep.errors import DataCorrupted, InvalidInput, NotConverged
 from notsodeep.trained import AffineCell, EquilibriumCell, explicit_layers
 from notsodeep.trained.explicit_layers import _gaussian_moments
-from notsodeep.trained.fidelity import conformal_quantile, lower_bound
+from notsodeep.trained.fidelity import conformal_quantile, fidelity_of, lower_bound
 from notsodeep.trained.splittings import solve
 
 CHECKPOINT = "NOTSODEEP_MONOTONE_CHECKPOINT"
@@ -352,6 +353,35 @@ def test_the_order_of_the_rows_does_not_matter() -> None:
     one, other = (nsd.compile(cell, part, layers=2, random_state=0) for part in (X, X[::-1]))
     assert one.fidelity.agreement == other.fidelity.agreement
     assert one.fidelity.logit_error == pytest.approx(other.fidelity.logit_error, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("same", "word"), [(700, "replaceable"), (693, "not shown"), (650, "not replaceable")]
+)
+def test_agreement_is_judged_by_both_bounds(
+    compiled: TrainedCompilation, same: int, word: str
+) -> None:
+    exact = np.eye(2)[np.zeros(700, dtype=int)]
+    scores = np.eye(2)[(np.arange(700) >= same).astype(int)]
+    fidelity = fidelity_of(scores, exact)
+    assert fidelity.agreement_bound < fidelity.agreement_upper
+    evidence = dataclasses.replace(compiled.evidence, fidelities=(fidelity,))
+    assert dataclasses.replace(compiled, evidence=evidence).verdict.word == word
+
+
+def test_layers_are_chosen_by_the_verdicts_rule() -> None:
+    """One layer agreed on all rows set apart, and too seldom on the others."""
+    cell, data = nsd.zoo.load("tanh-digits-64"), pixel_data("digits")
+    found = nsd.compile(cell, data.X, X_test=data.X_test)
+    assert found.verdict.word == "replaceable"
+    assert found.fidelity.agreement_bound >= 0.99
+
+
+def test_rows_in_the_scale_of_the_theory_are_rejected() -> None:
+    """A network with a scale of its own is 63 % accurate on them, and 92 % on its own."""
+    cell = nsd.zoo.load("tanh-digits-64")
+    with pytest.raises(InvalidInput, match=r"units of the network's own.*'theory'.*pixel_data"):
+        nsd.compile(cell, nsd.data.load("digits"))
 
 
 def test_labels_that_were_numbered_anew_are_rejected() -> None:

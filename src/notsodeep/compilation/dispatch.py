@@ -20,7 +20,7 @@ from notsodeep.data.preprocessing import PreprocessingKind
 from notsodeep.files.run_directory import RunRecord
 from notsodeep.models import Convention, ConvolutionalEquilibrium, DeepEquilibrium, KernelName
 from notsodeep.models.kernel_kind import kernel_name
-from notsodeep.trained.cell import EquilibriumCell, FunctionCell
+from notsodeep.trained.cell import AffineCell, EquilibriumCell, FunctionCell
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -204,7 +204,7 @@ def compile(
                 raise checks.invalid("refine", "compile", requirement, refine)
             return compile_function(
                 model,
-                *_cell_rows(X, y, X_test, y_test),
+                *_cell_rows(model, X, y, X_test, y_test),
                 out=out,
                 layers=layers,
                 tolerance=1e-8 if tolerance is None else tolerance,
@@ -214,7 +214,7 @@ def compile(
             )
         return compile_cell(
             model,
-            *_cell_rows(X, y, X_test, y_test),
+            *_cell_rows(model, X, y, X_test, y_test),
             layers=layers,
             kinds=kinds,
             fit=fit,
@@ -274,10 +274,22 @@ def compile(
     return compile_random_deq(settings, data, out, force=force, say=say)
 
 
-def _cell_rows(X: Any, y: Any, X_test: Any, y_test: Any) -> tuple[Any, Any, Any, Any]:
+def _cell_rows(
+    cell: EquilibriumCell, X: Any, y: Any, X_test: Any, y_test: Any
+) -> tuple[Any, Any, Any, Any]:
     """Take rows, labels and test rows out of a data set, which has its own."""
     if not isinstance(X, Dataset):
         return X, y, X_test, y_test
+    kind = X.preprocessing.kind
+    scaled = isinstance(cell, AffineCell) and (
+        (cell.shift != 0.0).any() or (cell.scale != 1.0).any()
+    )
+    if kind != "none" and scaled:
+        requirement = "have the units of the network's own inputs, which it shifts and scales"
+        remedy = (
+            "Load them as they are: data.pixel_data(...), or data.load(..., preprocessing='none')."
+        )
+        raise checks.invalid("X", "compile", requirement, f"rows prepared as {kind!r}", remedy)
     # Labels of chosen classes are numbered anew: they are not the logits of a network any more.
     if X.provenance.options.get("classes"):
         requirement = "have all classes of the set, in the order of the network's logits"
@@ -285,6 +297,10 @@ def _cell_rows(X: Any, y: Any, X_test: Any, y_test: Any) -> tuple[Any, Any, Any,
         got = f"only {', '.join(X.classes)}"
         raise checks.invalid("X", "compile", requirement, got, remedy)
     return X.X, X.y, X.X_test, X.y_test
+
+
+def _scales_inputs(cell: AffineCell) -> bool:
+    return bool((cell.shift != 0.0).any() or (cell.scale != 1.0).any())
 
 
 def load(

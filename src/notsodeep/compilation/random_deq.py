@@ -381,6 +381,7 @@ def _summary(
         "replaceable": close and as_accurate,
         "kernel_close": close,
         "accuracy_close": as_accurate,
+        "accuracy_limit": settings.accuracy_limit,
         "relative_gap": gap,
         "gap_with_bias": with_bias,
         "unmatched_relative_gap": certificate["baseline"]["relative_gap"],

@@ -177,9 +177,11 @@ class CellCompilation(ABC):
     def verdict(self) -> ReplacementVerdict:
         """Whether the network may replace the DEQ, and by which rule."""
         limit, own = self._limit, self.fidelity
-        word: Word = "not replaceable"
-        if own.agreement >= limit:
-            word = "replaceable" if own.agreement_bound >= limit else "not shown"
+        word: Word = "not shown"
+        if own.agreement_bound >= limit:
+            word = "replaceable"
+        elif own.agreement_upper < limit:
+            word = "not replaceable"
         reasons = [*self._reasons(), self.front.headline]
         if own.accuracy is not None and own.deq_accuracy is not None:
             reasons.append(
@@ -301,8 +303,8 @@ class TrainedCompilation(CellCompilation):
         network = "One explicit layer" if single else f"{len(self.layers)} explicit layers"
         return {
             "replaceable": f"This DEQ can be replaced by {network.lower()}.",
-            "not shown": f"{network} agree{'s' * single} with this DEQ, but the rows are too few "
-            "to show it.",
+            "not shown": f"{network} may follow this DEQ closely enough: the rows are too few to "
+            "tell.",
             "not replaceable": f"{network} {'does' if single else 'do'} not follow this DEQ "
             "closely enough.",
         }[word]
@@ -434,7 +436,8 @@ def _line(fidelity: Fidelity) -> str:
 def _rule(limit: float) -> str:
     return (
         f"Rule: replaceable if the lower 95 % bound of the agreement on held-out rows is at least "
-        f"{limit:.1%}. It is about rows drawn like these; a proof is about its row alone."
+        f"{limit:.1%}, not if the upper one is below. It is about rows drawn like these; a proof "
+        "is about its row alone."
     )
 
 

@@ -58,10 +58,11 @@ def verdict_word(summary: Mapping[str, Any]) -> Word:
     if summary["replaceable"]:
         return "replaceable"
     low, high = summary["accuracy_difference"]
-    # An interval that is too wide, but holds zero, says nothing; one that excludes zero and leaves
-    # the limits, or a kernel that differs, is evidence against.
-    open_ = summary["kernel_close"] and low <= 0.0 <= high
-    return "not shown" if open_ else "not replaceable"
+    limit = summary["accuracy_limit"]
+    # Evidence against is a kernel that differs, or an interval all of which is beyond a limit; one
+    # that overlaps a limit shows neither.
+    overlaps = low <= limit and high >= -limit
+    return "not shown" if summary["kernel_close"] and overlaps else "not replaceable"
 
 
 def headline(summary: Mapping[str, Any]) -> str:
@@ -139,5 +140,6 @@ def rule(settings: Mapping[str, Any]) -> str:
     return (
         f"Rule: replaceable if the relative kernel gap on held-out rows, with and without the "
         f"constant part of the kernels, is at most {settings['gap_limit']:.1%} and the 95 % "
-        f"interval of the accuracy difference lies within ± {settings['accuracy_limit']:g} points."
+        f"interval of the accuracy difference lies within ± {settings['accuracy_limit']:g} points; "
+        "not shown if that interval overlaps the limits."
     )

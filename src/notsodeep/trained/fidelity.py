@@ -35,6 +35,8 @@ class Fidelity(Record):
         1 % of the fixed point.
     agreement_bound : float
         Clopper and Pearson's lower bound of it at 95 %, for data drawn as the held-out rows are.
+    agreement_upper : float
+        Their upper bound at 95 %.
     logit_error : float
         ‖o − o*‖/‖o*‖ over all rows.
     logit_quantile : float
@@ -57,6 +59,7 @@ class Fidelity(Record):
     rows: int
     agreement: float
     agreement_bound: float
+    agreement_upper: float
     logit_error: float
     logit_quantile: float
     certified: float | None = None
@@ -97,6 +100,7 @@ def fidelity_of(
         len(same),
         float(same.mean()),
         lower_bound(int(same.sum()), len(same)),
+        1.0 - lower_bound(int((~same).sum()), len(same)),
         float(np.linalg.norm(distances)) / size if size else 0.0,
         conformal_quantile(distances),
         None if proved is None else float(proved.mean()),
