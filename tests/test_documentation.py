@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-import runpy
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from notsodeep.papers.reproduction import cell_name
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -80,54 +77,6 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert place.exists(), target
         if anchor:
             assert anchor in anchors_of(place), f"{target}#{anchor}"
-
-
-@pytest.mark.parametrize(
-    ("script", "page"),
-    [("trained_heads", "collapse-experiments"), ("papers", "reproduction")],
-)
-def test_tables_are_those_of_the_stored_runs(
-    script: str, page: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tables = ROOT / "docs" / "tables"
-    monkeypatch.syspath_prepend(str(tables))
-    for variable in ("HEADS", "PAPERS"):
-        monkeypatch.delenv(variable, raising=False)
-    made = runpy.run_path(str(tables / f"{script}.py"))
-    text = (ROOT / "docs" / f"{page}.md").read_text()
-    remedy = f"run docs/tables/{script}.py docs"
-    assert made["stored_runs"].filled(text, made["BLOCKS"]) == text, remedy
-    if script == "trained_heads":
-        page_of_tables = made["HEADING"] + made["stored_runs"].printed(made["tables"])
-        assert page_of_tables == (ROOT / "docs" / "collapse-tables.md").read_text(), remedy
-
-
-def test_processes_share_the_runs_of_a_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "docs" / "tables"))
-    made = runpy.run_path(str(ROOT / "docs" / "tables" / "stored_runs.py"))
-    cells = [{"width": width, "draw": draw} for width in (32, 64) for draw in range(2)]
-    store, stored = tmp_path / "runs.json", set[str]()
-
-    def missing(seconds: float = 60.0, **wanted: list[int]) -> Iterator[dict[str, int]]:
-        found: Iterator[dict[str, int]] = made["missing"](
-            store, lambda: stored, cells, seconds, wanted
-        )
-        return found
-
-    first = missing()
-    assert next(first) == cells[0]
-    assert next(missing()) == cells[1], "the first cell is being worked on"
-    stored.add(cell_name(cells[0]))
-    assert list(first) == cells[1:], "the second one was given up"
-    assert list(missing(draw=[0])) == [cells[2]]
-    assert not list(missing(seconds=-1.0))
-    assert not list(tmp_path.iterdir()), "no lock stays behind"
-    assert made["chosen_values"](['data="mnist"', "width=[32, 64]"]) == {
-        "data": ["mnist"],
-        "width": [32, 64],
-    }
 
 
 @pytest.mark.slow

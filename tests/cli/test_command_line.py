@@ -22,7 +22,7 @@ from notsodeep.cli.options import counted
 from notsodeep.errors import InvalidInput
 
 LOG = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \w")
-COMMANDS = ("compile", "report", "match", "kernel", "spectrum", "reproduce", "moments")
+COMMANDS = ("compile", "report", "match", "kernel", "spectrum", "moments")
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -72,9 +72,6 @@ def test_moments_as_json() -> None:
         (["compile", "--seeds", "1"], 2, "seeds"),
         (["compile", "--config", "nowhere.toml"], 2, "nowhere.toml"),
         (["report", "nowhere"], 2, "holds no compile run"),
-        (["reproduce"], 2, "sphere-spectra"),
-        (["reproduce", "sphere-spectre"], 2, "Did you mean 'sphere-spectra'"),
-        (["reproduce", "sphere-spectra", "--profile", "big"], 2, "Unknown profile"),
     ],
 )
 def test_errors_are_one_line(
@@ -127,8 +124,6 @@ def test_help_is_short_and_json_everywhere() -> None:
     listed = json.loads(in_process("data", "list", "--json").stdout)
     assert "digits" in [row["name"] for row in listed["sets"]]
     assert json.loads(in_process("data", "get", "digits", "--json").stdout)[0]["fetched"] is False
-    named = json.loads(in_process("reproduce", "--list", "--json").stdout)
-    assert {"name", "title", "source"} == set(named[0])
 
 
 @pytest.mark.parametrize(
@@ -146,7 +141,7 @@ def test_shells_complete_commands_and_names(words: str, expected: str) -> None:
     assert done.stdout.split() == [expected], done.stderr
 
 
-@pytest.mark.parametrize("command", ["compile", "collapse", "reproduce gap-versus-dimension"])
+@pytest.mark.parametrize("command", ["compile"])
 def test_ctrl_c_says_how_to_resume(
     command: str,
     monkeypatch: pytest.MonkeyPatch,
@@ -156,11 +151,7 @@ def test_ctrl_c_says_how_to_resume(
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    for place in (
-        "notsodeep.compilation.dispatch.compile",
-        "notsodeep.papers.collapse_training.compare_heads",
-        "notsodeep.papers.reproduction.reproduce",
-    ):
+    for place in ("notsodeep.compilation.dispatch.compile",):
         monkeypatch.setattr(place, stopped)
     out = tmp_path / "run"
     monkeypatch.setattr(sys, "argv", ["notsodeep", *command.split(), "--out", str(out)])
@@ -247,7 +238,7 @@ def example_of(command: str) -> list[str]:
     return found[1].split()
 
 
-@pytest.mark.parametrize("command", ["moments", "match", "kernel", "spectrum", "reproduce"])
+@pytest.mark.parametrize("command", ["moments", "match", "kernel", "spectrum"])
 def test_the_example_in_the_help_works(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from notsodeep.data import (
-    ExponentialImbalance,
     MixtureStatistics,
     Preprocessing,
-    StepImbalance,
     load,
     names,
 )
@@ -80,16 +78,6 @@ def test_unbalanced_samples_follow_the_set() -> None:
     assert len(load("digits", samples=200, balanced=False, rng=0).X) == 200
 
 
-def test_imbalance_thins_the_training_part_only() -> None:
-    data = load("digits", samples=1000, imbalance=StepImbalance(3, 10), rng=0)
-    np.testing.assert_array_equal(np.bincount(data.y), [100] * 3 + [10] * 7)
-    assert len(data.X_test) == 360
-    # centred and scaled with the statistics of the samples that are left
-    assert (data.X**2).sum(axis=1).mean() == pytest.approx(1.0)
-    tail = load("digits", imbalance=ExponentialImbalance(10), rng=0)
-    assert np.bincount(tail.y)[-1] == 141 // 10
-
-
 def test_preprocessing_is_recorded_and_repeats_on_new_data() -> None:
     raw = load_digits().data
     for kind in ("theory", "unit_norm", "none"):
@@ -101,7 +89,7 @@ def test_preprocessing_is_recorded_and_repeats_on_new_data() -> None:
 
 
 def test_provenance_is_enough_to_make_it_again() -> None:
-    data = load("digits", classes=(1, 2), samples=60, imbalance=StepImbalance(1, 3), rng=9)
+    data = load("digits", classes=(1, 2), samples=60, rng=9)
     record = json.loads(json.dumps(data.provenance.to_dict()))
     assert record["name"] == "digits"
     assert len(record["sha256"]) == 4
@@ -110,9 +98,6 @@ def test_provenance_is_enough_to_make_it_again() -> None:
         record["name"],
         classes=options["classes"],
         samples=options["samples"],
-        imbalance=StepImbalance(
-            options["imbalance"]["num_majority"], options["imbalance"]["ratio"]
-        ),
         preprocessing=options["preprocessing"],
         rng=options["seed"],
     )
@@ -165,7 +150,6 @@ def test_a_missing_set_says_how_to_get_it(tmp_path) -> None:
         ({"preprocessing": "standard"}, "Unknown preprocessing"),
         ({"dtype": "float16"}, "Unknown dtype"),
         ({"rng": "zero"}, "rng of load"),
-        ({"imbalance": StepImbalance(3, 1000)}, "141 // 1000 = 0"),
     ],
 )
 def test_what_cannot_be_loaded_is_refused(arguments: dict, message: str) -> None:

@@ -11,7 +11,6 @@ import torch
 import notsodeep as nsd
 from notsodeep.data import pixel_data
 from notsodeep.errors import InvalidInput
-from notsodeep.networks.heads import EquilibriumHead
 from notsodeep.trained import diagnosis
 from notsodeep.trained.diagnosis import Diagnosis
 
@@ -192,7 +191,7 @@ def test_a_network_trained_by_unrolling_is_never_shallow() -> None:
     assert found.verdict in ("no fixed point", "undecided")
 
 
-def test_built_in_networks_and_heads() -> None:
+def test_built_in_networks() -> None:
     rows = nsd.data.load("digits", samples=60).X
     deq = nsd.DeepEquilibrium("tanh", sigma_a2=0.2)
     described = nsd.diagnose(deq, rows, width=128, progress=False)
@@ -201,8 +200,6 @@ def test_built_in_networks_and_heads() -> None:
     built = nsd.diagnose(network, rows, progress=False)
     assert built.agreement_kind == "class"
     assert built.rate == pytest.approx(described.rate, rel=0.2)
-    head = nsd.diagnose(EquilibriumHead(64, 0.5, 0), rows, progress=False)
-    assert head.local_radius == pytest.approx(0.5, rel=1e-4)  # ρ times an orthogonal matrix
 
 
 def test_rows_and_evaluations_are_bounded() -> None:

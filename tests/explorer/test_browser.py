@@ -25,8 +25,8 @@ SMALL = "samples=120&dimension=150&family=leaky_relu&width=64"
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with served(tmp_path_factory.mktemp("runs")) as url:
+def address() -> Iterator[str]:
+    with served() as url:
         yield url
 
 
@@ -140,20 +140,6 @@ def test_the_server_is_for_this_machine_alone(address: str) -> None:
         with socket.socket() as probe:
             probe.settimeout(2.0)
             assert probe.connect_ex((host, port)) != 0
-
-
-@pytest.mark.slow
-def test_the_second_page(address: str, context: Any) -> None:
-    page = context.new_page()
-    page.goto(f"{address}/collapse?head=plain&ratio=1.0")
-    optimum = nsd.collapse.layer_peeled([10.0, 10.0, 1.0, 1.0], budget=2.0)
-    shows(page, "minority cosine", f"{optimum.minority_cosine:.4f}")
-    page.get_by_role("slider", name="imbalance").press("End")
-    shows(page, "minority cosine", "1.0000")
-    expect(page.get_by_test_id("stAlert")).to_contain_text("minority collapse")
-    assert "ratio=4.0" in page.url
-    expect(page.get_by_role("img", name="The four classifiers in space")).to_be_visible()
-    page.close()
 
 
 @pytest.mark.slow

@@ -9,17 +9,15 @@ import zipfile
 import numpy as np
 import pytest
 
-from notsodeep.collapse import layer_peeled, simplex_etf
+from notsodeep.collapse import simplex_etf
 from notsodeep.errors import InvalidInput
-from notsodeep.explorer.collapse_page import collapse_view, diagram_records, words
 from notsodeep.explorer.drawings import ALT, archive, figures_of
 from notsodeep.explorer.explorer_data import prepared
 from notsodeep.explorer.shown import KnownData, view_of
-from notsodeep.explorer.state import CollapseState, ExplorerState
+from notsodeep.explorer.state import ExplorerState
 from notsodeep.plotting.canvas import new_figure, themed_svg
 from notsodeep.plotting.class_geometry import simplex_figure
 from notsodeep.plotting.spectra import draw_isolated, draw_twin_bulks
-from notsodeep.report.collapse_figures import phase_point_figure
 
 
 def drawn(**changes: object) -> dict[str, str]:
@@ -71,27 +69,3 @@ def test_the_simplex_stands_upright_however_it_was_turned() -> None:
     np.testing.assert_allclose(corners[0], corners[1], atol=1e-12)
     with pytest.raises(InvalidInput, match="four rows"):
         simplex_figure(np.eye(3), np.zeros(3, dtype=bool))
-
-
-def test_the_diagram_is_the_solvers() -> None:
-    records = diagram_records(2, 2, 2.0, "class")
-    record = records[6]
-    assert record["gain"] == pytest.approx(1.0)
-    ratio = record["cell"]["ratios"][10]
-    optimum = layer_peeled([ratio, ratio, 1.0, 1.0], budget=2.0)
-    assert record["cosines"][10] == pytest.approx(optimum.minority_cosine, abs=1e-8)
-    assert record["threshold"] == pytest.approx(27.74, abs=0.01)
-    figure = phase_point_figure(records, 1e9, 2.0)
-    point = figure.axes[0].lines[-1]
-    assert point.get_xdata()[0] == figure.axes[0].get_xlim()[1]
-
-
-def test_words_say_on_which_side_of_the_threshold_one_is() -> None:
-    for ratio, told, collapsed in ((1.0, "stay apart", False), (2.0, "coincide", True)):
-        state = CollapseState(head="plain", ratio=ratio)
-        assert words(state, collapse_view(state))[1] is collapsed
-        assert told in words(state, collapse_view(state))[0]
-    state = CollapseState(head="plain", ratio=0.0)
-    assert "simplex ETF" in words(state, collapse_view(state))[0]
-    state = CollapseState(head="explicit", spectral_budget=0.05, budget=0.5, ratio=4.0)
-    assert words(state, collapse_view(state))[1]

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from streamlit.testing.v1 import AppTest
 
-import notsodeep as nsd
 from notsodeep.explorer.explorer_data import prepared
 from notsodeep.explorer.page_state import plain
 from notsodeep.explorer.server import SCRIPT, options_of
@@ -24,20 +23,6 @@ def explorer() -> None:
     from notsodeep.explorer.explorer_page import explorer_page
 
     explorer_page()
-
-
-def collapse() -> None:
-    from notsodeep.explorer.collapse_page import collapse_page
-
-    collapse_page()
-
-
-def runs(root: str) -> None:
-    from pathlib import Path
-
-    from notsodeep.explorer.runs_page import runs_page
-
-    runs_page(Path(root))
 
 
 def opened(page: Any, query: dict[str, str], **arguments: Any) -> AppTest:
@@ -156,24 +141,6 @@ def test_what_is_not_here_is_not_a_crash(tmp_path: Path, monkeypatch: pytest.Mon
     assert "notsodeep data get mnist" in error.value.replace("\\", "")
 
 
-def test_the_second_page_solves_live() -> None:
-    test = opened(collapse, {"ratio": "1.0", "head": "residual", "budget": "1.5"})
-    optimum = nsd.collapse.layer_peeled(
-        [10.0, 10.0, 1.0, 1.0], budget=1.5, head="residual", spectral_budget=0.5
-    )
-    assert shown(test, "minority cosine") == f"{optimum.minority_cosine:.4f}"
-    assert shown(test, "gain of the head") == "1.500"
-    test.sidebar.slider(key="collapse.ratio").set_value(0.0).run()
-    assert shown(test, "minority cosine") == "–"
-    assert float(shown(test, "distance to an ETF")) < 1e-4
-
-
-@pytest.mark.slow
-def test_other_numbers_of_classes_have_no_picture_in_space() -> None:
-    test = opened(collapse, {"minority": "3"})
-    assert "With K_A + K_B = 4 classes" in test.info[0].value
-
-
 def test_markdown_in_messages_is_shown_as_it_is() -> None:
     assert plain("![](http://x) __import__\n| $x$ :red[a]") == (
         r"\!\[\]\(http\:\/\/x\) \_\_import\_\_ \| \$x\$ \:red\[a\]"
@@ -187,11 +154,6 @@ def test_the_script_is_there_and_the_server_keeps_to_itself() -> None:
     assert options["browser_gatherUsageStats"] is False
     assert options["server_headless"] is True
     assert options["server_maxUploadSize"] == 20
-
-
-def test_the_third_page_says_how_to_make_a_run(tmp_path: Path) -> None:
-    test = opened(runs, {"run": "../../etc"}, root=str(tmp_path))
-    assert "There are no runs" in test.info[0].value
 
 
 def test_controls_need_neither_matplotlib_nor_compiled_kernels() -> None:

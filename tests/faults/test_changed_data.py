@@ -12,9 +12,7 @@ import pytest
 
 import notsodeep as nsd
 from notsodeep.data.loading import file_digests
-from notsodeep.errors import DataCorrupted, InvalidInput
-from notsodeep.papers.collapse_settings import CollapseSettings
-from notsodeep.papers.collapse_training import compare_heads
+from notsodeep.errors import InvalidInput
 
 
 def arrays(seed: int) -> dict[str, np.ndarray]:
@@ -103,26 +101,3 @@ def test_neither_a_finished_nor_an_interrupted_run_is_mixed(tmp_path: Path) -> N
     assert forced["relative_gap"] != first["relative_gap"]
     told = json.loads((out / "pieces" / "data.json").read_text())["provenance"]["sha256"]
     assert told == file_digests(tmp_path / "d.npz")
-
-
-def test_trained_heads_on_other_data_are_rejected(tmp_path: Path) -> None:
-    path, out = npz(tmp_path, arrays(0)), tmp_path / "run"
-    plan = CollapseSettings("explicit", data=str(path), epochs=1, width=4, batch_size=16)
-    compare_heads(plan, ["explicit"], out)
-    npz(tmp_path, arrays(1))
-    for heads in (["explicit"], ["explicit", "deq"]):
-        with pytest.raises(InvalidInput, match="other data"):
-            compare_heads(plan, heads, out)
-
-
-def test_data_that_change_during_a_run_are_noticed(tmp_path: Path) -> None:
-    path, out = npz(tmp_path, arrays(0)), tmp_path / "run"
-    plan = CollapseSettings("explicit", data=str(path), epochs=1, width=4, batch_size=16)
-
-    def change(message: str) -> None:
-        if "residual" in message:
-            npz(tmp_path, arrays(1))
-
-    with pytest.raises(DataCorrupted, match=r"changed during the run.*start over"):
-        compare_heads(plan, ["explicit", "residual"], out, say=change)
-    assert [path.name for path in (out / "pieces").iterdir()] == ["explicit-0.json"]

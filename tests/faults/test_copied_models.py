@@ -17,12 +17,6 @@ import notsodeep as nsd
 from cases import CONTRACT, identifier
 from notsodeep import estimators
 from notsodeep.activations import Activation
-from notsodeep.networks.headed_network import HeadedNetwork, linear_classifier
-from notsodeep.networks.heads import (
-    HEAD_KINDS,
-    HeadKind,
-    make_head,
-)
 
 ROWS = np.random.default_rng(0).normal(size=(40, 5))
 LABELS = np.arange(40) % 3
@@ -82,19 +76,6 @@ def test_networks_after_their_kernels() -> None:
     for copied in COPIES.values():
         again = nsd.empirical_kernels(copied(module), ROWS)
         assert np.array_equal(again.tangent, kernels.tangent)
-
-
-@pytest.mark.parametrize("kind", HEAD_KINDS)
-def test_heads(kind: HeadKind) -> None:
-    from notsodeep.networks.backbones import Perceptron
-
-    X = torch.as_tensor(ROWS, dtype=torch.float32)
-    module = HeadedNetwork(
-        Perceptron(5, [8], rng=0), make_head(kind, 8, 0.5, rng=1), linear_classifier(8, 3, rng=2)
-    ).eval()
-    outputs = module(X)
-    for copied in COPIES.values():
-        assert torch.equal(copied(module)(X), outputs)
 
 
 FITTED: dict[str, Callable[[], Any]] = {

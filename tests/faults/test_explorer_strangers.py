@@ -62,14 +62,14 @@ class Explorer:
 
 
 @pytest.fixture(scope="module")
-def explorer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Explorer]:
+def explorer() -> Iterator[Explorer]:
     with Outside() as outside:
         threading.Thread(target=outside.serve_forever, daemon=True).start()
         address = f"http://127.0.0.1:{outside.server_address[1]}"
         names = ("http_proxy", "https_proxy", "all_proxy")
         environment = {name: address for each in names for name in (each, each.upper())}
         environment |= dict.fromkeys(("no_proxy", "NO_PROXY"), "localhost,127.0.0.1")
-        with served(tmp_path_factory.mktemp("runs"), **environment) as url:
+        with served(**environment) as url:
             yield Explorer(urlsplit(url).port or 0, outside)
         outside.shutdown()
 

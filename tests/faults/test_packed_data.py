@@ -9,7 +9,6 @@ import struct
 import tarfile
 import time
 import tracemalloc
-import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,7 +18,6 @@ import pytest
 from notsodeep.data.catalogue import ImageSet
 from notsodeep.data.image_files import CIFAR10_SHEETS, CIFAR100_BINARY, IDX, read_png_sheet
 from notsodeep.data.image_store import find_and_read
-from notsodeep.data.vgg19 import VGG19Features
 from notsodeep.errors import DataCorrupted, NotEnoughMemory
 
 BOMB = 200 << 20
@@ -179,15 +177,3 @@ def test_a_sheet_is_not_unpacked_on_the_word_of_its_header() -> None:
         forged = content.replace(sizes, struct.pack(">2I", width, height))
         with pytest.raises(DataCorrupted):
             read_png_sheet(forged, "sheet.png")
-
-
-def test_packed_weights_beyond_the_free_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "vgg19.pth"
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("vgg/data.pkl", bytes(40_000_000))
-    assert path.stat().st_size < 60_000
-    monkeypatch.setattr("notsodeep.checks.available_memory", lambda: 20_000_000)
-    with pytest.raises(NotEnoughMemory):
-        VGG19Features(path).network()

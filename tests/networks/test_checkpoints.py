@@ -155,11 +155,8 @@ def test_a_stopped_run_goes_on_bit_by_bit(tmp_path: Path, optimiser: Any, count:
 
 
 @pytest.mark.parametrize("trainable", ["all", "readout"])
-@pytest.mark.parametrize("balanced", [False, True])
-def test_a_stopped_equilibrium_network_does_too(
-    tmp_path: Path, trainable: Any, balanced: bool
-) -> None:
-    how = settings(balanced=balanced)
+def test_a_stopped_equilibrium_network_does_too(tmp_path: Path, trainable: Any) -> None:
+    how = settings()
     whole, broken, again = (network(DEQ, trainable) for _ in range(3))
     expected = train(whole, X, Y, how, validation=BESIDE, progress=False)
     if trainable == "all":

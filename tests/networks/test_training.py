@@ -104,30 +104,16 @@ def test_cached_features_train_as_the_whole_network_does(model: Any, optimiser: 
         assert one.validation_loss == pytest.approx(other.validation_loss, rel=1e-5)
 
 
-@pytest.mark.parametrize("balanced", [False, True])
-def test_the_seed_decides_the_order_and_nothing_else_does(balanced: bool) -> None:
+def test_the_seed_decides_the_order_and_nothing_else_does() -> None:
     X, y = data()
     results = []
     for seed in (0, 0, 1):
         net = network(trainable="all")
         torch.manual_seed(np.random.default_rng().integers(1000))
-        train(net, X, y, quick(seed=seed, balanced=balanced), progress=False)
+        train(net, X, y, quick(seed=seed), progress=False)
         results.append(weights(net))
     assert equal(results[0], results[1])
     assert not equal(results[0], results[2])
-
-
-def test_balanced_batches_weigh_a_rare_class_up() -> None:
-    X, y = data(300)
-    keep = (y != 2) | (np.cumsum(y == 2) <= 5)
-    X, y = X[keep], y[keep]
-    shares = []
-    for balanced in (False, True):
-        net = network()
-        train(net, X, y, quick(epochs=20, balanced=balanced), progress=False)
-        rows = torch.as_tensor(data(300, seed=3)[0], dtype=torch.float32)
-        shares.append(float((net(rows).argmax(dim=1) == 2).float().mean()))
-    assert shares[1] > shares[0] + 0.05
 
 
 def test_rates_follow_the_schedule() -> None:
@@ -340,8 +326,6 @@ def test_data_is_checked_before_any_work() -> None:
         train(net, X, y[1:], quick())
     with pytest.raises(InvalidInput, match="class labels for cross entropy"):
         train(net, X, np.eye(K)[y], quick())
-    with pytest.raises(InvalidInput, match="class labels for balanced batches"):
-        train(net, X, np.eye(K)[y], quick(loss="squared_error", balanced=True))
     with pytest.raises(InvalidInput, match="validation of train must be given with patience"):
         train(net, X, y, quick(patience=2))
     assert equal(weights(net), before)

@@ -35,11 +35,10 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def served(runs: Path, **environment: str) -> Iterator[str]:
+def served(**environment: str) -> Iterator[str]:
     """Start `notsodeep explore` as a user would, and give its address."""
     port = free_port()
-    command = [sys.executable, "-m", "notsodeep", "explore", "--no-browser", "--port", str(port),
-               "--runs", str(runs)]  # fmt: skip
+    command = [sys.executable, "-m", "notsodeep", "explore", "--no-browser", "--port", str(port)]
     with subprocess.Popen(
         command,
         stdout=subprocess.PIPE,

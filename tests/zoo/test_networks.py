@@ -17,12 +17,13 @@ import pytest
 import torch
 
 import notsodeep as nsd
+from experiments import zoo_recipes as recipes
 from notsodeep.data import pixel_data
 from notsodeep.data.download import RemoteFile
 from notsodeep.errors import DataCorrupted, DataNotFound, InvalidInput, UnknownName
 from notsodeep.trained.files import load_cell, save_cell
 from notsodeep.trained.margin import margin_of
-from notsodeep.zoo import PUBLIC, public_networks, recipes
+from notsodeep.zoo import PUBLIC, public_networks
 
 OURS = ("monotone-digits-64", "monotone-mnist-100", "tanh-digits-64", "tanh-mnist-100")
 PUBLISHED = "mondeq-quant-mnist-100"

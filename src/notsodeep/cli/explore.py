@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,7 +11,6 @@ from notsodeep.errors import InvalidInput
 
 def explore_command(
     port: Annotated[int, typer.Option(help="Port on this machine.")] = 8501,
-    runs: Annotated[Path, typer.Option(help="Directory of stored runs.")] = Path("runs"),
     browser: Annotated[bool, typer.Option(help="Open a browser.")] = True,
 ) -> None:
     """Open the explorer, a local web page: move sliders and watch DEQ and network agree.
@@ -26,7 +24,6 @@ def explore_command(
     if not 1 <= port <= 65535:
         raise InvalidInput(f"port of explore must be from 1 to 65535. Got {port}.")
     serve(
-        runs,
         port=port,
         browser=browser,
         announce=lambda address: typer.echo(f"The explorer is at {address}"),

@@ -16,7 +16,6 @@ import typer
 
 from notsodeep import __version__, extras
 from notsodeep.cli import (
-    collapse,
     compile,
     data,
     diagnose,
@@ -24,7 +23,6 @@ from notsodeep.cli import (
     kernels,
     moments,
     predict,
-    reproduce,
 )
 from notsodeep.cli.options import Interrupted
 from notsodeep.errors import InvalidInput, MissingPackage, NotSoDeepError
@@ -47,8 +45,6 @@ app.command("match")(kernels.match_command)
 app.command("kernel")(kernels.kernel_command)
 app.command("spectrum")(kernels.spectrum_command)
 app.command("predict")(predict.predict_command)
-app.command("collapse")(collapse.collapse_command)
-app.command("reproduce")(reproduce.reproduce_command)
 app.command("explore")(explore.explore_command)
 app.command("moments")(moments.moments)
 app.add_typer(data.app, name="data")

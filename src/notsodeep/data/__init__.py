@@ -10,32 +10,20 @@ from notsodeep.data.acquire import Acquired, get
 from notsodeep.data.dataset import Dataset, Provenance
 from notsodeep.data.gaussian_mixture import GaussianMixture
 from notsodeep.data.image_store import data_directory
-from notsodeep.data.imbalance import (
-    BalancedBatches,
-    ExponentialImbalance,
-    StepImbalance,
-    class_weights,
-)
 from notsodeep.data.loading import load, names, pixel_data
 from notsodeep.data.mixture_statistics import CovarianceSpectrum, MixtureStatistics
 from notsodeep.data.preprocessing import Preprocessing
 from notsodeep.data.selection import draw_rows
 from notsodeep.data.synthetic import paper_mixture, sphere
-from notsodeep.data.vgg19 import VGG19Features
 
 __all__ = [
     "Acquired",
-    "BalancedBatches",
     "CovarianceSpectrum",
     "Dataset",
-    "ExponentialImbalance",
     "GaussianMixture",
     "MixtureStatistics",
     "Preprocessing",
     "Provenance",
-    "StepImbalance",
-    "VGG19Features",
-    "class_weights",
     "data_directory",
     "draw_rows",
     "get",

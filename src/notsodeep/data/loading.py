@@ -15,15 +15,12 @@ from notsodeep import checks
 from notsodeep.data import digits, image_store
 from notsodeep.data.catalogue import IMAGE_SETS
 from notsodeep.data.dataset import Dataset, Provenance
-from notsodeep.data.features import cached_features
 from notsodeep.data.image_store import data_directory, with_home
-from notsodeep.data.imbalance import Imbalance
 from notsodeep.data.own_files import own_digests, read_own_files
 from notsodeep.data.preprocessing import FloatName, Preprocessing, PreprocessingKind
 from notsodeep.data.raw_data import RawData
 from notsodeep.data.selection import class_positions, select
 from notsodeep.data.synthetic import SYNTHETIC_SETS, paper_mixture, sphere
-from notsodeep.data.vgg19 import VGG19Features
 from notsodeep.files import sha256_of_array
 
 _LARGEST_OF_IMAGES = 255
@@ -47,15 +44,12 @@ def load(
     samples: int | None = None,
     test_samples: int | None = None,
     balanced: bool = True,
-    imbalance: Imbalance | None = None,
     preprocessing: PreprocessingKind | Literal["auto"] = "auto",
-    features: VGG19Features | None = None,
     channels: Literal["as stored", "last"] = "as stored",
     dimension: int | None = None,
     rng: int | np.random.Generator = 0,
     data_dir: str | os.PathLike[str] | None = None,
     dtype: FloatName = "float64",
-    progress: bool = False,
 ) -> Dataset:
     """Load a data set: select, preprocess with training statistics, record what was done.
 
@@ -77,13 +71,9 @@ def load(
         of `samples`.
     balanced : bool
         Take equally many samples of every class, up to one; otherwise any samples alike.
-    imbalance : StepImbalance or ExponentialImbalance, optional
-        Thin out the training classes, after the choice of `samples`; the test part stays as it is.
     preprocessing : {"auto", "theory", "pixels", "unit_norm", "none"}
         See `Preprocessing`.  ``auto`` is ``theory``, but ``none`` for a drawn set, which has the
         theory's scaling already.
-    features : VGG19Features, optional
-        Replace colour images by convolutional features, cached in the data directory.
     channels : {"as stored", "last"}
         Order of the numbers in a row of colour images: as planes, (channels, height, width), in
         which the sets are stored, or (height, width, channels), which convolutional models read;
@@ -96,8 +86,6 @@ def load(
         Where sets are kept; see `data_directory`.
     dtype : {"float64", "float32"}
         Precision of X and X_test.
-    progress : bool
-        Show a progress bar while features are extracted.
 
     Examples
     --------
@@ -115,8 +103,6 @@ def load(
         "samples": _whole(samples, "samples"),
         "test_samples": _whole(test_samples, "test_samples"),
         "balanced": bool(balanced),
-        "imbalance": None if imbalance is None else imbalance.to_dict(),
-        "features": None if features is None else features.to_dict(),
         "dimension": _whole(dimension, "dimension"),
         "seed": None if isinstance(rng, np.random.Generator) else int(rng),
         "dtype": dtype,
@@ -140,19 +126,9 @@ def load(
         samples,
         test_samples,
         balanced=balanced,
-        imbalance=imbalance,
         generator=choosing,
     )
     rows, rows_test = train.rows, test.rows
-    if features is not None:
-        directory = data_directory(data_dir)
-        whole_test = raw.X_test if len(raw.X_test) else raw.X
-        rows = cached_features(features, raw.X, directory, rows=train.indices, progress=progress)
-        rows_test = (
-            cached_features(features, whole_test, directory, rows=test.indices, progress=progress)
-            if len(rows_test)
-            else rows[:0]
-        )
     kind = ("none" if drawn else "theory") if preprocessing == "auto" else preprocessing
     flat = math.prod(rows.shape[1:])
     # The sides of an image are the last two axes: colour sets are stored as planes.

@@ -1,4 +1,4 @@
-"""Which samples of a set are used: classes, balanced subsets, drawn rows, imbalance.
+"""Which samples of a set are used: classes, balanced subsets, drawn rows.
 
 Rows often come sorted, by class or by time, and the first of them are then rows of one kind.
 """
@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from notsodeep import checks
 from notsodeep.arrays import IntArray
-from notsodeep.data.imbalance import Imbalance, balanced_counts, per_class_indices
 from notsodeep.data.raw_data import RawData
 
 
@@ -91,7 +90,6 @@ def select(
     test_samples: int | None,
     *,
     balanced: bool,
-    imbalance: Imbalance | None,
     generator: np.random.Generator,
 ) -> tuple[Selection, Selection]:
     """Choose training and test samples of the classes at `positions`.
@@ -99,7 +97,7 @@ def select(
     A set without a test part gives up `test_samples` of its training samples for it.
     """
     # Independent streams, so that asking for another test set leaves the training set alone.
-    train_stream, test_stream, thinning_stream = generator.spawn(3)
+    train_stream, test_stream = generator.spawn(2)
     K = len(positions)
     labels, labels_test = (
         _relabel(y, positions, len(raw.class_names)) for y in (raw.y, raw.y_test)
@@ -112,8 +110,6 @@ def select(
     else:
         chosen_test = _choose(labels_test, test_samples, balanced, test_stream, "test_samples", K)
     chosen = _choose(labels, samples, balanced, train_stream, "samples", K)
-    if imbalance is not None:
-        chosen = chosen[imbalance.indices(labels[chosen], thinning_stream)]
     return _part(raw.X, labels, chosen), _part(rows_test, labels_test, chosen_test)
 
 
@@ -193,3 +189,21 @@ def _choose(
         remedy = f"Ask for at most {most}, or pass balanced=False."
         raise checks.invalid(parameter, "load", requirement, number, remedy)
     return per_class_indices(labels, counts, generator)
+
+
+def per_class_indices(
+    labels: IntArray, counts: IntArray, generator: np.random.Generator
+) -> IntArray:
+    """Draw ``counts[k]`` samples of each class k without replacement; ascending indices."""
+    chosen = [
+        generator.choice(np.flatnonzero(labels == k), size=int(count), replace=False)
+        for k, count in enumerate(counts)
+    ]
+    return np.sort(np.concatenate(chosen))
+
+
+def balanced_counts(n: int, num_classes: int) -> IntArray:
+    """Class sizes that sum to `n` and differ by at most one, larger ones first."""
+    counts = np.full(num_classes, n // num_classes)
+    counts[: n % num_classes] += 1
+    return counts

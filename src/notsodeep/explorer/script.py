@@ -1,9 +1,6 @@
-"""What Streamlit runs: ``streamlit run script.py -- DIRECTORY_OF_RUNS``."""
+"""What Streamlit runs: ``streamlit run script.py``."""
 
 from __future__ import annotations
-
-import sys
-from pathlib import Path
 
 import streamlit as st
 
@@ -18,12 +15,6 @@ def _equivalence() -> None:
     explorer_page()
 
 
-def _collapse() -> None:
-    from notsodeep.explorer.collapse_page import collapse_page
-
-    collapse_page()
-
-
 def _prediction() -> None:
     from notsodeep.explorer.prediction_page import prediction_page
 
@@ -36,26 +27,19 @@ def _trained() -> None:
     trained_page()
 
 
-def main(runs: Path) -> None:
+def main() -> None:
     """Show the page that the link names."""
     st.set_page_config(page_title="notsodeep explorer", page_icon="🔭", layout="wide")
     st.html(_STYLE)
 
-    def stored() -> None:
-        from notsodeep.explorer.runs_page import runs_page
-
-        runs_page(runs)
-
     pages = [
         st.Page(_equivalence, title="Equivalence", icon=":material/tune:", default=True),
-        st.Page(_collapse, title="Collapse", icon=":material/scatter_plot:", url_path="collapse"),
         st.Page(_trained, title="Trained", icon=":material/network_node:", url_path="trained"),
         st.Page(
             _prediction, title="Before training", icon=":material/query_stats:", url_path="predict"
         ),
-        st.Page(stored, title="Stored runs", icon=":material/folder_open:", url_path="runs"),
     ]
     st.navigation(pages, position="top").run()
 
 
-main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("runs"))
+main()

@@ -80,7 +80,7 @@ _PATIENCE = 2  # seconds that open pages get when the server ends
 
 
 def serve(
-    runs: Path, *, port: int, browser: bool, announce: Callable[[str], None] = lambda address: None
+    *, port: int, browser: bool, announce: Callable[[str], None] = lambda address: None
 ) -> None:
     """Serve the explorer until it is interrupted.
 
@@ -89,8 +89,6 @@ def serve(
 
     Parameters
     ----------
-    runs : Path
-        Directory of stored runs.
     port : int
     browser : bool
         Open a browser on it.
@@ -110,7 +108,7 @@ def serve(
     from streamlit.web import bootstrap
 
     bootstrap.load_config_options(options_of(port))
-    sys.argv = [str(SCRIPT), str(runs)]  # what the script reads
+    sys.argv = [str(SCRIPT)]
     settings = uvicorn.Config(
         LoopbackOnly(streamlit.App(SCRIPT), port),
         lifespan="on",

@@ -161,43 +161,6 @@ def digest_of(content: bytes) -> str:
 
 
 @dataclass(frozen=True)
-class CollapseState:
-    """Settings of the second page.
-
-    Attributes
-    ----------
-    majority, minority : int
-        K_A large and K_B small classes.
-    ratio : float
-        log10 of R = n_A/n_B.
-    head : str
-    spectral_budget : float
-        Of a head that has one.
-    budget : float
-        √(E_W E_H).
-    feature_budget : str
-    """
-
-    majority: int = chosen(2, Whole(1, 8))
-    minority: int = chosen(2, Whole(2, 8))
-    ratio: float = chosen(1.5, Real(0.0, 4.0))
-    head: str = chosen("deq", Choice(("plain", "explicit", "residual", "deq")))
-    spectral_budget: float = chosen(0.5, Real(0.05, 0.95))
-    budget: float = chosen(2.0, Real(0.5, 4.0))
-    feature_budget: str = chosen("class", Choice(("class", "sample")))
-
-    @property
-    def imbalance(self) -> float:
-        """R = n_A/n_B."""
-        return float(10.0**self.ratio)
-
-    @property
-    def counts(self) -> list[float]:
-        """Class sizes, up to a factor."""
-        return [self.imbalance] * self.majority + [1.0] * self.minority
-
-
-@dataclass(frozen=True)
 class PredictionState:
     """Settings of the page "before training".
 

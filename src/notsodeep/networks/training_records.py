@@ -44,8 +44,6 @@ class TrainingSettings(Record):
         Mean over samples of −log softmax(f)_y, or of ½‖f − t‖² with t the one-hot label.
     patience : int, optional
         Stop after so many epochs without a smaller validation loss, and take the best weights.
-    balanced : bool
-        Batches with every class equally often, see `notsodeep.data.BalancedBatches`.
     cache_features : bool
         Where only the read-out is trained, compute the features once and keep them.
     seed : int
@@ -69,7 +67,6 @@ class TrainingSettings(Record):
     step_factor: float = 0.1
     loss: Loss = "cross_entropy"
     patience: int | None = None
-    balanced: bool = False
     cache_features: bool = True
     seed: int = 0
     scale_free_decay: float | None = None

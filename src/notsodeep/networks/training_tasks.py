@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from notsodeep import checks
 from notsodeep.arrays import IntArray
-from notsodeep.data import BalancedBatches
 from notsodeep.networks.modules import FeatureNetwork
 from notsodeep.networks.persistence import sha256_of_tensors
 from notsodeep.networks.readout import (
@@ -152,9 +151,8 @@ def checked_samples(
     """Check data against a module and its loss, before any work."""
     rows = tensor_rows(X, module, owner)
     targets, labelled = tensor_targets(y, len(rows), _num_outputs(module, rows), rows, owner)
-    needed_for = "balanced batches" if settings.balanced else "cross entropy"
-    if settings.balanced or settings.loss == "cross_entropy":
-        _class_targets(labelled, needed_for, owner)
+    if settings.loss == "cross_entropy":
+        _class_targets(labelled, "cross entropy", owner)
     return Samples(rows, targets)
 
 
@@ -222,10 +220,6 @@ def batch_count(settings: TrainingSettings, num_samples: int) -> int:
 
 def batches(settings: TrainingSettings, samples: Samples, epoch: int) -> Iterator[IntArray]:
     """Yield the index arrays of an epoch, a function of (settings, labels, epoch) alone."""
-    if settings.balanced:
-        labels = samples.targets.cpu().numpy()
-        yield from BalancedBatches(labels, settings.batch_size, settings.seed).epoch(epoch)
-        return
     order = np.random.default_rng([settings.seed, epoch]).permutation(len(samples))
     for start in range(0, len(order), settings.batch_size):
         yield order[start : start + settings.batch_size]

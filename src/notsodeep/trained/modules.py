@@ -1,6 +1,6 @@
 """Torch modules as cells: what is made of parts that one can recognise.
 
-Known are our own networks and heads, and three forms of public code, each with an activation and
+Known are our own networks, and three forms of public code, each with an activation and
 perhaps a `torch.nn.Linear` as read-out:
 
 * two `torch.nn.Linear`, from states to states and from inputs to states (or one alone, if inputs
@@ -42,7 +42,6 @@ from notsodeep.arrays import FloatArray
 from notsodeep.models import DeepEquilibrium, MonotoneEquilibrium
 from notsodeep.networks.build import build
 from notsodeep.networks.cell_module import CellNetwork, MonotoneNetwork
-from notsodeep.networks.heads import EquilibriumHead
 from notsodeep.networks.modules import EquilibriumNetwork, ImplicitNetwork
 from notsodeep.trained.cell import AffineCell, EquilibriumCell
 from notsodeep.trained.equilibrium import GivenEquilibrium
@@ -148,11 +147,6 @@ def cell_of_module(
         return _own_monotone(module, keep_readout, options)
     if isinstance(module, GivenEquilibrium):
         return module.cell()
-    if isinstance(module, EquilibriumHead):
-        matrix = module.matrix
-        return EquilibriumCell.from_weights(
-            matrix, np.eye(len(matrix)), activation=module.activation, **options
-        )
     found = _monotone(module) or _linear_layers(module)
     if not found:
         parts = ", ".join(type(child).__name__ for _, child in module.named_children())

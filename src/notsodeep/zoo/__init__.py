@@ -1,6 +1,6 @@
 """Small equilibrium networks that were trained: ours come with the package, others are fetched.
 
-Ours were trained by `notsodeep.zoo.recipes`.  They take pixels between 0 and 1, as
+Ours were trained by `experiments/zoo_recipes.py`.  They take pixels between 0 and 1, as
 `notsodeep.data.pixel_data` gives them, and scale them themselves.
 
 Examples

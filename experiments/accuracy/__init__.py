@@ -1,0 +1,1 @@
+"""Trained networks of finite width."""

@@ -1,0 +1,1 @@
+"""Neural collapse of trained heads, kernels and the layer-peeled model."""

@@ -1,0 +1,1 @@
+"""Convolutional kernels: accuracy, twins and speed."""

@@ -1,0 +1,1 @@
+"""Exact kernels against the papers’ equivalents and matches."""

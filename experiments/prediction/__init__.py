@@ -1,0 +1,1 @@
+"""Risks predicted before training, and measured."""

@@ -1,0 +1,1 @@
+"""Numbers of the theory pages, computed without the package."""

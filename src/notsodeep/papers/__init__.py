@@ -1,1 +1,0 @@
-"""Whole jobs: compiling a DEQ, and the papers' figures; they store numbers, not pictures."""
