@@ -21,7 +21,7 @@ from notsodeep.explorer.page_state import (
     rules,
     to_query,
 )
-from notsodeep.explorer.state import CollapseState, ExplorerState
+from notsodeep.explorer.state import ExplorerState
 
 
 def values_of(rule: object) -> st.SearchStrategy[object]:
@@ -49,16 +49,6 @@ def test_a_link_holds_the_whole_state(state: ExplorerState) -> None:
     again, problems = from_query(ExplorerState, dict(parse_qsl(text, keep_blank_values=True)))
     assert again == state
     assert not problems
-
-
-@given(state=states_of(CollapseState))
-def test_a_link_of_the_second_page_too(state: CollapseState) -> None:
-    assert from_query(CollapseState, to_query(state)) == (state, [])
-
-
-def test_defaults_are_left_out() -> None:
-    assert to_query(ExplorerState()) == {}
-    assert to_query(ExplorerState(sigma_a2=0.1, refine=True)) == {"sigma_a2": "0.1", "refine": "on"}
 
 
 @pytest.mark.parametrize(
