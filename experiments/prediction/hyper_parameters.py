@@ -61,8 +61,8 @@ def _findings(records: list[Record]) -> list[Finding]:
         else:  # stored without its curves
             deq = record["fixed"]["DEQ"]
             verdicts = {
-                name: f"loss {one['loss']:.3f} (DEQ {deq['loss']:.3f}) at the DEQ's rate and "
-                f"epochs, {one['ridge_loss']:.3f} (DEQ {deq['ridge_loss']:.3f}) at its ridge"
+                name: f"loss {one['loss']} (DEQ {deq['loss']}) at the DEQ's rate and "
+                f"epochs, {one['ridge_loss']} (DEQ {deq['ridge_loss']}) at its ridge"
                 for name, one in record["fixed"].items()
                 if name != "DEQ"
             }
