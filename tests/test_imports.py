@@ -15,6 +15,8 @@ ROOT = Path(notsodeep.__file__).parent
 
 FOUNDATION = {
     "arrays",
+    "_files",
+    "_runs",
     "errors",
     "checks",
     "extras",
@@ -38,6 +40,8 @@ PRODUCT = {*SCIENCE, "trained", "zoo", "estimators", "compilation"}
 ALLOWED: dict[str, set[str]] = {
     "arrays": set(),
     "errors": set(),
+    "_files": {"errors", "__init__"},
+    "_runs": {"errors", "_files"},
     "checks": {"arrays", "errors"},
     "records": {"errors"},
     "extras": {"errors"},
