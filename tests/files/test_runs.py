@@ -104,11 +104,10 @@ def test_edited_exchanged_and_foreign_pieces_are_not_believed(tmp_path: Path) ->
         "cut off": text[:-5],
         "something else": "[1]",
     }
-    for damage, content in damages.items():
+    for content in damages.values():
         (pieces / "p0.json").write_text(content)
         with pytest.raises(DataCorrupted, match=r"p0\.json"):
             run.piece("p0", dict)
-            pytest.fail(damage)
     (pieces / "p0.json").unlink()
     with run.opened():
         work(run)
