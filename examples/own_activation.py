@@ -36,13 +36,13 @@ def main(out: str | Path = "own_activation.png") -> Path:
     with house_style():
         figure, (left, right) = new_figure(2, width=4.4, height=3.4)
         x = np.linspace(-3.0, 3.0, 301)
-        left.plot(x, match.deq.activation(x), color=DEEP, label="mish, centred")
+        left.plot(x, match.model.activation(x), color=DEEP, label="mish, centred")
         left.plot(x, match.network.activations[0](x), color=SHALLOW, label="its shallow twin's")
         left.set_xlabel("x")
         left.set_title("activations")
         left.legend(frameon=False)
         for model, colour, style, label in (
-            (match.deq, DEEP, "-", "mish DEQ"),
+            (match.model, DEEP, "-", "mish DEQ"),
             (match.network, SHALLOW, "--", "shallow twin"),
             (unmatched, MUTED, "-", "mish, one layer"),
         ):

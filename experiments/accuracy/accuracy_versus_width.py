@@ -137,7 +137,7 @@ def _compute(cell: Cell, seed: int) -> Record:
         chosen = {name: cell[name] for name in _descent(cell["epochs"])}
         descent = TrainingSettings(**chosen, seed=seed + cell["draw"])
     models: dict[str, DeepEquilibrium | ExplicitNetwork] = {
-        "deq": found.deq,
+        "deq": found.model,
         "matched": found.network,
         "unmatched": found.unmatched,
     }
@@ -210,13 +210,14 @@ def _matched(
 ) -> tuple[Match, dict[str, float]]:
     """Match on training rows; return the relative gaps of exact kernels on test rows too."""
     data = width_data(name, samples)
+    rows = _some(data.X, _MATCHED).astype(np.float64)
+    tau0 = float(np.sqrt(np.square(rows).sum(axis=1).mean()))
     found = match(
-        DeepEquilibrium(activation, sigma_a2),
-        _some(data.X, _MATCHED).astype(np.float64),
+        DeepEquilibrium(activation, sigma_a2).centred(tau0),  # the paper's
+        rows,
         family=FAMILIES[activation],
         kernel=kernel,
         refine=True,
-        centre=True,  # the paper's
     )
     certificate = found.certify(_some(data.X_test, _CERTIFIED).astype(np.float64))
     return found, {

@@ -50,12 +50,13 @@ def _cells(profile: Profile) -> list[Cell]:
 def _compute(cell: Cell, seed: int) -> Record:
     """Match on training rows, measure exact kernels on test rows."""
     data = _data(cell)
-    deq = DeepEquilibrium(cell["activation"], cell["sigma_a2"])
+    tau0 = float(np.sqrt(np.square(data.X).sum(axis=1).mean()))
+    deq = DeepEquilibrium(cell["activation"], cell["sigma_a2"]).centred(tau0)
     kernel: Any = cell["kernel"]
-    found = match(deq, data.X, kernel=kernel, centre=True)
+    found = match(deq, data.X, kernel=kernel, refine=False)
     X, y = data.X_test, data.y_test
     models: dict[str, Model] = {
-        "deq": found.deq,
+        "deq": found.model,
         "matched": found.network,
         "unmatched": found.unmatched,
     }

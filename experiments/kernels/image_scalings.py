@@ -94,7 +94,7 @@ def _matched_gaps(X: FloatArray, tau0: float) -> dict[str, dict[str, Any]]:
                 convention=convention,
             )  # fmt: skip
             if target is None:
-                target = np.asarray(kernel(found.deq, X, convention=convention))
+                target = np.asarray(kernel(found.model, X, convention=convention))
             reached = np.asarray(kernel(found.network, X))
             gaps[f"{convention}, {layers} layers"] = {
                 "gap": operator_norm(target - reached),

@@ -46,7 +46,7 @@ def _compute(cell: Cell, seed: int) -> Record:
     else:
         tau0 = float(np.sqrt(np.square(data.X).sum() / len(data.X)))
     found = match(
-        DeepEquilibrium(cell["activation"], cell["sigma_a2"]),
+        DeepEquilibrium(cell["activation"], cell["sigma_a2"]).centred(tau0),
         tau0=tau0,
         family=named(cell["family"], layers=cell["layers"]),
         convention=cell["convention"],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from experiments.runner import Cell, Experiment, Finding, Profile, Record
 from notsodeep.data import load
 from notsodeep.matching import match
@@ -40,10 +42,11 @@ def _compute(cell: Cell, seed: int) -> Record:  # noqa: ARG001
     # One draw of the rows for all cells.
     data = load(cell["data"], samples=cell["samples"], test_samples=cell["test_samples"], rng=0)
     choice: Any = {"kernel": cell["kernel"], "convention": "feature"}
-    deq = DeepEquilibrium(cell["activation"], cell["sigma_a2"])
-    found = match(deq, data.X, centre=True, **choice)
+    tau0 = float(np.sqrt(np.square(data.X).sum(axis=1).mean()))
+    deq = DeepEquilibrium(cell["activation"], cell["sigma_a2"]).centred(tau0)
+    found = match(deq, data.X, refine=False, **choice)
     models: dict[str, Any] = {
-        "DEQ": found.deq, "matched": found.network, "plain": found.unmatched,
+        "DEQ": found.model, "matched": found.network, "plain": found.unmatched,
     }  # fmt: skip
     seen = transfer_on_rows(models, data.X, data.y, data.X_test, data.y_test, **choice)
     return {"family": found.family, "transfer": seen.to_dict()}

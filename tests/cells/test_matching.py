@@ -7,7 +7,6 @@ import pytest
 
 import notsodeep as nsd
 from notsodeep.equivalents import expansion
-from notsodeep.errors import InvalidInput
 from notsodeep.models import DeepEquilibrium, Dense
 
 MIXED = DeepEquilibrium(cell=[Dense("erf", 0.5, 0.6), Dense("relu", 0.8, 0.3)])
@@ -29,7 +28,7 @@ def test_the_dual_has_the_kernel_itself_on_the_sphere(model: DeepEquilibrium, ke
 
 def test_a_mixed_ring_is_matched() -> None:
     """One layer has norm_fluctuation = covariance_overlap/2, so that it meets the other three."""
-    m = nsd.match(MIXED, tau0=1.0, family="piecewise_linear", centre=True)
+    m = nsd.match(MIXED.centred(1.0), tau0=1.0, family="piecewise_linear")
     assert m.feasible, m.reason
     met = ("linear", "covariance_overlap", "scale2")
     assert max(abs(m.residuals[name]) for name in met) < 1e-10 * m.target.size
@@ -53,7 +52,7 @@ def test_two_kinks_meet_every_coefficient(
 ) -> None:
     m = nsd.match(model, tau0=scale, family="two_kinks", kernel=kernel)
     assert m.feasible, m.reason
-    assert m.deq == model  # nothing is put in its place
+    assert m.model == model  # nothing is put in its place
     largest = max(abs(value) for name, value in m.residuals.items() if name != "rescaling")
     assert largest < 1e-9 * m.target.size
     # The coefficients are those of the network itself, which knows no closed forms.
@@ -69,7 +68,7 @@ def test_the_match_is_of_the_model_as_given() -> None:
         X, _ = nsd.data.paper_mixture(dimension=p).sample(int(0.8 * p), rng=0)
         m = nsd.match(MIXED, tau0=float(np.sqrt(np.square(X).sum(axis=1).mean())))
         assert m.family == "two_kinks"
-        assert m.deq == MIXED
+        assert m.model == MIXED
         gaps.append(m.certify(X).matched.gap)
         assert gaps[-1] < 0.02 * m.certify(X).unmatched.gap
         raw, centred = (
@@ -86,14 +85,9 @@ RELU = DeepEquilibrium("relu", 0.2)
 
 def test_a_vanilla_model_is_matched_as_it_is() -> None:
     m = nsd.match(RELU, tau0=1.0)
-    assert (m.family, m.deq, m.feasible) == ("two_kinks", RELU, True)
-    # Families that are about four coefficients have no other way than to centre it.
-    assert nsd.match(RELU, tau0=1.0, family="leaky_relu").deq == RELU.centred(1.0)
-    assert nsd.match(RELU, tau0=1.0, centre=True).deq == RELU.centred(1.0)
+    assert (m.family, m.model, m.feasible) == ("two_kinks", RELU, True)
     odd = nsd.match(DeepEquilibrium("tanh", 0.2), tau0=1.0)
-    assert odd.family == "hard_tanh"  # centred as it is
-    with pytest.raises(InvalidInput, match="models that are not centred"):
-        nsd.match(RELU, tau0=1.0, family="quadratic", centre=False)
+    assert odd.network.depth == 1  # centred as it is
 
 
 @pytest.mark.parametrize("kernel", ["conjugate", "tangent"])
@@ -110,9 +104,9 @@ def test_a_vanilla_model_is_matched_as_it_is() -> None:
 def test_one_layer_with_a_mean_meets_what_it_promises(
     model: DeepEquilibrium, family: str, scale: float, kernel: str
 ) -> None:
-    m = nsd.match(model, tau0=scale, family=family, kernel=kernel, centre=False)
+    m = nsd.match(model, tau0=scale, family=family, kernel=kernel)
     assert m.feasible, m.reason
-    assert (m.deq, m.network.depth) == (model, 1)
+    assert (m.model, m.network.depth) == (model, 1)
     met = ["constant", "linear", "scale2"]
     met += ["covariance_overlap"] * (family == "piecewise_linear")
     assert max(abs(m.residuals[name]) for name in met) < 1e-9 * m.target.size
@@ -125,46 +119,50 @@ def test_one_layer_with_a_mean_meets_what_it_promises(
 
 def test_on_data_one_layer_is_taken_if_it_is_close() -> None:
     digits = nsd.data.load("digits", samples=300)
-    m = nsd.match(DeepEquilibrium("swish", 0.2), digits.X)
-    assert (m.deq, m.network.depth) == (DeepEquilibrium("swish", 0.2), 1)
-    assert "the simplest of 1 layer that is close" in m.reason
+    m = nsd.match(DeepEquilibrium("swish", 0.2), digits.X, refine=False)
+    assert (m.model, m.network.depth) == (DeepEquilibrium("swish", 0.2), 1)
+    assert "exact-kernel gap on" in m.reason
     deeper = [c for c in m.candidates if c.network.depth == 2]
     assert deeper
     assert min(c.score for c in deeper) < m.score
     certificate = m.certify(digits.X_test, digits.y_test)
-    assert certificate.uncentred is None
-    kernels = [nsd.kernel(each, digits.X_test, convention="feature") for each in (m.deq, m.network)]
+    kernels = [
+        nsd.kernel(each, digits.X_test, convention="feature") for each in (m.model, m.network)
+    ]
     n = len(digits.X_test)
     H = np.eye(n) - 1.0 / n
     a, b = (H @ K @ H for K in kernels)
     expected = np.linalg.norm(a - b, 2) / np.linalg.norm(a, 2)
-    assert certificate.with_bias == pytest.approx(expected, rel=1e-6)
-    assert certificate.with_bias < 0.01
+    assert certificate.matched.centred_gap == pytest.approx(expected, rel=1e-6)
+    assert certificate.matched.readout_gap <= certificate.matched.centred_gap < 0.012
 
 
 def test_steep_means_do_not_hide_a_gap() -> None:
     """Of a sigmoid's kernel nearly all is constant: the gap is judged without that."""
     digits = nsd.data.load("digits", samples=300)
-    m = nsd.match(
-        DeepEquilibrium("sigmoid", 0.2), digits.X, family="leaky_relu", centre=False, refine=True
-    )
+    m = nsd.match(DeepEquilibrium("sigmoid", 0.2), digits.X, family="leaky_relu")
     certificate = m.certify(digits.X_test)
     assert certificate.matched.relative_gap < 0.002
-    assert certificate.with_bias > 0.03
+    assert certificate.matched.centred_gap > 0.03
 
 
 @pytest.mark.slow
 def test_refining_two_kinks_is_better_on_other_rows() -> None:
     X, _ = nsd.data.paper_mixture(dimension=60).sample(120, rng=0)
-    m = nsd.match(BIASED, X, refine=True)
+    m = nsd.match(BIASED, X)
     assert m.refinement is not None
     assert m.refinement.kept
     assert m.refinement.after < 0.7 * m.refinement.before
 
 
-def test_what_has_no_coefficients_is_named() -> None:
-    with pytest.raises(InvalidInput, match="cannot be centred"):
-        nsd.match(BIASED, tau0=1.0, family="quadratic")
+@pytest.mark.parametrize("activation", ["relu", "gelu", "elu"])
+def test_auto_answers_for_the_model_that_was_given(activation: str) -> None:
+    """No match of the centred sibling, however close that would be."""
+    digits = nsd.data.load("digits", samples=300)
+    deq = DeepEquilibrium(activation, 0.2)
+    m = nsd.match(deq, digits.X, kernel="tangent", refine=False)
+    assert m.model == deq
+    assert m.certify(digits.X_test[:200]).matched.relative_gap < 0.02
 
 
 def test_normalised_layers_are_matched_as_they_are() -> None:
@@ -174,7 +172,7 @@ def test_normalised_layers_are_matched_as_they_are() -> None:
     for p in (120, 480):
         X, _ = nsd.data.paper_mixture(dimension=p).sample(int(0.8 * p), rng=0)
         m = nsd.match(model, tau0=float(np.sqrt(np.square(X).sum(axis=1).mean())))
-        assert (m.family, m.deq, m.feasible) == ("two_kinks", model, True)
+        assert (m.family, m.model, m.feasible) == ("two_kinks", model, True)
         gaps.append(m.certify(X).matched.relative_gap)
     assert gaps[0] < 0.005
     assert gaps[1] < 0.6 * gaps[0]

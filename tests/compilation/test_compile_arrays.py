@@ -68,8 +68,8 @@ def test_the_verdict_is_the_printed_rule(compiled: nsd.Compilation) -> None:
     assert (verdict.word == "replaceable") == (close and accurate) == summary["replaceable"]
     assert verdict.rule.startswith("Rule: replaceable if the relative kernel gap")
     assert "at its best scale" in verdict.reasons[0]
-    plain_is_as_good = summary["unmatched_scaled_gap"] <= summary["scaled_gap"]
-    assert any("plain network" in reason for reason in verdict.reasons) == plain_is_as_good
+    plain = compiled.certificate.plain_suffices
+    assert any("a plain layer does as well" in text for text in verdict.reasons) == plain
     assert verdict.conditions["scale of the data"].holds
     for text in (str(compiled), compiled._repr_html_()):
         assert verdict.headline in text
@@ -266,8 +266,7 @@ def test_the_model_that_is_compared_can_be_chosen() -> None:
     relu, data = nsd.DeepEquilibrium("relu", 0.2), nsd.data.load("digits", samples=100, rng=0)
     options: dict[str, Any] = {"family": "leaky_relu", "refine": False, "width": 16, "seeds": 2}
     given = nsd.compile(relu, data, centre=False, **options)
-    assert given.match.deq == relu
-    assert given.records["summary"]["uncentred"] is None
+    assert given.match.model == relu
     assert given.settings.to_dict()["centre"] is False
 
 

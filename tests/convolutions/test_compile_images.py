@@ -50,9 +50,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_compiled_digits(run: Path) -> None:
     compiled = nsd.load(run)
     assert compiled.settings.deq == MODEL
-    assert isinstance(compiled.match, nsd.matching.ConvolutionalMatch)
+    assert compiled.match.model == MODEL
     assert compiled.certificate.matched.relative_gap < 0.02
-    assert compiled.certificate.unmatched.relative_gap > 0.1
+    assert compiled.certificate.unmatched.relative_gap > 0.05
     assert min(compiled.accuracy.mean.values()) > 0.8
     assert compiled.timing.inference.ratio > 1.0
     assert "convolutional leaky relu" in compiled.verdict.headline

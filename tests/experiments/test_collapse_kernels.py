@@ -25,10 +25,10 @@ def test_measures_are_those_of_the_exact_kernel(records: list[Record]) -> None:
         cell = record["cell"]
         rows = {"samples": cell["samples"], "test_samples": cell["test_samples"]}
         data = nsd.data.load(cell["data"], rng=cell["draw"], **rows)
-        deq = nsd.DeepEquilibrium("relu", cell["sigma_a2"])
-        found = nsd.match(deq, data.X, kernel=cell["kernel"], centre=True)
+        tau0 = float(np.sqrt(np.square(data.X).sum(axis=1).mean()))
+        found = nsd.DeepEquilibrium("relu", cell["sigma_a2"]).centred(tau0)
         kernel = {"conjugate": nsd.conjugate_kernel, "tangent": nsd.tangent_kernel}[cell["kernel"]]
-        K = kernel(found.deq, data.X_test, convention="feature")
+        K = kernel(found, data.X_test, convention="feature")
         overall = nsd.collapse.kernel_nc1(K, data.y_test).overall
         for measure in MEASURES:
             assert record["deq"][measure] == pytest.approx(getattr(overall, measure), rel=1e-9)

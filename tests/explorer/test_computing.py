@@ -54,7 +54,7 @@ def test_a_cell_has_a_view_of_its_own() -> None:
     ring = deq_of(state)
     assert [str(layer) for layer in ring.cell] == ["tanh(0.5, 0.6, 0.1)", "relu(0.4, 0.3, 0.05)"]
     view = view_of(state, KnownData.of(prepared(state)))
-    assert view.match.deq == ring
+    assert view.match.model == ring
     assert view.certificate is not None
     assert view.law is not None
     assert view.certificate.matched.relative_gap < 0.1
@@ -80,12 +80,13 @@ def test_the_view_is_a_match_and_its_certificate() -> None:
     mixture = nsd.data.paper_mixture(150)
     X, _ = mixture.sample(120, rng)
     X_test, y_test = mixture.sample(120, rng)
-    found = nsd.match(nsd.DeepEquilibrium("tanh", 0.1), X)
+    found = nsd.match(nsd.DeepEquilibrium("tanh", 0.1), X, refine=False)
     certificate = found.certify(X_test, y_test)
     assert view.match.parameters == found.parameters
     assert view.certificate.matched.relative_gap == certificate.matched.relative_gap
     said, news = headline(view)
-    assert f"within {certificate.matched.relative_gap:.2%}" in said
+    assert f"within {certificate.matched.readout_gap:.2%}" in said
+    assert ("A plain layer does as well" in said) == certificate.plain_suffices
     assert news == "good"
 
 

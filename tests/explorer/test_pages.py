@@ -108,7 +108,7 @@ LATE = pytest.mark.slow  # of each kind of input one is bad every time
         ({"family": "dual"}, "for rows of norm one"),
         pytest.param({"data": "upload"}, "upload a .npz or .csv", marks=LATE),
         ({"data": "digits", "classes": "6,elephant"}, "elephant"),
-        ({"activation": "formula", "formula": "2*x", "sigma_a2": "0.9"}, "no convergence"),
+        ({"activation": "formula", "formula": "2*x", "sigma_a2": "0.9"}, "was not found"),
     ],
 )
 def test_bad_input_is_explained_and_the_page_goes_on(query: dict[str, str], told: str) -> None:

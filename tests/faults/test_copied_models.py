@@ -53,7 +53,7 @@ def sign_root(x: Any) -> Any:
 OWN = nsd.activations.from_function(sign_root, name="sign_root", kinks=(0.0,), torch=sign_root)
 MATCHED = [
     nsd.match(nsd.DeepEquilibrium("swish", 0.2), tau0=1.0, family=family).network.activations[0]
-    for family in ("leaky_relu", "hard_tanh", "piecewise_linear", "cubic")
+    for family in ("leaky_relu", "hard_tanh", "piecewise_linear", "quadratic")
 ]
 
 
@@ -83,7 +83,7 @@ FITTED: dict[str, Callable[[], Any]] = {
     "compiled, formula": lambda: estimators.CompiledClassifier(
         nsd.activations.from_formula("x / (1 + abs(x))", kinks=(0.0,)),
         width=16,
-        family="cubic",
+        family="scaled",
         train="all",
         settings=nsd.networks.TrainingSettings(1),
         random_state=0,

@@ -61,10 +61,10 @@ def test_match_records_are_plain_json(name: str, sigma: float, tau0: float, fami
     found = nsd.match(nsd.DeepEquilibrium(name, sigma), tau0=tau0, family=family)
     record = found.to_dict()
     assert json.loads(json.dumps(record, allow_nan=False)) == record
-    assert nsd.DeepEquilibrium.from_dict(record["deq"]) == found.deq
-    assert (record["network"] is None) == (found.fitted is None)
+    assert nsd.DeepEquilibrium.from_dict(record["model"]) == found.model
+    assert (record["fitted"] is None) == (found.fitted is None)
     if found.fitted is not None:
-        assert nsd.ExplicitNetwork.from_dict(record["network"]) == found.network
+        assert nsd.ExplicitNetwork.from_dict(record["fitted"]) == found.network
 
 
 descriptions = st.recursive(

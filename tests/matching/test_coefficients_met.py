@@ -17,7 +17,7 @@ MET = {
     "hard_tanh": ("linear", "scale2"),
     "scaled": ("linear", "scale2"),
     "piecewise_linear": ("linear", "covariance_overlap", "scale2"),
-    "cubic": ("linear", "covariance_overlap", "scale2"),
+    "plain": ("constant", "scale2"),
 }
 
 
@@ -29,14 +29,14 @@ MET = {
     [
         ("relu", "leaky_relu"),
         ("relu", "piecewise_linear"),
-        ("relu", "cubic"),
         ("swish", "leaky_relu"),
         ("tanh", "hard_tanh"),
-        ("tanh", "cubic"),
         ("tanh", "piecewise_linear"),
         ("erf", "hard_tanh"),
         ("cos", "leaky_relu"),
         ("tanh", "scaled"),
+        ("relu", "plain"),
+        ("cos", "plain"),
         ("swish", "scaled"),
         ("hard_tanh", "scaled"),
         ("cos", "piecewise_linear"),
@@ -65,60 +65,38 @@ def test_odd_activations_are_met_in_all_four_by_a_hard_tanh(
         nsd.DeepEquilibrium("arctan", 0.15), tau0=1.0, family="hard_tanh",
         kernel=kernel, convention=convention,
     )  # fmt: skip
-    assert max(map(abs, m.residuals.values())) <= 1e-10
+    assert max(abs(m.residuals[name]) for name in FOUR) <= 1e-10
 
 
-@pytest.mark.parametrize("activation", ["relu", "swish", "tanh"])
-def test_two_cubic_layers_meet_all_four(activation: str) -> None:
-    m = nsd.match(
-        nsd.DeepEquilibrium(activation, 0.2), tau0=1.0, family=nsd.matching.Cubic(layers=2)
-    )
-    assert m.feasible
+FOUR = ("linear", "norm_fluctuation", "covariance_overlap", "scale2")
+
+
+@pytest.mark.parametrize("activation", ["swish", "relu"])
+def test_two_quadratic_layers_meet_the_four_or_come_near(activation: str) -> None:
+    """The papers' poly-ENN, with its honest verdict."""
+    m = nsd.match(nsd.DeepEquilibrium(activation, 0.2), tau0=1.0, family="quadratic")
+    largest = max(abs(m.residuals[name]) for name in ("constant", *FOUR))
     assert m.network.depth == 2
-    assert max(map(abs, m.residuals.values())) <= 1e-10
-
-
-@pytest.mark.parametrize(
-    "family", [nsd.matching.Quadratic(), nsd.matching.LeakyReLU(layers=2)], ids=lambda f: f.name
-)
-def test_least_squares_families_report_their_residuals(family: nsd.matching.MixtureFamily) -> None:
-    deq = nsd.DeepEquilibrium("swish", 0.2)
-    m = nsd.match(deq, tau0=1.0, family=family)
-    assert m.network.depth == 2
-    assert not m.feasible
-    assert "cannot meet" in m.reason
-    largest = max(map(abs, m.residuals.values()))
-    assert 1e-9 < largest < 0.1 * m.target.size
-    # No parameter can be moved to make the sum of squares smaller: it is a minimum.
-    problem = nsd.matching.Problem(deq, tau0=1.0)
-    best = np.array(list(m.parameters.values()))
-
-    def loss(x: np.ndarray) -> float:
-        return float(
-            np.square(problem.mismatch(problem.achieved(family.network(x, problem)))).sum()
-        )
-
-    for k in range(len(best)):
-        for step in (-1e-2, 1e-2):
-            moved = best.copy()
-            moved[k] += step
-            assert loss(moved) >= loss(best) * (1.0 - 1e-6)
+    assert m.feasible == (largest <= 1e-9 * m.target.size)
+    assert m.feasible or "cannot meet" in m.reason
+    assert largest < 0.1 * m.target.size
 
 
 @pytest.mark.paper
 def test_reference_parameters() -> None:
-    relu, tanh = (nsd.DeepEquilibrium(name, 0.2) for name in ("relu", "tanh"))
+    relu, tanh = (nsd.DeepEquilibrium(name, 0.2).centred(1.0) for name in ("relu", "tanh"))
     m = nsd.match(relu, tau0=1.0, family="leaky_relu", convention="preactivation")
-    assert list(m.parameters.values()) == pytest.approx([1.1302, 0.7051], abs=5e-5)
+    assert list(m.parameters.values()) == pytest.approx([1.1302, 0.7051, 0.0], abs=5e-5)
     m = nsd.match(relu, tau0=1.0, family="leaky_relu")
-    assert list(m.parameters.values()) == pytest.approx([0.9341, -0.0165], abs=5e-5)
+    assert list(m.parameters.values()) == pytest.approx([0.9341, -0.0165, 0.0], abs=5e-5)
     m = nsd.match(tanh, tau0=1.0, family="hard_tanh")
     assert m.parameters["clip"] == pytest.approx(1.1965, abs=5e-5)
     assert m.parameters["scale"] == pytest.approx(0.7643, abs=5e-5)
 
 
 def test_leaky_relu_meets_norm_fluctuation_of_a_relu_deq_too() -> None:
-    m = nsd.match(nsd.DeepEquilibrium("relu", 0.2), tau0=1.0, family="leaky_relu")
+    relu = nsd.DeepEquilibrium("relu", 0.2).centred(1.0)
+    m = nsd.match(relu, tau0=1.0, family="leaky_relu")
     assert abs(m.residuals["norm_fluctuation"]) <= 1e-12
     # α4/α1 squared: 4 % in covariance_overlap.
     ratio = m.achieved.covariance_overlap / m.target.covariance_overlap
@@ -127,7 +105,8 @@ def test_leaky_relu_meets_norm_fluctuation_of_a_relu_deq_too() -> None:
 
 def test_no_recurrence_is_the_one_layer_network_itself() -> None:
     m = nsd.match(nsd.DeepEquilibrium("relu", 0.0), tau0=1.0, family="leaky_relu")
-    assert list(m.parameters.values()) == pytest.approx([1.0, 0.0], abs=1e-12)
+    mean = 1.0 / math.sqrt(2.0 * math.pi)
+    assert list(m.parameters.values()) == pytest.approx([1.0, 0.0, mean], abs=1e-12)
 
 
 @pytest.mark.paper
@@ -141,7 +120,7 @@ def test_sphere_quadratic_meets_the_sphere_paper() -> None:
         assert m.parameters["a2"] == pytest.approx(math.sqrt(mu / six), abs=2e-5)
         assert m.parameters["a1"] == pytest.approx(math.sqrt(beta / two), abs=1e-5)
         assert max(map(abs, m.residuals.values())) <= 1e-10
-        assert m.deq is deq  # not centred here
+        assert m.model is deq  # not centred here
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -159,7 +138,7 @@ def test_own_family_is_fitted(kernel: KernelName, convention: Convention) -> Non
     )
     assert m.family == "scaled_erf"
     assert m.feasible
-    assert max(map(abs, m.residuals.values())) <= 1e-9
+    assert max(abs(m.residuals[name]) for name in FOUR) <= 1e-9
 
 
 def test_an_error_of_the_own_family_is_shown() -> None:
@@ -177,7 +156,7 @@ def test_scaled_without_recurrence_is_the_activation_itself() -> None:
     for name in ("tanh", "gelu", "relu"):
         m = nsd.match(nsd.DeepEquilibrium(name, 0.0), tau0=1.3, family="scaled")
         assert m.feasible
-        assert list(m.parameters.values()) == pytest.approx([1.0, 1.0], abs=1e-10)
+        assert list(m.parameters.values())[:2] == pytest.approx([1.0, 1.0], abs=1e-10)
 
 
 @pytest.mark.parametrize(

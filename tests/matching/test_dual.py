@@ -13,7 +13,7 @@ BOTH: tuple[KernelName, ...] = ("conjugate", "tangent")
 
 
 def gap(m: nsd.matching.Match, X: np.ndarray) -> float:
-    wanted = nsd.kernel(m.deq, X, kind=m.kernel, convention=m.convention)
+    wanted = nsd.kernel(m.model, X, kind=m.kernel, convention=m.convention)
     return float(np.linalg.norm(wanted - nsd.kernel(m.network, X, kind=m.kernel), 2))
 
 
@@ -58,7 +58,7 @@ def test_smooth_activations_bear_close_rows(activation: str, kernel: KernelName)
 def test_the_reported_bound_holds_on_close_rows(activation: str, kernel: KernelName) -> None:
     X = close_rows()
     m = nsd.match(nsd.DeepEquilibrium(activation, 0.2), family="dual", kernel=kernel)
-    wanted = nsd.kernel(m.deq, X, kind=m.kernel, convention=m.convention)
+    wanted = nsd.kernel(m.model, X, kind=m.kernel, convention=m.convention)
     error = np.abs(wanted - nsd.kernel(m.network, X, kind=kernel))
     assert isinstance(m.achieved, KernelSeries)
     assert len(m.achieved.coefficients) <= 33

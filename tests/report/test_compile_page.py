@@ -119,9 +119,6 @@ def test_the_verdict_follows_the_evidence(
         "layers": 1,
         "family": "hard_tanh",
         "network": "network(hard_tanh)",
-        "uncentred": None,
     }
     assert verdict_word(summary) == word
     assert words in headline(summary)
-    centred = summary | {"uncentred": {"gap": 0.9, "with_bias": 0.02}}
-    assert ("This DEQ" in headline(summary)) == ("centred DEQ" in headline(centred))

@@ -20,7 +20,6 @@ from notsodeep.cli.model_options import (
 from notsodeep.cli.options import (
     ActivationOption,
     CellOption,
-    CentredOption,
     ClusterOption,
     ConfigOption,
     ConventionOption,
@@ -65,7 +64,6 @@ def match_command(
     convention: ConventionOption = "feature",
     layers: Annotated[int | None, typer.Option(help="Hidden layers, 1 or 2.")] = None,
     refine: Annotated[bool, typer.Option(help="Refine on the data; needs --data.")] = False,
-    centred: CentredOption = None,
     yes: YesOption = False,
     seed: SeedOption = 0,
     out: Annotated[Path | None, typer.Option(help="A .json file for the record.")] = None,
@@ -111,7 +109,6 @@ def match_command(
             kernel=kernel,  # type: ignore[arg-type]  # checked inside
             convention=convention,  # type: ignore[arg-type]
             refine=refine,
-            centre=centred,
             rng=seed,
             **place,
         )

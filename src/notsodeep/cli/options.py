@@ -69,7 +69,8 @@ ConventionOption = Annotated[
 FamilyOption = Annotated[
     str,
     typer.Option(
-        help="auto, leaky_relu, hard_tanh, piecewise_linear, quadratic, cubic or dual.",
+        help="auto, plain, leaky_relu, hard_tanh, scaled, piecewise_linear, two_kinks, "
+        "quadratic or dual.",
         autocompletion=lambda: _families(),
     ),
 ]

@@ -113,14 +113,16 @@ def _gather(
     """Compute what is missing of the pieces; return the match, and the network if it was made."""
     say("matching" + (" and refining" if settings.refine else ""))
     # A stored match is rebuilt by solving again, which is deterministic.
+    model = settings.deq
+    if settings.centre and isinstance(model, DeepEquilibrium):
+        model = model.centred(float(np.sqrt(np.square(data.X).sum(axis=1).mean())))
     found = match(
-        settings.deq,
+        model,
         data.X,
         family=settings.family,
         kernel=settings.kernel,
         convention=settings.convention,
         refine=settings.refine,
-        centre=settings.centre,
         rng=settings.seed,
     )
     _ = found.network  # an infeasible family ends here, with its reason, and leaves nothing behind
@@ -139,7 +141,7 @@ def _gather(
     networks = _finite_networks(settings)
     accuracy, first = _accuracies(settings, found, data, pieces, say, networks)
     say("timing")
-    models = found.deq, found.network
+    models = found.model, found.network
     pieces.piece("timing", lambda: networks.time_models(*models, data, settings, _TIMED).to_dict())
 
     def first_network(role: str) -> Any:
@@ -176,8 +178,8 @@ def _attached(network: Any, data: Dataset) -> Any:
 
 
 def _data_record(found: Match, data: Dataset) -> dict[str, Any]:
-    verdicts = conditions(found.deq, data.X, _statistics(data.X, data.y), tau0=found.tau0)
-    if not isinstance(found.deq, ConvolutionalEquilibrium):  # pixels have a verdict of their own
+    verdicts = conditions(found.model, data.X, _statistics(data.X, data.y), tau0=found.tau0)
+    if not isinstance(found.model, ConvolutionalEquilibrium):  # pixels have a verdict of their own
         verdicts = Conditions((*verdicts, _scale(found.tau0)))
     return {
         "samples": len(data.X),
@@ -223,7 +225,7 @@ def _certificate(
             "unmatched": certificate.unmatched.other_eigenvalues,
             "difference": certificate.difference,
             "x": x,
-            "phi": found.deq.cell[-1].activation(x),
+            "phi": found.model.cell[-1].activation(x),
             **curves,
         },
     )
@@ -256,19 +258,19 @@ def _spectrum(found: Match, rows: FloatArray, labels: IntArray, pieces: Pieces) 
 
 
 def _limiting_law(found: Match, rows: FloatArray, labels: IntArray) -> LimitingSpectrum:
-    if isinstance(found.deq, ConvolutionalEquilibrium):
+    if isinstance(found.model, ConvolutionalEquilibrium):
         raise InvalidInput("the kernel of a convolution depends on all pairs of pixels")
     statistics = _statistics(rows, labels)
     if statistics is None:
         raise InvalidInput("a class has fewer than four held-out samples")
     choice: dict[str, Any] = {"kernel": found.kernel, "convention": found.convention}
-    eq = equivalent(found.deq, rows, statistics, **choice)
+    eq = equivalent(found.model, rows, statistics, **choice)
     return limiting_spectrum(eq, population="deconvolved")
 
 
 def _transfer(settings: CompileSettings, found: Match, data: Dataset) -> dict[str, Any]:
     """Use the DEQ's tuned rate, epochs and ridge on both networks, or say why not."""
-    if isinstance(found.deq, ConvolutionalEquilibrium):
+    if isinstance(found.model, ConvolutionalEquilibrium):
         return {"reason": "Left out for convolutions, whose exact kernels are expensive."}
     some = draw_rows(data.X, _TUNED[0], settings.seed)
     unseen = draw_rows(data.X_test, _TUNED[1], settings.seed)
@@ -287,7 +289,7 @@ def _transfer(settings: CompileSettings, found: Match, data: Dataset) -> dict[st
 
 
 def _models(found: Match) -> dict[str, DeepEquilibrium | ExplicitNetwork]:
-    return {"deq": found.deq, "matched": found.network, "unmatched": found.unmatched}
+    return {"deq": found.model, "matched": found.network, "unmatched": found.unmatched}
 
 
 def _accuracies(
@@ -372,7 +374,7 @@ def _summary(
     gap = certificate["matched"]["relative_gap"]
     interval = accuracy.difference
     # A kernel with a large constant part makes any gap look small: both have to be small.
-    with_bias = certificate.get("with_bias") or gap  # pieces of earlier versions have none
+    with_bias = certificate["matched"]["centred_gap"]
     close = max(gap, with_bias) <= settings.gap_limit
     # Equivalence, not "no significant difference": the whole interval has to be inside the limits,
     # so that too few draws or rows never make a network replaceable.
@@ -384,10 +386,12 @@ def _summary(
         "accuracy_limit": settings.accuracy_limit,
         "relative_gap": gap,
         "gap_with_bias": with_bias,
-        "unmatched_relative_gap": certificate["baseline"]["relative_gap"],
+        "unmatched_relative_gap": certificate["unmatched"]["relative_gap"],
         "scaled_gap": certificate["matched"]["scaled_gap"],
-        "unmatched_scaled_gap": certificate["baseline"]["scaled_gap"],
-        "uncentred": certificate["uncentred"],
+        "unmatched_scaled_gap": certificate["unmatched"]["scaled_gap"],
+        "readout_gap": certificate["matched"]["readout_gap"],
+        "unmatched_readout_gap": certificate["unmatched"]["readout_gap"],
+        "plain_suffices": certificate["plain_suffices"],
         "certified_rows": len(pieces.stored_arrays("certificate")["deq"]),
         "accuracy": accuracy.mean,
         "accuracy_deviation": accuracy.deviation,
@@ -404,5 +408,5 @@ def _summary(
         "family": found.family,
         "layers": found.network.depth,
         "network": str(found.network),
-        "deq": str(found.deq),
+        "deq": str(found.model),
     }

@@ -174,7 +174,7 @@ class Compilation:
 
         return Certificate(
             matched=distance("matched", "matched"),
-            unmatched=distance("baseline", "unmatched"),
+            unmatched=distance("unmatched", "unmatched"),
             accuracy=record["accuracy"],
             class_means=means and {name: np.array(rows) for name, rows in means.items()},
             conditions=stored_conditions(record["conditions"]),
@@ -182,8 +182,6 @@ class Compilation:
             convention=record["convention"],
             names=record["names"],
             difference=arrays["difference"],
-            with_bias=record.get("with_bias"),  # not in runs of earlier versions
-            uncentred=record["uncentred"],
         )
 
     @property

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from notsodeep.matching import ConvolutionalMatch, Match
+from notsodeep.matching import Match
 from notsodeep.models import Conditions
 
 
 def stored_match(content: Mapping[str, Any]) -> Match:
-    """Read a match; of candidates, earlier versions stored too little to read them.
+    """Read a match.
 
     Examples
     --------
@@ -20,11 +20,7 @@ def stored_match(content: Mapping[str, Any]) -> Match:
     >>> again.network == found.network, again.residuals == found.residuals
     (True, True)
     """
-    whole = [candidate for candidate in content["candidates"] if "deq" in candidate]
-    plain = _finite(content["conditions"])
-    images = content["deq"]["kind"] == "convolutional_equilibrium"
-    kind = ConvolutionalMatch if images else Match
-    return kind.from_dict({**content, "candidates": whole, "conditions": plain})
+    return Match.from_dict(content)
 
 
 def stored_conditions(content: Mapping[str, Any]) -> Conditions:

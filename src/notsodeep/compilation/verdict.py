@@ -71,7 +71,7 @@ def headline(summary: Mapping[str, Any]) -> str:
     family = str(summary["family"]).replace("_", " ")
     kind = "convolutional " if str(summary["network"]).startswith("convolutional") else ""
     network = f"a {depth} {kind}{family} network"
-    model = "This DEQ" if summary["uncentred"] is None else "The centred DEQ"
+    model = "This DEQ"
     word = verdict_word(summary)
     if word == "replaceable":
         return f"{model} can be replaced by {network}."
@@ -89,21 +89,14 @@ def reasons(summary: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str
     """Give the evidence in words."""
     accuracy, deviation = summary["accuracy"], summary["accuracy_deviation"]
     low, high = summary["accuracy_difference"]
-    uncentred = summary["uncentred"]
-    about = []
-    if uncentred is not None:
-        about.append(
-            f"Compared was the DEQ with its mean taken off, {summary['deq']}. From the DEQ as "
-            f"asked the network's kernel is {uncentred['gap']:.2%} away, and "
-            f"{uncentred['with_bias']:.2%} if both read-outs have a bias."
-        )
-    elif summary.get("gap_with_bias") is not None:
-        about.append(
-            f"Without the constant part of both kernels, as read-outs with a bias see them, the "
-            f"gap is {summary['gap_with_bias']:.2%}."
-        )
-    if summary["unmatched_scaled_gap"] <= summary["scaled_gap"]:
-        about.append("A plain network, rescaled by one number, is as close as the matched one.")
+    about = [
+        f"Without the constant part of both kernels the gap is {summary['gap_with_bias']:.2%}; "
+        f"with the scale free too, as tuned read-outs with a bias see them, "
+        f"{summary['readout_gap']:.2%} against {summary['unmatched_readout_gap']:.2%} of the "
+        "unmatched network."
+    ]
+    if summary["plain_suffices"]:
+        about.append("With scale and constant free a plain layer does as well.")
     speed = (
         f"Inference is {summary['inference_ratio']:.1f} times faster than the DEQ at tolerance "
         f"{summary['tolerance']:g} ({summary['steps']} steps), the cheapest that keeps its "

@@ -30,7 +30,7 @@ def width_record(settings: CompileSettings, found: Match, data: Dataset) -> dict
     not for them.
     """
     models: dict[str, Any] = {
-        "deq": found.deq, "matched": found.network, "unmatched": found.unmatched
+        "deq": found.model, "matched": found.network, "unmatched": found.unmatched
     }  # fmt: skip
     reason = _reason(settings, found)
     if reason:
@@ -86,7 +86,7 @@ def width_record(settings: CompileSettings, found: Match, data: Dataset) -> dict
 def _reason(settings: CompileSettings, found: Match) -> str:
     if settings.train != "readout":
         return "The law of widths is for read-outs; here all weights are trained."
-    if not isinstance(found.deq, DeepEquilibrium) or not found.deq.is_vanilla:
+    if not isinstance(found.model, DeepEquilibrium) or not found.model.is_vanilla:
         return "The law of widths is for vanilla DEQs."
     networks = (found.network, found.unmatched)
     if any(not isinstance(net, ExplicitNetwork) or net.depth > 1 for net in networks):

@@ -72,17 +72,22 @@ def one_library_at_a_time(n: int) -> AbstractContextManager[object]:
 
 
 def centred_norm(K: FloatArray) -> float:
-    """‖HKH‖, H = I − 11ᵀ/n: the norm of inner products of features about their mean.
+    """‖HKH‖: the norm of the kernel without its constant part.
 
     Examples
     --------
     >>> centred_norm(np.ones((3, 3)))
     0.0
     """
+    return operator_norm(without_constant(K))
+
+
+def without_constant(K: FloatArray) -> FloatArray:
+    """HKH, H = I − 11ᵀ/n: inner products of features about their mean."""
     rows = K.mean(axis=0)
-    centred = K - rows
+    centred: FloatArray = K - rows
     centred -= rows[:, None] - rows.mean()
-    return operator_norm(centred)
+    return centred
 
 
 def difference_norms(
@@ -145,42 +150,77 @@ def wasserstein(left: FloatArray, right: FloatArray) -> float:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KernelDistance(Plotted):
-    """Distances of a kernel matrix from a reference.
-
-    Attributes
-    ----------
-    gap : float
-        ‖K − K′‖ in operator norm.
-    relative_gap : float
-        gap/‖K‖.
-    frobenius : float
-        ‖K − K′‖_F/‖K‖_F.
-    scaled_gap : float
-        min_c ‖K − cK′‖/‖K‖: what a change of scale, which a tuned read-out undoes, does not remove.
-    spectra : float
-        Wasserstein distance of the eigenvalues.
-    alignment : float
-        ⟨K, K′⟩/(‖K‖_F‖K′‖_F); 1 for proportional kernels.
-    eigenvector_overlap : float
-        |⟨v, v′⟩| of the top eigenvectors.
-    norm : float
-        ‖K‖ of the reference.
-    eigenvalues, other_eigenvalues : ndarray of shape (n,)
-        Ascending.
-    """
+    """Distances of a kernel matrix from a reference."""
 
     _drawing = "kernel_distance"
 
-    gap: float
-    relative_gap: float
-    frobenius: float
-    scaled_gap: float
-    spectra: float
-    alignment: float
-    eigenvector_overlap: float
-    norm: float
-    eigenvalues: FloatArray = field(repr=False)
+    gap: float  # ‖K − K′‖ in operator norm
+    norm: float  # ‖K‖ of the reference
+    relative_gap: float  # gap/‖K‖
+    scaled_gap: float  # min_c ‖K − cK′‖/‖K‖: a tuned ridge undoes a change of scale
+    centred_gap: float  # ‖H(K − K′)H‖/‖HKH‖, H = I − 11ᵀ/n: a bias removes the constant part
+    readout_gap: float  # min_c ‖H(K − cK′)H‖/‖HKH‖: what a tuned read-out with a bias sees
+    frobenius: float  # ‖K − K′‖_F/‖K‖_F
+    spectra: float  # Wasserstein distance of the eigenvalues
+    alignment: float  # ⟨K, K′⟩/(‖K‖_F‖K′‖_F); 1 for proportional kernels
+    eigenvector_overlap: float  # |⟨v, v′⟩| of the top eigenvectors
+    eigenvalues: FloatArray = field(repr=False)  # ascending
     other_eigenvalues: FloatArray = field(repr=False)
+
+
+class _Top(NamedTuple):
+    """The largest eigenvalue of a kernel, which is its norm, and the eigenvector."""
+
+    value: float
+    vector: FloatArray
+
+
+class Reference:
+    """A kernel with which others are compared: its norm and its top eigenvector are known."""
+
+    def __init__(self, matrix: FloatArray) -> None:
+        self.matrix = matrix
+        self.top = _top(matrix)
+        self.norm = max(self.top.value, 1e-300)
+
+    def gaps(self, other: FloatArray) -> tuple[float, float]:
+        """Return ‖K − K′‖ and min_c ‖K − cK′‖ in operator norm.
+
+        The norm is convex in c, with slope ∓vᵀK′v for the eigenvector v of the largest
+        |eigenvalue|.  Two tangents, one falling and one rising, meet below the minimum: that is
+        where to look next, and what it may still gain.  The minimum in Frobenius norm is mostly
+        near; it is the first point tried.
+        """
+        gap = operator_norm(self.matrix - other)
+        norm, vector = self.top
+        apart = np.empty_like(self.matrix)
+        # Lines (c, value, slope) below the norm: its tangent at 0, and c‖K′‖ − ‖K‖.
+        falling = (0.0, norm, -float(vector @ (other @ vector)))
+        rising = (0.0, -norm, _top(other).value)
+        # Negative c are left out: for positive semidefinite K′ they only make K − cK′ larger.
+        best, at, place = gap, 1.0, max(frobenius_scale(self.matrix, other), 0.0)
+        for _ in range(_MOST_TANGENTS):
+            np.subtract(self.matrix, np.multiply(other, place, out=apart), out=apart)
+            value, vector = _largest(apart, vector)
+            if abs(value) < best:
+                best, at = abs(value), place
+            slope = -math.copysign(1.0, value) * float(vector @ (other @ vector))
+            tangent = (place, abs(value), slope)
+            falling, rising = (tangent, rising) if slope < 0.0 else (falling, tangent)
+            heights = [line[1] - line[2] * line[0] for line in (falling, rising)]
+            steepness = rising[2] - falling[2]
+            if not steepness > 0.0:
+                break
+            place = (heights[0] - heights[1]) / steepness
+            if best - (heights[0] + falling[2] * place) <= _SCALED_ERROR * norm:
+                break
+        np.subtract(self.matrix, np.multiply(other, at, out=apart), out=apart)
+        return gap, min(gap, operator_norm(apart))
+
+
+def frobenius_scale(reference: FloatArray, other: FloatArray) -> float:
+    """Return the c that minimises ‖K − cK′‖_F."""
+    return float(np.vdot(reference, other)) / max(float(np.vdot(other, other)), 1e-300)
 
 
 def kernel_distance(reference: FloatArray, other: FloatArray) -> KernelDistance:
@@ -194,88 +234,35 @@ def kernel_distances(reference: FloatArray, others: Sequence[FloatArray]) -> lis
     A decomposition of a small matrix gains little from a second thread; several side by side do.
     """
     matrices = [reference, *others]
-    tops = [_top(matrix) for matrix in matrices]
+    centre = Reference(without_constant(reference))
     work: list[Callable[[], Any]] = [partial(np.linalg.eigvalsh, matrix) for matrix in matrices]
-    work += [partial(_gaps, reference, matrices[k], tops[0], tops[k]) for k in range(1, len(tops))]
+    plain = Reference(reference)
+    for other in others:
+        work += [partial(plain.gaps, other), partial(centre.gaps, without_constant(other))]
     side_by_side = map_threads if len(reference) <= _IN_CACHE else map
     results = list(side_by_side(lambda each: each(), work))
-    own, *spectra = (np.asarray(values, dtype=np.float64) for values in results[: len(tops)])
-    norm = float(np.abs(own).max())
-    return [
-        KernelDistance(
-            gap=gap,
-            relative_gap=gap / norm,
-            frobenius=frobenius,
-            scaled_gap=scaled / norm,
-            alignment=alignment,
-            norm=norm,
-            spectra=wasserstein(own, values),
-            eigenvector_overlap=abs(float(tops[0].vector @ top.vector)),
-            eigenvalues=own,
-            other_eigenvalues=values,
+    own, *spectra = (np.asarray(values, dtype=np.float64) for values in results[: len(matrices)])
+    size, records = float(np.linalg.norm(reference)), []
+    for k, (other, values) in enumerate(zip(others, spectra, strict=True)):
+        (gap, scaled), (centred, readout) = results[len(matrices) + 2 * k :][:2]
+        other_size = float(np.linalg.norm(other))
+        records.append(
+            KernelDistance(
+                gap=gap,
+                norm=plain.norm,
+                relative_gap=gap / plain.norm,
+                scaled_gap=scaled / plain.norm,
+                centred_gap=centred / centre.norm,
+                readout_gap=readout / centre.norm,
+                frobenius=float(np.linalg.norm(reference - other)) / size,
+                spectra=wasserstein(own, values),
+                alignment=float(np.vdot(reference, other)) / (size * other_size),
+                eigenvector_overlap=abs(float(plain.top.vector @ _top(other).vector)),
+                eigenvalues=own,
+                other_eigenvalues=values,
+            )
         )
-        for values, top, (gap, frobenius, scaled, alignment) in zip(
-            spectra, tops[1:], results[len(tops) :], strict=True
-        )
-    ]
-
-
-def _gaps(
-    reference: FloatArray, other: FloatArray, own: _Top, others: _Top
-) -> tuple[float, float, float, float]:
-    """Return gap, relative Frobenius distance, gap at the best scale and alignment."""
-    gap, frobenius = difference_norms(reference, other)
-    assert frobenius is not None  # both are arrays
-    size, other_size = (float(np.linalg.norm(K)) for K in (reference, other))
-    inner = float(np.vdot(reference, other))
-    scaled = _best_scaled_gap(reference, other, own, others, gap, inner / other_size**2)
-    return gap, frobenius / size, scaled, inner / (size * other_size)
-
-
-class _Top(NamedTuple):
-    """The largest eigenvalue of a kernel, which is its norm, and the eigenvector."""
-
-    value: float
-    vector: FloatArray
-
-
-def _best_scaled_gap(
-    reference: FloatArray,
-    other: FloatArray,
-    own: _Top,
-    others: _Top,
-    gap: float,
-    start: float,
-) -> float:
-    """Return min_c ‖K − cK′‖ in operator norm, not above `gap`, its value at c = 1.
-
-    The norm is convex in c, with slope ∓vᵀK′v for the eigenvector v of the largest |eigenvalue|.
-    Two tangents, one falling and one rising, meet below the minimum: that is where to look next,
-    and what it may still gain.  `start`, the minimum in Frobenius norm, is mostly near; it is the
-    first point tried.
-    """
-    # Negative c are left out: for positive semidefinite K′ they only make K − cK′ larger.
-    norm, vector = own
-    apart = np.empty_like(reference)
-    # Lines (c, value, slope) below the norm: its tangent at 0, and c‖K′‖ − ‖K‖.
-    falling = (0.0, norm, -float(vector @ (other @ vector)))
-    rising = (0.0, -norm, others.value)
-    best, at, place = gap, 1.0, max(start, 0.0)
-    for _ in range(_MOST_TANGENTS):
-        np.subtract(reference, np.multiply(other, place, out=apart), out=apart)
-        value, vector = _largest(apart, vector)
-        if abs(value) < best:
-            best, at = abs(value), place
-        tangent = (place, abs(value), -math.copysign(1.0, value) * float(vector @ (other @ vector)))
-        falling, rising = (tangent, rising) if tangent[2] < 0.0 else (falling, tangent)
-        heights = [line[1] - line[2] * line[0] for line in (falling, rising)]
-        steepness = rising[2] - falling[2]
-        if not steepness > 0.0:
-            break
-        place = (heights[0] - heights[1]) / steepness
-        if best - (heights[0] + falling[2] * place) <= _SCALED_ERROR * norm:
-            break
-    return min(gap, operator_norm(np.subtract(reference, np.multiply(other, at, out=apart))))
+    return records
 
 
 def _largest(matrix: FloatArray, start: FloatArray) -> tuple[float, FloatArray]:

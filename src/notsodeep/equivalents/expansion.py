@@ -150,9 +150,9 @@ class UnitMoments:
         def moment(a: int, b: int) -> Any:
             if alone:
                 first = self.hermite[..., a] * self.hermite[..., b] * _factorials(1, a, b)[0]
-                return first / self.scale ** (a + b)
+                return first / np.power(self.scale, float(a + b))
             total = mehler_sum(self.hermite, self.hermite, a, b, powers, self.name)
-            return total / self.scale ** (a + b)
+            return total / np.power(self.scale, float(a + b))
 
         return moment
 
@@ -210,7 +210,7 @@ def _unit_moments(activation: Activation, scale: float, terms: int) -> UnitMomen
     )
 
 
-@np.errstate(under="ignore")  # densities far out, and powers of small correlations
+@np.errstate(under="ignore", over="ignore")  # densities far out, and powers of scales
 def expansion(
     model: DeepEquilibrium | ExplicitNetwork,
     tau0: float,

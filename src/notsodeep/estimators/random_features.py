@@ -17,7 +17,7 @@ from notsodeep.data.preprocessing import Preprocessing, PreprocessingKind
 from notsodeep.estimators.kernel_matrices import root_mean_square_norm
 from notsodeep.estimators.theory_scaler import preprocessed_rows, validated_training_data
 from notsodeep.matching import Match, match
-from notsodeep.models import DeepEquilibrium, KernelName
+from notsodeep.models import DeepEquilibrium, KernelName, require_varying
 
 MATCHED_ROWS = 1000
 """Rows on which families are compared by their exact kernels."""
@@ -36,9 +36,9 @@ def match_on_data(
 ) -> Match:
     """Find the shallow network for a DEQ on training rows (n, p), by at most 1000 of them.
 
-    With fewer than eight rows only their scale is used.  The DEQ is centred for it.
+    With fewer than eight rows only their scale is used.
     """
-    options: dict[str, Any] = {"family": family, "kernel": kernel, "centre": True}
+    options: dict[str, Any] = {"family": family, "kernel": kernel}
     if len(X) < _FEWEST:
         return match(deq, tau0=root_mean_square_norm(X), **options)
     rows = X[np.sort(rng.permutation(len(X))[:MATCHED_ROWS])]
@@ -64,9 +64,6 @@ class RandomEquilibriumFeatures(
     layer of the matched network ("matched"), with random weights drawn once by ``fit``.  Inner
     products of features tend to the conjugate kernel as the width m grows, with an error of
     O(1/√m): a linear model on them approximates kernel ridge regression, at a cost linear in n.
-
-    φ is centred for the scale of the training rows in both, so that the two networks are about the
-    same kernel.
 
     Parameters
     ----------
@@ -138,17 +135,14 @@ class RandomEquilibriumFeatures(
         rows = validated_training_data(self, X, "no_validation", self.preprocessing)
         self.preprocessing_ = Preprocessing.fit(rows, self.preprocessing)
         scaled = self.preprocessing_.apply(rows)
+        require_varying(deq.activation, root_mean_square_norm(scaled), type(self).__name__)
         rng = generator_from(self.random_state)
         self.match_ = None
         if self.network == "matched":
             self.match_ = match_on_data(
                 deq, scaled, family=self.family, refine=False, kernel="conjugate", rng=rng
             )
-        self.model_ = (
-            deq.centred(root_mean_square_norm(scaled))
-            if self.match_ is None
-            else self.match_.network
-        )
+        self.model_ = deq if self.match_ is None else self.match_.network
         self.module_ = build(
             self.model_, rows.shape[1], width, 1, rng, trainable="readout", dtype=torch.float64
         ).eval()

@@ -50,7 +50,7 @@ def _figures(view: View) -> dict[str, str]:
     found, certificate = view.match, view.certificate
     x = np.linspace(-3.0 * found.tau0, 3.0 * found.tau0, 301)
     layers = [] if found.fitted is None else [a(x) for a in found.fitted.activations]
-    phi = found.deq.cell[-1].activation(x)
+    phi = found.model.cell[-1].activation(x)
     figures = {"activations": _drawn(lambda axes: draw_activations(axes, x, phi, layers))}
     if certificate is None:
         return figures

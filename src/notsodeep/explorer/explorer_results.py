@@ -118,7 +118,7 @@ def _numbers(state: ExplorerState, view: View, data: KnownData) -> Cost | None:
 def _cost(state: ExplorerState, view: View, data: KnownData) -> Cost | None:
     try:
         return inference_cost(
-            view.match.deq,
+            view.match.model,
             view.match.network,
             tau0=view.match.tau0,
             in_features=data.rows.X.shape[1],

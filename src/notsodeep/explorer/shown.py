@@ -285,11 +285,11 @@ def view_of(state: ExplorerState, data: KnownData) -> View:
         if found.fitted is None:
             return View(found, None, None, "there is no network to compare with")
         if len(rows.classes) > 1:
-            certificate = found.certify(rows.X_test, rows.y_test, stats=data.estimated)
+            certificate = found.certify(rows.X_test, rows.y_test)
         else:
             certificate = found.certify(rows.X_test)
         try:
-            law = data.limiting_spectrum(found.deq, kernel, convention)
+            law = data.limiting_spectrum(found.model, kernel, convention)
         except NotSoDeepError as error:
             return View(found, certificate, None, str(error))
     return View(found, certificate, law, law.origin)
@@ -300,14 +300,16 @@ def headline(view: View) -> tuple[str, str]:
     family = view.match.family.replace("_", " ")
     if view.certificate is None:
         return f"The {family} family has no network for this DEQ: {view.match.reason}.", "bad"
-    gap, other = view.certificate.matched.relative_gap, view.certificate.unmatched.relative_gap
+    gap, other = view.certificate.matched.readout_gap, view.certificate.unmatched.readout_gap
     depth = {1: "one hidden layer", 2: "two hidden layers"}[view.match.network.depth]
     said = (
-        f"On held-out rows the kernel of a {family} network with {depth} is within {gap:.2%} of "
-        f"the DEQ's; an unmatched network is {other:.2%} off."
+        f"On held-out rows, with scale and constant free, the kernel of a {family} network with "
+        f"{depth} is within {gap:.2%} of the DEQ's; an unmatched network is {other:.2%} off."
     )
     if gap > CLOSE:
         return f"{said} That is not close.", "bad"
+    if view.certificate.plain_suffices:
+        said += " A plain layer does as well."
     if not view.match.feasible:
         return f"{said} Not every equation of the family is met.", "open"
     return said, "good"

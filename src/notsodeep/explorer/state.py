@@ -26,6 +26,7 @@ IMAGES = ("digits", "mnist", "fashion_mnist", "cifar10", "cifar100")
 UPLOAD = "upload"
 FAMILIES = (
     "auto",
+    "plain",
     "dual",
     "leaky_relu",
     "hard_tanh",
@@ -33,7 +34,6 @@ FAMILIES = (
     "piecewise_linear",
     "two_kinks",
     "quadratic",
-    "cubic",
 )
 WIDTHS = tuple(2**k for k in range(5, 14))
 

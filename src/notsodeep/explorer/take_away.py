@@ -174,13 +174,13 @@ def built_networks(state: ExplorerState, found: Match, data: Dataset) -> BuiltNe
         It cannot be built; the message says why.
     """
     sizes = (data.X.shape[1], state.width, len(data.classes), state.seed)
-    deq = build(found.deq, *sizes, trainable="readout")
+    deq = build(found.model, *sizes, trainable="readout")
     with tempfile.TemporaryDirectory(prefix="notsodeep-") as directory:
         place = Path(directory)
         module = build(found.network, *sizes, trainable="readout")
         accuracy = None
         if len(data.classes) > 1:
-            settings = CompileSettings(found.deq, width=state.width, seed=state.seed)
+            settings = CompileSettings(found.model, width=state.width, seed=state.seed)
             module, record = train_network(found.network, data, settings, 0, place)
             accuracy = float(record["accuracy"])
         assert isinstance(deq, ImplicitNetwork)

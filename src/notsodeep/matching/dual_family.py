@@ -13,8 +13,8 @@ from notsodeep.activations.polynomial import HermiteSeries
 from notsodeep.arrays import FloatArray
 from notsodeep.matching.family import Family
 from notsodeep.matching.kernel_series import KernelSeries, kernel_series
-from notsodeep.matching.match_record import Match
 from notsodeep.matching.problem import Problem
+from notsodeep.matching.record import Match
 from notsodeep.models import ExplicitNetwork, KernelName
 from notsodeep.numerics.hermite import hermite_polynomials
 
@@ -58,10 +58,10 @@ class Dual(Family):
     def answer(self, problem: Problem) -> Match:
         """Cut the power series of the kernel, and take roots of its coefficients."""
         most = _DEGREE if self.degree is None else self.degree
-        whole = kernel_series(problem.deq, degree=most, **problem.which)
+        whole = kernel_series(problem.model, degree=most, **problem.which)
         series = _short_enough(whole) if self.degree is None else whole
         size = len(series.coefficients)
-        natural = problem.deq.cell[-1].activation.hermite_coefficients(np.ones(1), size)[0]
+        natural = problem.model.cell[-1].activation.hermite_coefficients(np.ones(1), size)[0]
         activation = dual_activation(series, problem.kernel, natural)
         worst = f"an entry is off by at most {series.error_bound(1.0):.2g}"
         if problem.rows is not None:
@@ -71,7 +71,6 @@ class Dual(Family):
             worst += f", {bound:.2g} for |x·y| ≤ {cosine:.3g} as among {among}"
         return problem.answer(
             self.name,
-            problem.deq,
             1.0,
             whole,
             f"the same power series up to degree {size - 1}: {worst}",

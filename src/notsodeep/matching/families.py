@@ -9,14 +9,23 @@ from notsodeep import checks
 from notsodeep.matching.dual_family import Dual
 from notsodeep.matching.family import Family
 from notsodeep.matching.piecewise_families import HardTanh, LeakyReLU, PiecewiseLinear
-from notsodeep.matching.polynomial_families import Cubic, Quadratic
+from notsodeep.matching.polynomial_families import Quadratic
 from notsodeep.matching.problem import Problem
-from notsodeep.matching.scaled_family import Scaled
+from notsodeep.matching.scaled_family import Plain, Scaled
 from notsodeep.matching.two_kinks_family import TwoKinks
 
 KNOWN: dict[str, type[Family]] = {
     family.name: family
-    for family in (Dual, LeakyReLU, HardTanh, Scaled, PiecewiseLinear, TwoKinks, Quadratic, Cubic)
+    for family in (
+        Plain,
+        Dual,
+        LeakyReLU,
+        HardTanh,
+        Scaled,
+        PiecewiseLinear,
+        TwoKinks,
+        Quadratic,
+    )
 }
 """In the order in which "auto" prefers them, where they do equally well."""
 

@@ -12,16 +12,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from notsodeep import checks
-from notsodeep.activations import Centred, with_mean
-from notsodeep.activations.moments import Changes
+from notsodeep.activations import with_mean
 from notsodeep.arrays import FloatArray
-from notsodeep.equivalents import Coefficients, Expansion, expansion
+from notsodeep.equivalents import expansion
 from notsodeep.errors import NotSoDeepError
-from notsodeep.kernels.plan import ChangesAt
-from notsodeep.matching.match_record import Match
 from notsodeep.matching.problem import NAMES, SAMPLE, Problem, numbers_of
+from notsodeep.matching.record import Match
 from notsodeep.matching.refinement import refined
-from notsodeep.models import DeepEquilibrium, ExplicitNetwork
+from notsodeep.models import ExplicitNetwork
 
 MET = 1e-9
 """A coefficient is met if its difference, in units of the target's diagonal, is at most this."""
@@ -44,16 +42,12 @@ class Family(ABC):
         By which `match` knows the family.
     lipschitz : bool
         Whether every activation of the family is Lipschitz; polynomials are not.
-    as_given : bool
-        Whether it can match a DEQ that is not centred, on data of any norm.
     has_means : bool
-        Whether its own parameters set the means of its layers: what it meets is then the same for
-        DEQs that are centred and for others.
+        Whether its own parameters set the means of its layers.
     """
 
     name: ClassVar[str]
     lipschitz: ClassVar[bool] = True
-    as_given: ClassVar[bool] = False
     has_means: ClassVar[bool] = False
 
     @abstractmethod
@@ -72,13 +66,13 @@ class Family(ABC):
 class MixtureFamily(Family):
     """Networks given by a few parameters, which are to meet coefficients of the mixture theory.
 
+    The parameters are followed by ``"mean"``, the mean of the last layer's features, which meets
+    `constant`.
+
     Attributes
     ----------
     promised : tuple of int
         Which of (linear, norm_fluctuation, covariance_overlap, scale2) it undertakes to meet.
-    as_given : bool
-        Whether it has one layer, so that a DEQ that is not centred is matched by the same layer
-        with a mean: its parameters are followed by ``"mean"``, and `constant` is met too.
     bounds : pair
         Smallest and largest parameters that refining on data may reach.
 
@@ -100,7 +94,7 @@ class MixtureFamily(Family):
     ...         return np.array([problem.target.linear**0.5])
     >>> m = nsd.match(nsd.DeepEquilibrium("tanh", 0.2), tau0=1.0, family=Linear())
     >>> m.feasible, m.reason
-    (True, 'meets linear')
+    (True, 'meets constant, linear')
     """
 
     promised: ClassVar[tuple[int, ...]] = (0, 1, 2, 3)
@@ -126,104 +120,51 @@ class MixtureFamily(Family):
         """
 
     def for_auto(self, problem: Problem) -> Family | None:
-        """Apply where the scale of the data is known, and the DEQ can be taken as it is meant."""
-        fits = problem.centre or self.as_given
-        return self if problem.tau0 is not None and fits else None
+        """Apply where the scale of the data is known."""
+        return self if problem.tau0 is not None else None
 
     def undertaken(self, problem: Problem) -> tuple[str, ...]:
         """Return the names of the coefficients that it undertakes to meet."""
         names = tuple(NAMES[k] for k in self.promised)
-        return names if problem.centre else ("constant", *names)
+        return ("constant", *names)
 
-    def subject(self, problem: Problem) -> tuple[DeepEquilibrium, Coefficients | Expansion]:
-        """Return what is matched, centred or not, and its coefficients."""
-        return problem.subject, problem.target if problem.centre else problem.expansion
-
-    def achieved(self, network: ExplicitNetwork, problem: Problem) -> Coefficients | Expansion:
-        """Return the coefficients of a network."""
-        if problem.centre:
-            return problem.achieved(network)
-        return expansion(network, problem.scale, kernel=problem.kernel)
-
-    # A single layer for a DEQ that is not centred: the same, with a mean as one more parameter ----
-
-    def _adds_mean(self, problem: Problem) -> bool:
-        return not (problem.centre or self.has_means)
-
-    def _built(self, parameters: FloatArray, problem: Problem) -> ExplicitNetwork:
-        if not self._adds_mean(problem):
+    def built(self, parameters: FloatArray, problem: Problem) -> ExplicitNetwork:
+        """Build the network with its mean."""
+        if self.has_means:
             return self.network(parameters, problem)
-        (layer,) = self.network(parameters[:-1], problem).activations
-        return ExplicitNetwork([with_mean(layer, problem.scale, float(parameters[-1]))])
+        network = self.network(parameters[:-1], problem)
+        *first, last = network.activations
+        scale = float(network.scales(problem.scale)[-2])
+        return ExplicitNetwork([*first, with_mean(last, scale, float(parameters[-1]))])
 
     def _solved(self, problem: Problem) -> FloatArray:
         parameters = self.solve(problem)
-        if not self._adds_mean(problem):
+        if self.has_means:
             return parameters
-        (layer,) = self.network(parameters, problem).activations
+        network = self.network(parameters, problem)
+        scale = float(network.scales(problem.scale)[-2])
         # The mean is ±√constant; norm_shift has the sign of the mean times E σ″.
-        side = problem.expansion.norm_shift * layer.moments(problem.scale).curvature
+        curvature = network.activations[-1].moments(scale).curvature
+        side = problem.expansion.norm_shift * float(curvature)
         mean = math.copysign(math.sqrt(max(problem.expansion.constant, 0.0)), side)
         return np.append(parameters, mean)
 
-    def _limits(self, problem: Problem) -> tuple[ArrayLike, ArrayLike]:
-        if not self._adds_mean(problem):
+    def limits(self) -> tuple[ArrayLike, ArrayLike]:
+        """Return `bounds` with those of the mean."""
+        if self.has_means:
             return self.bounds
         low, high = (np.broadcast_to(edge, len(self.parameter_names)) for edge in self.bounds)
         return np.append(low, -np.inf), np.append(high, np.inf)
-
-    def changes(
-        self, parameters: FloatArray, problem: Problem, scales: FloatArray, terms: int
-    ) -> Changes | None:
-        """Differentiate the only layer, before its mean is set, in the parameters.
-
-        None if that is not known: refining then takes differences of kernels.
-        """
-        return None
-
-    def _changes(self, parameters: FloatArray, problem: Problem) -> ChangesAt | None:
-        """Return derivatives of the layer as built, with the mean that it has at tau0."""
-        adds = self._adds_mean(problem)
-        own = parameters[:-1] if adds else parameters
-        if self.changes(own, problem, np.array([problem.scale]), 2) is None:
-            return None
-        (layer,) = self._built(parameters, problem).activations
-        assert isinstance(layer, Centred)
-
-        def at(scales: FloatArray, terms: int) -> Changes:
-            found = self.changes(own, problem, np.append(scales, problem.scale), terms)
-            assert found is not None
-            series, square, slope_square = found
-            # Taken off φ: its mean at tau0, which moves with the parameters, less the mean kept.
-            constant = series[:, -1, 0].copy()
-            series, square, slope_square = series[:, :-1], square[:, :-1], slope_square[:, :-1]
-            if adds:
-                constant = np.append(constant, -1.0)
-                one = (1, len(scales))
-                series = np.concatenate([series, np.zeros((*one, terms))])
-                square = np.concatenate([square, np.zeros(one)])
-                slope_square = np.concatenate([slope_square, np.zeros(one)])
-            mean = layer.base.moments(scales).mean - layer.constant
-            square = square - 2.0 * (layer.constant * series[:, :, 0] + np.outer(constant, mean))
-            series[:, :, 0] -= constant[:, None]
-            return Changes(series, square, slope_square)
-
-        return at
 
     def answer(self, problem: Problem) -> Match:
         """Solve, and compare the coefficients that are reached with those that were promised."""
         if problem.tau0 is None:
             remedy = "Pass X or tau0=…; sphere=… serves 'quadratic' and 'dual' only."
             raise checks.invalid("tau0", "match", f"be given for {self.name}", None, remedy)
-        if not (problem.centre or self.as_given):
-            requirement = "be one for models that are not centred, with centre=False"
-            remedy = "Use family='auto', or leave out centre=False."
-            raise checks.invalid("family", "match", requirement, self.name, remedy)
         try:
             parameters = self._solved(problem)
         except Infeasible as failure:
-            deq, target = self.subject(problem)
-            return problem.answer(self.name, deq, problem.tau0, target, str(failure))
+            return problem.answer(self.name, problem.tau0, problem.expansion, str(failure))
         return self._at(problem, parameters)
 
     def refined(self, problem: Problem, found: Match) -> Match:
@@ -232,14 +173,13 @@ class MixtureFamily(Family):
             return found
         middle = min(SAMPLE, len(problem.rows) // 2)
         parameters, record = refined(
-            lambda X: problem.wanted(found.deq, X),
-            lambda x: self._built(x, problem),
+            problem.wanted,
+            lambda x: self.built(x, problem),
             np.array(list(found.parameters.values())),
             problem.rows[:middle],
             problem.rows[middle : 3 * middle],
             problem.kernel,
-            self._limits(problem),
-            lambda x: self._changes(x, problem),
+            self.limits(),
         )
         if not record.kept:
             return replace(found, refinement=record)
@@ -254,10 +194,10 @@ class MixtureFamily(Family):
 
     def _at(self, problem: Problem, parameters: FloatArray) -> Match:
         """Put a parameter vector on record, and say which coefficients it meets or misses."""
-        network = self._built(parameters, problem)
-        parameter_names = (*self.parameter_names, *("mean",) * self._adds_mean(problem))
-        deq, target = self.subject(problem)
-        achieved = self.achieved(network, problem)
+        network = self.built(parameters, problem)
+        parameter_names = (*self.parameter_names, *("mean",) * (not self.has_means))
+        target = problem.expansion
+        achieved = expansion(network, problem.scale, kernel=problem.kernel)
         places = numbers_of(target)
         mismatch = dict(zip(places, problem.mismatch(achieved), strict=True))
         undertaken = self.undertaken(problem)
@@ -272,7 +212,6 @@ class MixtureFamily(Family):
             reason = f"cannot meet {names} together: at best {shortfalls}"
         return problem.answer(
             self.name,
-            deq,
             problem.scale,
             target,
             reason,

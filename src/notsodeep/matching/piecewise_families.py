@@ -11,8 +11,6 @@ from scipy.optimize import brentq
 from scipy.special import erf, ndtr
 
 from notsodeep.activations import Moments, centre, hard_tanh, leaky_relu, piecewise_linear
-from notsodeep.activations.moments import Changes
-from notsodeep.activations.piecewise_linear import LineChanges
 from notsodeep.activations.piecewise_linear import PiecewiseLinear as Line
 from notsodeep.arrays import FloatArray
 from notsodeep.equivalents import Coefficients
@@ -56,11 +54,6 @@ class LeakyReLU(MixtureFamily):
         checked_layers(self.name, self.layers, (1, 2))
 
     @property
-    def as_given(self) -> bool:  # type: ignore[override]
-        """With one layer."""
-        return self.layers == 1
-
-    @property
     def promised(self) -> tuple[int, ...]:  # type: ignore[override]
         """Two coefficients with one layer, all four with two."""
         return (LINEAR, SCALE) if self.layers == 1 else (0, 1, 2, 3)
@@ -77,16 +70,6 @@ class LeakyReLU(MixtureFamily):
         """Build it from pairs of slopes."""
         layers = [leaky_relu(float(a), float(b)) for a, b in parameters.reshape(-1, 2)]
         return ExplicitNetwork(layers).centred(problem.scale)
-
-    def changes(
-        self, parameters: FloatArray, problem: Problem, scales: FloatArray, terms: int
-    ) -> Changes | None:
-        """With one layer, whose knot does not move."""
-        if self.layers == 2:
-            return None
-        a, b = map(float, parameters)
-        by = LineChanges(np.zeros((1, 2)), np.array([[0.0, 1.0], [1.0, 0.0]]), np.zeros(2))
-        return leaky_relu(a, b).changes(by, scales, terms)
 
     def solve(self, problem: Problem) -> FloatArray:
         """One layer in closed form; two by least squares, 3 unknowns for 4 targets.
@@ -137,7 +120,6 @@ class HardTanh(MixtureFamily):
     """
 
     name = "hard_tanh"
-    as_given = True
     promised = (LINEAR, SCALE)
     bounds = ((-np.inf, 1e-3), (np.inf, 100.0))
     parameter_names = ("scale", "clip")
@@ -148,17 +130,6 @@ class HardTanh(MixtureFamily):
         layer = hard_tanh(float(parameters[0]), float(parameters[1]))
         return ExplicitNetwork([layer]).centred(problem.scale)
 
-    def changes(
-        self, parameters: FloatArray, problem: Problem, scales: FloatArray, terms: int
-    ) -> Changes:
-        """One slope and two knots."""
-        by = LineChanges(
-            np.array([[0.0, -1.0], [0.0, 1.0]]),
-            np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]]),
-            np.zeros(2),
-        )
-        return hard_tanh(*map(float, parameters)).changes(by, scales, terms)
-
     def solve(self, problem: Problem) -> FloatArray:
         """Find the clip c from T2/(τ0² A1), then the scale a from A1.
 
@@ -168,9 +139,9 @@ class HardTanh(MixtureFamily):
         """
         linear, _, _, scale2 = problem.target.four
         tau0, tangent = problem.scale, problem.kernel == "tangent"
-        if not linear > 0.0:
+        if not tau0**2 * linear > 1e-12 * scale2:
             raise Infeasible(
-                "linear is 0 for this DEQ (φ is even), and a hard tanh has a positive one"
+                "linear is 0 (φ is even, or a jump), and a hard tanh has a positive one"
             )
         wanted = scale2 / (tau0**2 * linear)
         limit = math.inf if tangent else math.pi / 2.0
@@ -217,7 +188,6 @@ class PiecewiseLinear(MixtureFamily):
     """
 
     name = "piecewise_linear"
-    as_given = True
     promised = (LINEAR, OVERLAP, SCALE)
     # A knot close to 0 with steep slopes would imitate a jump, one far out would do nothing.
     bounds = ((-4.0, -4.0, -4.0, -4.0, -1.2), (4.0, 4.0, 4.0, 4.0, 1.0))
@@ -236,16 +206,6 @@ class PiecewiseLinear(MixtureFamily):
     def _shape(self, parameters: FloatArray, problem: Problem) -> Line:
         clip = problem.scale * _knot(parameters)
         return piecewise_linear((-clip, 0.0, clip), tuple(float(s) for s in parameters[:4]))
-
-    def changes(
-        self, parameters: FloatArray, problem: Problem, scales: FloatArray, terms: int
-    ) -> Changes:
-        """Four slopes, and the outer knots together."""
-        shape = self._shape(parameters, problem)
-        knots = np.zeros((3, 5))
-        knots[:, 4] = shape.knots  # d/d log c
-        by = LineChanges(knots, np.eye(4, 5), np.zeros(5))
-        return shape.changes(by, scales, terms)
 
     def solve(self, problem: Problem) -> FloatArray:
         """Meet A1, A3 and T2, starting from the closed forms and from the fit of φ.
@@ -323,11 +283,8 @@ def _fitted_shape(problem: Problem) -> FloatArray:
         ],
         axis=1,
     )
-    if problem.centre:
-        tau = problem.centred.tau_star
-    else:
-        tau = math.sqrt(problem.deq.preactivation_variance(problem.scale**2))
-    values = problem.subject.cell[-1].activation(tau * xi)
+    tau = math.sqrt(problem.model.preactivation_variance(problem.scale**2))
+    values = problem.model.cell[-1].activation(tau * xi)
     slopes = np.linalg.lstsq(columns * weight[:, None], values * weight, rcond=None)[0][:4]
     layers = three_knots_moments(np.append(slopes / problem.scale, math.log(clip)), problem.scale)
     scale = math.sqrt(problem.target.scale2 / problem.achieved_by(layers).scale2)

@@ -1,4 +1,4 @@
-"""Families of polynomial networks: quadratic and cubic."""
+"""Quadratic networks."""
 
 from __future__ import annotations
 
@@ -14,16 +14,13 @@ from notsodeep.arrays import FloatArray
 from notsodeep.equivalents import SphereCoefficients, sphere_coefficients
 from notsodeep.matching.coefficient_fit import fit_coefficients
 from notsodeep.matching.family import (
-    LINEAR,
-    OVERLAP,
-    SCALE,
     Family,
     Infeasible,
     MixtureFamily,
     checked_layers,
 )
-from notsodeep.matching.match_record import Match
 from notsodeep.matching.problem import Problem
+from notsodeep.matching.record import Match
 from notsodeep.models import ExplicitNetwork
 
 
@@ -58,7 +55,7 @@ class Quadratic(MixtureFamily):
         """On the sphere as it is; where a scale is known, the two layers for mixtures."""
         if problem.tau0 is None:
             return self
-        return Quadratic(layers=2) if problem.centre else None
+        return Quadratic(layers=2) if problem.is_centred else None
 
     def answer(self, problem: Problem) -> Match:
         """Meet the coefficients of the sphere or those of the mixture theory."""
@@ -100,17 +97,16 @@ class Quadratic(MixtureFamily):
 
     def _on_sphere(self, problem: Problem) -> Match:
         assert problem.dimension is not None
-        target = sphere_coefficients(problem.deq, problem.dimension, **problem.which)
+        target = sphere_coefficients(problem.model, problem.dimension, **problem.which)
         try:
             a2, a1, a0 = _on_sphere(target, problem)
         except Infeasible as failure:
-            return problem.answer(self.name, problem.deq, 1.0, target, str(failure))
+            return problem.answer(self.name, 1.0, target, str(failure))
         network = ExplicitNetwork([polynomial((a0, a1, a2))])
         achieved = sphere_coefficients(network, problem.dimension, kernel=problem.kernel)
         met = ("constant", "linear", "diagonal")
         return problem.answer(
             self.name,
-            problem.deq,
             1.0,
             target,
             "meets constant, linear, diagonal",
@@ -139,96 +135,6 @@ def _on_sphere(target: SphereCoefficients, problem: Problem) -> tuple[float, flo
             "an odd φ has no constant, and a quadratic cannot do without one"
         )
     return a2, a1, math.sqrt(square) - a2
-
-
-@dataclass(frozen=True)
-class Cubic(MixtureFamily):
-    """Layers Σ c_k h_k(x/τ), k = 1, 2, 3, in orthonormal Hermite polynomials.
-
-    One layer meets linear, covariance_overlap and scale2 in closed form, two meet all four.
-
-    Attributes
-    ----------
-    layers : int
-        1 or 2.
-
-    Examples
-    --------
-    >>> import notsodeep as nsd
-    >>> m = nsd.match(nsd.DeepEquilibrium("relu", 0.2), tau0=1.0, family=Cubic(layers=2))
-    >>> m.feasible, m.reason
-    (True, 'meets linear, norm_fluctuation, covariance_overlap, scale2')
-    """
-
-    layers: int = 1
-    name = "cubic"
-    lipschitz = False
-
-    def __post_init__(self) -> None:
-        checked_layers(self.name, self.layers, (1, 2))
-
-    @property
-    def promised(self) -> tuple[int, ...]:  # type: ignore[override]
-        """Three coefficients with one layer, all four with two."""
-        return (LINEAR, OVERLAP, SCALE) if self.layers == 1 else (0, 1, 2, 3)
-
-    @property
-    def parameter_names(self) -> tuple[str, ...]:
-        """c_k, or c_lk for layer l."""
-        if self.layers == 1:
-            return ("c1", "c2", "c3")
-        return tuple(f"c{layer}{k}" for layer in (1, 2) for k in (1, 2, 3))
-
-    def network(self, parameters: FloatArray, problem: Problem) -> ExplicitNetwork:
-        """Build it from rows (c_1, c_2, c_3)."""
-        return layers_of(parameters.reshape(-1, 3), problem.scale)
-
-    def solve(self, problem: Problem) -> FloatArray:
-        """One layer in closed form; two with five free numbers, the solution nearest the start.
-
-        Layer 1 has unit output, which removes the free scale between the layers.
-        """
-        if self.layers == 1:
-            return _cubic(problem)
-
-        def split(x: FloatArray) -> FloatArray:
-            inner = np.array([1.0, x[0], x[1]])
-            return np.concatenate([inner / np.linalg.norm(inner), x[2:]])
-
-        try:
-            outer = _cubic(problem)
-        except Infeasible:
-            outer = math.sqrt(problem.target.scale2) * np.array([0.8, 0.2, 0.3])
-        tau0 = problem.scale
-        found = fit_coefficients(
-            problem,
-            lambda x: problem.achieved_by(moments_of(split(x).reshape(-1, 3), tau0)),
-            [
-                np.array([s, t, *outer * np.array([1.0, u, 1.0])])
-                for s, t, u in ((0.1, 0.0, 1.0), (0.3, 0.2, 0.5), (0.1, 0.2, 1.0), (-0.1, 0.0, 1.0))
-            ],
-            nearest=True,
-        )
-        return split(found)
-
-
-def _cubic(problem: Problem) -> FloatArray:
-    """One layer: c1, c2, c3 from A1, A3 and T2.
-
-    CK: c1² = τ0²A1, c2² = τ0⁴A3, c3² = T2 − c1² − c2².
-    NTK: c1² = τ0²A1/2, c2² = τ0⁴A3/3, c3² = (T2 − 2c1² − 3c2²)/4.
-    """
-    linear, _, overlap, scale2 = problem.target.four
-    tangent = problem.kernel == "tangent"
-    first, second, third = (2.0, 3.0, 4.0) if tangent else (1.0, 1.0, 1.0)
-    c1, c2 = problem.scale**2 * linear / first, problem.scale**4 * overlap / second
-    rest = (scale2 - first * c1 - second * c2) / third
-    if rest < -1e-12 * scale2:
-        sign = "2c1² − 3c2²" if tangent else "c1² − c2²"
-        raise Infeasible(
-            f"c3² = scale2 − {sign} would be {third * rest:.6g} and must not be negative"
-        )
-    return np.asarray(np.sqrt([c1, c2, max(rest, 0.0)]))
 
 
 def layers_of(table: FloatArray, tau0: float) -> ExplicitNetwork:

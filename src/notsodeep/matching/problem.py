@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -13,11 +12,13 @@ import numpy as np
 from notsodeep.activations import Moments
 from notsodeep.arrays import FloatArray
 from notsodeep.equivalents import Coefficients, Expansion, coefficients, conditions, expansion
-from notsodeep.equivalents.distances import centred_norm, operator_norm
+from notsodeep.equivalents.distances import frobenius_scale, operator_norm, without_constant
 from notsodeep.equivalents.mixture_coefficients import coefficients_of_layers
+from notsodeep.equivalents.mixture_equivalent import is_centred
+from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.kernels.plan import FixedPairs
-from notsodeep.matching.match_record import Match, Target
-from notsodeep.matching.refinement import MeasuredKernel, wanted_kernel
+from notsodeep.matching.certificate import CLOSE
+from notsodeep.matching.record import Match, Target
 from notsodeep.models import Conditions, Convention, DeepEquilibrium, ExplicitNetwork, KernelName
 
 NAMES = ("linear", "norm_fluctuation", "covariance_overlap", "scale2")
@@ -37,9 +38,6 @@ EIGHT = (
 
 _POWERS = {"constant": 0, "linear": 2, "norm_shift": 2, "scale2": 0}  # of τ0; 4 for the others
 
-CLOSE = 0.01
-"""Relative gap below which the network with fewer layers is taken."""
-
 SAMPLE = 300
 """Rows on which networks are compared and refined, at most."""
 
@@ -50,8 +48,7 @@ class Problem:
 
     Attributes
     ----------
-    deq : DeepEquilibrium
-        As it was given; `centred` is what the theory of four coefficients is about.
+    model : DeepEquilibrium
     tau0 : float or None
         Scale of the data; None if only the sphere is spoken of.
     kernel : {"conjugate", "tangent"}
@@ -64,20 +61,16 @@ class Problem:
         Of the data.
     unit : bool
         Whether the data has norm one.
-    measured : callable or None
-        Rows ↦ the kernel to match on data, in place of the exact one of the DEQ.
-    centre : bool
-        Whether the centred DEQ is matched in place of the one that was given.
 
     Examples
     --------
     >>> import notsodeep as nsd
     >>> problem = Problem(nsd.DeepEquilibrium("relu", sigma_a2=0.2), tau0=1.0)
     >>> [round(value, 4) for value in problem.target.four]
-    [0.2105, 0.036, 0.0692, 0.2926]
+    [0.2105, 0.0359, 0.0692, 0.2926]
     """
 
-    deq: DeepEquilibrium
+    model: DeepEquilibrium
     tau0: float | None = None
     kernel: KernelName = "conjugate"
     convention: Convention = "feature"
@@ -85,11 +78,6 @@ class Problem:
     rows: FloatArray | None = None
     dimension: int | None = None
     unit: bool = False
-    measured: MeasuredKernel | None = None
-    centre: bool = True
-    _on_sample: dict[DeepEquilibrium, FloatArray] = field(default_factory=dict, init=False)
-    _sizes: dict[DeepEquilibrium, float] = field(default_factory=dict, init=False)
-    _conditions: dict[DeepEquilibrium, Conditions] = field(default_factory=dict, init=False)
 
     @property
     def scale(self) -> float:
@@ -98,14 +86,9 @@ class Problem:
         return self.tau0
 
     @cached_property
-    def centred(self) -> DeepEquilibrium:
-        """The DEQ centred at tau0."""
-        return self.deq.centred(self.scale)
-
-    @property
-    def subject(self) -> DeepEquilibrium:
-        """The DEQ that is to be matched."""
-        return self.centred if self.centre else self.deq
+    def is_centred(self) -> bool:
+        """Whether four coefficients are all that the kernel depends on."""
+        return is_centred(self.model, self.scale)
 
     @property
     def which(self) -> dict[str, Any]:
@@ -116,13 +99,10 @@ class Problem:
 
     @cached_property
     def target(self) -> Coefficients:
-        """The four coefficients of the DEQ's kernel.
+        """The four coefficients that are left for a network of mean zero.
 
-        Of a DEQ that is not centred they are those that are left for a network of mean zero: one
-        layer of mean √constant adds `constant` to the kernel of the same layer without its mean.
+        A mean of √constant in its last layer adds `constant` to its kernel.
         """
-        if self.centre:
-            return coefficients(self.centred, self.scale, **self.which)
         e = self.expansion
         rest = e.scale2 - e.constant
         four = (e.linear, e.norm_fluctuation, e.covariance_overlap, rest)
@@ -130,8 +110,8 @@ class Problem:
 
     @cached_property
     def expansion(self) -> Expansion:
-        """The coefficients of the kernel of `subject`, centred or not."""
-        return expansion(self.subject, self.scale, **self.which)
+        """The coefficients of the DEQ's kernel."""
+        return expansion(self.model, self.scale, **self.which)
 
     def achieved(self, network: ExplicitNetwork) -> Coefficients:
         """Coefficients of a network that is centred at tau0."""
@@ -157,24 +137,34 @@ class Problem:
 
     # Exact kernels on rows -----------------------------------------------------------------------
 
-    def wanted(self, deq: DeepEquilibrium, X: FloatArray) -> FloatArray:
-        """Return the kernel to match on rows X: the measured one, or the exact one of the DEQ."""
-        return wanted_kernel(deq, X, self.kernel, self.convention, self.measured)
+    def wanted(self, X: FloatArray) -> FloatArray:
+        """Return the kernel to match on rows X."""
+        return np.asarray(exact_kernel(self.model, X, kind=self.kernel, convention=self.convention))
 
     @property
     def judged_rows(self) -> int:
         """Number of rows on which networks are compared; 0 without data."""
         return 0 if self.rows is None else len(self.rows[:SAMPLE])
 
-    def score(self, found: Match) -> float:
-        """Return the exact-kernel gap on rows, or the largest residual over the diagonal."""
+    def scored(self, found: Match) -> Match:
+        """Return the answer with its score: how far its kernel is, as certificates see it.
+
+        On rows the larger of two relative gaps, of the kernels as they are, and without their
+        constant part at the best scale: what a tuned read-out with a bias sees.  Without rows the
+        largest residual over the diagonal.
+        """
         if found.fitted is None:
-            return math.nan
+            return found
         if self.rows is None:
             largest = max((abs(value) for value in found.residuals.values()), default=0.0)
-            return largest / found.target.size
-        reached = self.sample.kernel(found.fitted, self.kernel, "feature")
-        return operator_norm(self._sampled(found.deq) - self.sample.matrix(reached))
+            assert found.target is not None
+            return replace(found, score=largest / found.target.size)
+        K = self.sample.matrix(self.sample.kernel(found.network, self.kernel, "feature"))
+        raw = operator_norm(self._sampled - K) / self._norms[0]
+        centred = without_constant(K)
+        scale = frobenius_scale(self._centred, centred)
+        free = operator_norm(self._centred - scale * centred) / self._norms[1]
+        return replace(found, score=max(raw, free))
 
     @cached_property
     def sample(self) -> FixedPairs:
@@ -183,33 +173,31 @@ class Problem:
         return FixedPairs(self.rows[:SAMPLE])
 
     def is_close(self, found: Match) -> bool:
-        """Whether the gap on rows is so small that a deeper network is not worth its cost.
+        """Whether a deeper network is not worth its cost."""
+        return self.rows is not None and found.score <= CLOSE
 
-        A hundredth of the DEQ's kernel without its constant part, which would make any gap small.
-        """
-        if self.rows is None or found.fitted is None:
-            return False
-        if found.deq not in self._sizes:
-            self._sizes[found.deq] = centred_norm(self._sampled(found.deq))
-        return found.score <= CLOSE * self._sizes[found.deq]
+    @cached_property
+    def _sampled(self) -> FloatArray:
+        """The DEQ's kernel on the rows by which networks are compared."""
+        return self.sample.matrix(self.sample.kernel(self.model, self.kernel, self.convention))
 
-    def _sampled(self, deq: DeepEquilibrium) -> FloatArray:
-        """Return the DEQ's kernel on the rows by which networks are compared."""
-        if deq not in self._on_sample:  # most families have it in common
-            assert self.rows is not None
-            if self.measured is None:
-                entries = self.sample.kernel(deq, self.kernel, self.convention)
-                self._on_sample[deq] = self.sample.matrix(entries)
-            else:
-                self._on_sample[deq] = self.wanted(deq, self.rows[:SAMPLE])
-        return self._on_sample[deq]
+    @cached_property
+    def _centred(self) -> FloatArray:
+        return without_constant(self._sampled)
+
+    @cached_property
+    def _norms(self) -> tuple[float, float]:
+        return operator_norm(self._sampled), max(operator_norm(self._centred), 1e-300)
+
+    @cached_property
+    def _conditions(self) -> dict[float, Conditions]:
+        return {}
 
     # The record of an answer ---------------------------------------------------------------------
 
     def answer(
         self,
         family: str,
-        deq: DeepEquilibrium,
         tau0: float,
         target: Target,
         reason: str,
@@ -221,11 +209,11 @@ class Problem:
         feasible: bool = False,
     ) -> Match:
         """Put what a family found, or why it found nothing, on record.  As `Match` has them."""
-        if deq not in self._conditions:
-            self._conditions[deq] = conditions(deq, self.X, tau0=tau0)
+        if tau0 not in self._conditions:
+            self._conditions[tau0] = conditions(self.model, self.X, tau0=tau0)
         return Match(
             family=family,
-            deq=deq,
+            model=self.model,
             fitted=network,
             parameters=parameters or {},
             target=target,
@@ -233,11 +221,10 @@ class Problem:
             residuals=residuals or {},
             feasible=feasible,
             reason=reason,
-            conditions=self._conditions[deq],
+            conditions=self._conditions[tau0],
             kernel=self.kernel,
             convention=self.convention,
             tau0=tau0,
-            measured=self.measured,
         )
 
 

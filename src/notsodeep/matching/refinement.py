@@ -9,23 +9,17 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import least_squares
 
-from notsodeep import checks
 from notsodeep.arrays import FloatArray
 from notsodeep.equivalents.distances import operator_norm
 from notsodeep.errors import NotSoDeepError
 from notsodeep.kernels import kernel as exact_kernel
-from notsodeep.kernels.plan import ChangesAt, FixedPairs
+from notsodeep.kernels.plan import FixedPairs
 from notsodeep.models import (
-    Convention,
     ConvolutionalNetwork,
-    DeepEquilibrium,
     ExplicitNetwork,
     KernelName,
 )
 from notsodeep.records import Record
-
-MeasuredKernel = Callable[[FloatArray], ArrayLike]
-"""Rows (n, p) ↦ a kernel (n, n)."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,19 +57,6 @@ class Refinement(Record):
         )
 
 
-def wanted_kernel(
-    deq: DeepEquilibrium,
-    X: FloatArray,
-    kernel: KernelName,
-    convention: Convention,
-    measured: MeasuredKernel | None,
-) -> FloatArray:
-    """Compute the DEQ's side of a match: its exact kernel, or one that was measured."""
-    if measured is None:
-        return np.asarray(exact_kernel(deq, X, kind=kernel, convention=convention))
-    return checks.matrix_of_shape(measured(X), (len(X), len(X)), "the value of measured", "match")
-
-
 def refined(
     target: Callable[[FloatArray], FloatArray],
     build: Callable[[FloatArray], ExplicitNetwork | ConvolutionalNetwork],
@@ -84,7 +65,6 @@ def refined(
     held_out: FloatArray,
     kernel: KernelName,
     bounds: tuple[ArrayLike, ArrayLike],
-    changes: Callable[[FloatArray], ChangesAt | None] = lambda x: None,
 ) -> tuple[FloatArray, Refinement]:
     """Minimise ‖K − K_θ‖_F over θ from a start; return θ and what was gained on held-out rows.
 
@@ -100,8 +80,6 @@ def refined(
     kernel : {"conjugate", "tangent"}
     bounds : pair of array_like
         Smallest and largest values of θ.
-    changes : callable
-        θ ↦ derivatives of the only layer in θ; None for differences of kernels.
     """
     wanted = target(rows)
     fixed = FixedPairs(rows)
@@ -125,20 +103,13 @@ def refined(
             return np.full(len(weight), 1.0)
         return np.asarray((reached - aim) * weight)
 
-    def jacobian(x: FloatArray) -> FloatArray:
-        (layer,) = build(x).activations
-        at = changes(x)
-        assert at is not None
-        return np.asarray(fixed.changes(layer, at, kernel) * weight[:, None])
-
     low, high = (np.broadcast_to(edge, start.shape) for edge in bounds)
     begin = np.clip(start, low, high)
     # Frobenius norm, because it is a smooth sum of squares; judged below by the operator norm, on
     # other rows.  Tighter tolerances took twice the evaluations on twelve problems and left that
     # gap as it was in the median; at best they halved it.
     fit = least_squares(
-        difference, begin, jac="2-point" if changes(begin) is None else jacobian,
-        bounds=(low, high), xtol=1e-4, ftol=1e-6, gtol=1e-10, max_nfev=25,
+        difference, begin, bounds=(low, high), xtol=1e-4, ftol=1e-6, gtol=1e-10, max_nfev=25,
     )  # fmt: skip
     found = np.asarray(fit.x, dtype=np.float64)
     apart = target(held_out)

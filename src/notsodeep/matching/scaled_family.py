@@ -11,7 +11,6 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
 from notsodeep.activations import Activation, Centred, Function, centre, scaled
-from notsodeep.activations.moments import Changes
 from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotSoDeepError
 from notsodeep.matching.family import LINEAR, SCALE, Family, Infeasible, MixtureFamily
@@ -40,7 +39,6 @@ class Scaled(MixtureFamily):
     """
 
     name = "scaled"
-    as_given = True
     promised = (LINEAR, SCALE)
     parameter_names = ("gain", "steepness")
     bounds = ((-np.inf, 1e-2), (np.inf, 100.0))
@@ -55,23 +53,6 @@ class Scaled(MixtureFamily):
         """Build it from a and b."""
         layer = scaled(_plain(problem), float(parameters[0]), float(parameters[1]))
         return ExplicitNetwork([centre(layer, problem.scale)])
-
-    def changes(
-        self, parameters: FloatArray, problem: Problem, scales: FloatArray, terms: int
-    ) -> Changes | None:
-        """By τ da_k/dτ = k a_k + √((k+1)(k+2)) a_{k+2}; of the conjugate kernel alone.
-
-        The tangent kernel's diagonal would need d/dτ E φ′²(τξ) also.
-        """
-        if problem.kernel == "tangent":
-            return None
-        a, b = map(float, parameters)
-        phi, k = _plain(problem), np.arange(terms)
-        m, own = phi.moments(b * scales), phi.hermite_coefficients(b * scales, terms + 2)
-        here, beyond = own[:, :terms], own[:, 2:]
-        steeper = a / b * (k * here + np.sqrt((k + 1) * (k + 2)) * beyond)
-        squares = np.stack([2.0 * a * m.square, a**2 * b * scales**2 * m.square_curvature])
-        return Changes(np.stack([here, steeper]), squares, np.zeros_like(squares))
 
     def solve(self, problem: Problem) -> FloatArray:
         """Find b between two points of a grid, then a in closed form."""
@@ -98,6 +79,40 @@ class Scaled(MixtureFamily):
         return np.array(
             [math.sqrt(0.5 * linear if tangent else linear) / (steepness * slope), steepness]
         )
+
+
+@dataclass(frozen=True)
+class Plain(MixtureFamily):
+    """One layer a·φ(x) with the φ of the DEQ: meets the scale of its kernel, scale2.
+
+    It has the kernel of an unmatched layer, rescaled: where that is as near as others are, a tuned
+    read-out with a bias has no use for a match.
+
+    Examples
+    --------
+    >>> import notsodeep as nsd
+    >>> m = nsd.match(nsd.DeepEquilibrium("relu", sigma_a2=0.2), tau0=1.0, family=Plain())
+    >>> {name: round(value, 4) for name, value in m.parameters.items()}
+    {'gain': 0.9265, 'mean': 0.3858}
+    """
+
+    name = "plain"
+    promised = (SCALE,)
+    parameter_names = ("gain",)
+
+    def for_auto(self, problem: Problem) -> Family | None:
+        """Leave out a Python function, as `Scaled` does."""
+        return None if isinstance(_plain(problem), Function) else super().for_auto(problem)
+
+    def network(self, parameters: FloatArray, problem: Problem) -> ExplicitNetwork:
+        """Build it from a."""
+        layer = scaled(_plain(problem), float(parameters[0]), 1.0)
+        return ExplicitNetwork([centre(layer, problem.scale)])
+
+    def solve(self, problem: Problem) -> FloatArray:
+        """Both kernels of one layer are proportional to a²."""
+        unscaled = problem.achieved(self.network(np.ones(1), problem))
+        return np.array([math.sqrt(problem.target.scale2 / unscaled.scale2)])
 
 
 def _root(ratio: Callable[[ArrayLike], FloatArray], wanted: float, homogeneous: bool) -> float:
@@ -135,5 +150,5 @@ def _root(ratio: Callable[[ArrayLike], FloatArray], wanted: float, homogeneous: 
 
 def _plain(problem: Problem) -> Activation:
     """Return the DEQ's activation without its centring."""
-    phi = problem.deq.cell[-1].activation
+    phi = problem.model.cell[-1].activation
     return phi.base if isinstance(phi, Centred) else phi

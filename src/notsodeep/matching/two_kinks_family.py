@@ -13,12 +13,12 @@ from scipy import special
 
 from notsodeep.activations import Activation, named, piecewise_linear
 from notsodeep.arrays import FloatArray
-from notsodeep.equivalents import Expansion, expansion
+from notsodeep.equivalents import Expansion
 from notsodeep.equivalents.expansion import UnitMoments, as_cell, expanded
 from notsodeep.matching.coefficient_fit import fit_coefficients
 from notsodeep.matching.family import MET, Family, Infeasible, MixtureFamily
 from notsodeep.matching.problem import EIGHT, Problem
-from notsodeep.models import DeepEquilibrium, ExplicitNetwork
+from notsodeep.models import ExplicitNetwork
 
 # 60 terms of Mehler's series, and the 6 that derivatives shift away (see `UnitMoments`).
 _TERMS = 66
@@ -61,33 +61,23 @@ class TwoKinks(MixtureFamily):
     >>> cell = [nsd.Dense("erf", 0.5, inject=0.6, bias=0.1), nsd.Dense("relu", 0.8, inject=0.3)]
     >>> deq = nsd.DeepEquilibrium(cell=cell)
     >>> m = nsd.match(deq, tau0=1.0, family=TwoKinks())
-    >>> m.feasible, m.deq == deq, m.network.depth
+    >>> m.feasible, m.model == deq, m.network.depth
     (True, True, 2)
     """
 
     name = "two_kinks"
-    as_given = True
     has_means = True
     bounds = (_LEAST, _MOST)
     parameter_names = tuple(f"{name}_{layer}" for layer in (1, 2) for name in _NUMBERS)
 
     def for_auto(self, problem: Problem) -> Family | None:
         """Apply to models that are not vanilla and centred: simpler families do for those."""
-        if problem.centre and problem.deq.is_vanilla:
-            return None
-        return super().for_auto(problem)
+        applies = super().for_auto(problem) is not None
+        return self if applies and not (problem.is_centred and problem.model.is_vanilla) else None
 
     def undertaken(self, problem: Problem) -> tuple[str, ...]:
         """All that an equivalent needs, whether the DEQ is centred or not."""
         return _PROMISED
-
-    def subject(self, problem: Problem) -> tuple[DeepEquilibrium, Expansion]:
-        """Return the model as given, unless it is to be centred, and all its coefficients."""
-        return problem.subject, problem.expansion
-
-    def achieved(self, network: ExplicitNetwork, problem: Problem) -> Expansion:
-        """Expand the network's kernel."""
-        return expansion(network, problem.scale, kernel=problem.kernel)
 
     def network(self, parameters: FloatArray, problem: Problem) -> ExplicitNetwork:
         """Build it from six numbers for each layer."""

@@ -121,7 +121,7 @@ def match_figure(match: Match, certificate: Certificate) -> Figure:
 def _draw_match(axes: Axes, record: Match) -> None:
     x = np.linspace(-3.0 * record.tau0, 3.0 * record.tau0, 601)
     layers = [] if record.fitted is None else [a(x) for a in record.fitted.activations]
-    draw_activations(axes, x, record.deq.cell[-1].activation(x), layers)
+    draw_activations(axes, x, record.model.cell[-1].activation(x), layers)
 
 
 def _draw_certificate(axes: Axes, record: Certificate) -> None:

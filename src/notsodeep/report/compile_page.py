@@ -260,13 +260,13 @@ def _transfer(compiled: Compilation) -> dict[str, Any]:
 
 
 def _models(match: Match) -> dict[str, Any]:
-    return {"deq": match.deq, "matched": match.network, "unmatched": match.unmatched}
+    return {"deq": match.model, "matched": match.network, "unmatched": match.unmatched}
 
 
 def _ratios(match: Match) -> list[dict[str, str]]:
     """Tabulate coefficients in units of the linear one, which is all that a tuned ridge leaves."""
     choice: Any = {"kernel": match.kernel, "convention": match.convention}
-    if isinstance(match.deq, ConvolutionalEquilibrium):
+    if isinstance(match.model, ConvolutionalEquilibrium):
         return []
     found = {
         role: shape_ratios(model, match.tau0, **choice) for role, model in _models(match).items()
@@ -281,7 +281,7 @@ def _ratios(match: Match) -> list[dict[str, str]]:
 
 
 def _distances(certificate: Mapping[str, Any]) -> list[dict[str, str]]:
-    sides = {"matched": certificate["matched"], "unmatched": certificate["baseline"]}
+    sides = {"matched": certificate["matched"], "unmatched": certificate["unmatched"]}
     rows = [
         {"label": label, **{side: form.format(record[name]) for side, record in sides.items()}}
         for label, (name, form) in _DISTANCES.items()
@@ -292,7 +292,7 @@ def _distances(certificate: Mapping[str, Any]) -> list[dict[str, str]]:
             {
                 "label": f"kernel ridge accuracy (DEQ: {accuracy['deq']:.2%})",
                 "matched": f"{accuracy['matched']:.2%}",
-                "unmatched": f"{accuracy['baseline']:.2%}",
+                "unmatched": f"{accuracy['unmatched']:.2%}",
             }
         )
     return rows
