@@ -131,8 +131,8 @@ class GroupedNoise:
         gram, Y = self.gram[used], Y[..., used, :, :]
         D = occupation[..., None, :] * self.values[used]
         rest = (gram * (self.slopes - Y)).sum(axis=-3)
-        once = (gram * Y * D[..., None, :]).sum(axis=-3)
-        twice = (gram * D[..., :, None] * Y * D[..., None, :]).sum(axis=-3)
+        once = np.einsum("gzc,...gza,...ga->...zac", gram, Y, D, optimize=True)
+        twice = np.einsum("gcd,...ga,...gab,...gb->...acbd", gram, D, Y, D, optimize=True)
         return rest, once, twice
 
     def directions(self, Y: Array, occupation: Array, along: Array, beside: Array) -> Array:
@@ -140,10 +140,10 @@ class GroupedNoise:
         used, roots = self._with_means
         Y, values = Y[..., used, :, :], self.values[used]
         D = occupation[..., None, :] * values
-        eye = np.eye(values.shape[1])
         # coefficient of μ_c in d_b, per group: (…, g, c, b, k)
         F = Y[..., None] * along[..., None, :, None, :]
-        F = F + (eye - D[..., :, None] * Y)[..., None] * beside[..., None, :, None, :]
+        F = F + np.swapaxes(beside, -3, -2)[..., None, :, :, :]
+        F = F - np.einsum("...gc,...gcb,...cdk->...gdbk", D, Y, beside, optimize=True)
         d = np.einsum("gce,...gcbk->...bgek", roots, F, optimize=True)
         d = d * np.sqrt(values).T[:, :, None, None]
         coordinates = d.shape[-3] * d.shape[-2]

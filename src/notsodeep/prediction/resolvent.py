@@ -238,41 +238,42 @@ class Resolvent:
         """Return what the fit of targets, one row per class, does to scores."""
         classes, tables = self.ensemble.classes, self.ensemble.tables
         K, a = classes.count, np.arange(classes.count)
-        block = [slice(i * K, (i + 1) * K) for i in range(4)]
-        J, Z, P, O = block  # noqa: E741
-        inner = tables.linear * classes.mean_products
-        tilt = np.diag(tables.tilt) / math.sqrt(classes.dimension)
-        # Λ in the blocks J (members of classes), Z (noise along the means), P (norms ψ) and O
-        # (noise along a sample's own mean).  With x = μ/√p + w, A x·y gives J–J (means with means)
-        # and J–Z (means with noise); the tilt (1 + κψ) of the linear part repeats both in J–P and
-        # Z–P.
-        core = np.zeros((4 * K, 4 * K))
-        core[J, J] = tables.constant + inner
+        J, Z, P = (slice(i * K, (i + 1) * K) for i in range(3))
+        O = slice(3 * K, 3 * K + K * K)
+        pair = 3 * K + a[:, None] * K + a
+        core = np.zeros((3 * K + K * K, 3 * K + K * K))
+        core[J, J] = tables.constant + tables.linear * classes.mean_products
         core[J, Z] = core[Z, J] = np.eye(K)
-        core[J, P] = tables.norm + inner @ tilt
+        core[J, P] = tables.norm
         core[P, J] = core[J, P].T
-        core[Z, P] = core[P, Z] = tilt
-        core[P, P] = tables.norms + tilt @ inner @ tilt
-        core[O, O] = tables.own_mean
+        core[P, P] = tables.norms
+        core[pair, pair.T] = tables.own_mean
+        slope = tables.tilt / math.sqrt(classes.dimension)
+        core[pair, 2 * K + a] = slope
+        core[2 * K + a, pair] = slope
         occupation, e = self.occupation, tables.mean_norm
         rest, once, twice = self.ensemble.linear.mean_forms(self.responses[0], occupation)
+        forms = np.moveaxis(classes.mean_forms(), -1, 0)
         own = -twice
-        forms = classes.mean_forms()
-        own[..., a, a] += occupation * forms[a, a, a]
-        # Classes are diagonal in J.  ψ holds e·(μ·w) besides the norm of the noise, so that P meets
-        # Z and O as e times O does; the noise's own norm, of variance 2T_aa/p, is diagonal again.
-        H = np.zeros((*self.q.shape[:-1], 4 * K, 4 * K), self.q.dtype)
+        own[..., a, :, a, :] += (occupation[..., None, None] * forms).swapaxes(0, -3) if False else np.moveaxis(occupation[..., None, None] * forms, -3, 0)
+        lead = self.q.shape[:-1]
+        H = np.zeros((*lead, 3 * K + K * K, 3 * K + K * K), self.q.dtype)
         H[..., a, a] = occupation
         H[..., Z, Z] = rest
-        H[..., Z, P], H[..., Z, O] = e * once, once
-        H[..., P, Z], H[..., O, Z] = e * np.swapaxes(once, -1, -2), np.swapaxes(once, -1, -2)
-        H[..., P, P], H[..., P, O], H[..., O, P], H[..., O, O] = e * e * own, e * own, e * own, own
+        H[..., Z, O] = once.reshape(*lead, K, K * K)
+        H[..., O, O] = own.reshape(*lead, K * K, K * K)
+        H[..., Z, P] = e * H[..., Z, pair[a, a]]
+        H[..., O, P] = e * H[..., O, pair[a, a]]
+        H[..., P, P] = e * H[..., pair[a, a], P]
+        H[..., P, Z], H[..., O, Z], H[..., P, O] = (
+            np.swapaxes(H[..., x, y], -1, -2) for x, y in ((Z, P), (Z, O), (O, P))
+        )
         H[..., 2 * K + a, 2 * K + a] += 2.0 * np.diag(classes.overlaps) * occupation
-        right = np.zeros((4 * K, targets.shape[1]))
+        right = np.zeros((3 * K + K * K, targets.shape[1]))
         right[J] = targets
         right = np.broadcast_to(right, (*H.shape[:-1], targets.shape[1]))
         # O((4K)³) a pole.
-        G = np.linalg.solve(np.eye(4 * K) + core @ H, right)
+        G = np.linalg.solve(np.eye(3 * K + K * K) + core @ H, right)
         return Fit(self, G[..., J, :], G[..., Z, :], G[..., P, :], G[..., O, :])
 
 
@@ -298,7 +299,9 @@ class Fit:
     def directions(self) -> tuple[Array, Array]:
         """Return noise directions of scores, (…, K, coordinates, k) and (…, K, k) for the norm."""
         ensemble = self.resolvent.ensemble
-        beside = ensemble.tables.mean_norm * self.norm + self.own
+        K, a = len(self.resolvent.ensemble.ratios), np.arange(len(self.resolvent.ensemble.ratios))
+        beside = self.own.reshape(*self.own.shape[:-2], K, K, -1).copy()
+        beside[..., a, a, :] += ensemble.tables.mean_norm * self.norm
         linear = ensemble.linear.directions(
             self.resolvent.responses[0], self.resolvent.occupation, self.along, beside
         )

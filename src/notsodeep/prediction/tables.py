@@ -86,7 +86,7 @@ def limit_tables(
         norms=bend * ones,
         diagonal=np.full(K, gamma),
         mean_norm=0.0,
-        tilt=np.zeros(K),
+        tilt=zeros,
         own_mean=zeros,
         quadratic=zeros,
     )
@@ -119,34 +119,20 @@ def resolved_tables(kernel: KernelFunction, classes: Classes, owner: str) -> Ker
     self_ = law.self_kernel(kernel)
     # What the form for i ≠ j gives on the diagonal already: A‖w‖², L and Nψ².
     gamma = self_ - np.diag(A) * classes.traces - np.diag(L) - np.diag(N) * law.norm_variance
-    # S_ab/A_ab is κ_b whatever a is, up to what the form leaves out: averaged.
-    tilt = (S / A).mean(axis=0)
-    m = law.products
     core = _positive(p * L, math.sqrt(p) * R, N, np.sqrt(2.0 * np.diag(classes.overlaps)))
-    # The kernel of (class, norm) is positive semidefinite as a whole; the linear part, which is in
-    # it too, is taken off afterwards.
-    constant, norm, norms = (
-        whole - part
-        for whole, part in zip(
-            core,
-            (p * A * m, math.sqrt(p) * A * m * tilt, A * m * np.outer(tilt, tilt)),
-            strict=True,
-        )
-    )
-    # (x·y)² holds 2(μ_b·w_i)(μ_a·w_j)/p; of μ_b·w_i the part along μ_a is (m_ab/m_aa) μ_a·w_i, and
-    # likewise for j, hence the squared cosine of the two means.
-    size = np.sqrt(np.maximum(np.diag(m), 1e-150))
+    tilted = S.T * law.cross
     square = np.maximum(B, 0.0)
+    gamma = gamma - 2.0 * np.diag(B) * np.diag(classes.mean_forms()[np.arange(K), np.arange(K)]) / p**2
     gamma, quadratic = _apart(np.maximum(gamma, 0.0), square, classes.traces**2)
     return KernelTables(
         linear=A,
-        constant=constant,
-        norm=norm,
-        norms=norms,
+        constant=core[0] - p * A * law.products - p * (tilted + tilted.T),
+        norm=core[1],
+        norms=core[2],
         diagonal=gamma,
         mean_norm=2.0 / math.sqrt(p),
-        tilt=tilt,
-        own_mean=2.0 * square * (m / np.outer(size, size)) ** 2 / p,
+        tilt=S,
+        own_mean=2.0 * B / p,
         quadratic=quadratic,
     )
 
@@ -222,7 +208,7 @@ class _PairLaw:
             variance = np.maximum(rest, 0.0) * np.maximum(wide, 0.0)
             d = on_left * left + on_right * right + np.sqrt(variance) * gs
             square = d * d - self.spread[a, b] * np.maximum(wide, 0.0)
-            columns = [np.ones(len(d)), d, left, right, left * right, square, d * left, d * right]
+            columns = [np.ones(len(d)), d, left, right, left * right, square, d * left, d * right, left**2, right**2]
             pairs.append((b, right, d, np.column_stack(columns)))
         values = _pair_values(
             kernel,
@@ -236,7 +222,7 @@ class _PairLaw:
             # depends on the norms through `cross` and `widening`, hence least squares; the mean is
             # taken by itself.
             fit = np.linalg.lstsq(roots[:, None] * basis, roots * f, rcond=None)[0]
-            found.append((b, _Projection(float(roots**2 @ f), *map(float, fit[1:]))))
+            found.append((b, _Projection(float(roots**2 @ f), *map(float, fit[1:8]))))
         return found
 
     def self_kernel(self, kernel: KernelFunction) -> FloatArray:
