@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from notsodeep.networks.onnx_export import export_onnx
     from notsodeep.networks.persistence import save
     from notsodeep.networks.sampling import monte_carlo
-    from notsodeep.prediction import best_ridge, best_sigma_a2, best_time, predict_risk
+    from notsodeep.prediction import predict_risk
     from notsodeep.trained import EquilibriumCell
     from notsodeep.trained.diagnosis import Diagnosis, diagnose
 
@@ -85,9 +85,6 @@ _HOMES = {
     "KernelOperator": "notsodeep.kernels",
     "KernelPair": "notsodeep.kernels",
     "MonotoneEquilibrium": "notsodeep.models",
-    "best_ridge": "notsodeep.prediction",
-    "best_sigma_a2": "notsodeep.prediction",
-    "best_time": "notsodeep.prediction",
     "build": "notsodeep.networks.build",
     "compare": "notsodeep.equivalents",
     "compile": "notsodeep.compilation.dispatch",
@@ -144,9 +141,6 @@ __all__ = [
     "MonotoneEquilibrium",
     "__version__",
     "activations",
-    "best_ridge",
-    "best_sigma_a2",
-    "best_time",
     "build",
     "cluster",
     "collapse",

@@ -1,154 +1,130 @@
 """A kernel between classes, as a few K × K tables.
 
-Between samples i of class a and j of class b of a Gaussian mixture, with w = x − E x and
-ψ = ‖w‖² − E‖w‖²,
+Between samples i of class a and j of class b of a Gaussian mixture, with w = x − E x, u^c = μ_c·w
+and ψ = ‖w‖² − E‖w‖², up to what vanishes as p grows,
 
-    k_ij = A_ab x_i·x_j + L_ab/p + (R_ab ψ_j + R_ba ψ_i)/√p + N_ab ψ_i ψ_j + Γ_a [i = j]
+    k_ij = A_ab x_i·x_j + L_ab/p + (R_ab ψ_j + R_ba ψ_i)/√p + N_ab ψ_i ψ_j + Γ_a [i = j].
 
-up to what vanishes as p grows.  `limit_tables` are those of the four coefficients;
-`resolved_tables` keep most of what the limit drops at a finite p, for any kernel that is a
-function of norms and inner products.
+`limit_tables` are those of the four coefficients.  `resolved_tables` are for a finite p: the
+projection of any kernel of norms and inner products on 1, ψ and the noise of either sample, which
+is positive semidefinite as the kernel is.  It has the part of the norm that is due to the mean,
+
+    ψ = ‖w‖² − E‖w‖² + (2/√p) u^a,
+
+the curvature of the kernel along the means, with d = x_i·x_j − E x_i·x_j,
+
+    ½ ∂²k/∂d² · 2 u_i^b u_j^a/p      and      ∂²k/∂d∂ψ_j · u_i^b ψ_j/√p  (and i, j exchanged),
+
+and the p²/2 features (w_i·w_j)² with a spectrum of their own.  Terms that are quadratic in the
+noise of one sample are left out, and with them their means: L is without Cov(ψ, d) ∂²k/∂d∂ψ, which
+nothing else in the tables would balance, so that there would be poles where the kernel has none.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
-from notsodeep import checks
 from notsodeep.arrays import FloatArray
-from notsodeep.equivalents import Coefficients
+from notsodeep.errors import InvalidInput
 from notsodeep.prediction.classes import Classes
 
 KernelFunction = Callable[[FloatArray, FloatArray | None], FloatArray]
 """(X, Y) ↦ the kernel of rows of X with rows of Y, or of X with itself for None."""
 
-_NODES = 5  # of Gauss and Hermite, in each of the two norms and the inner product
+NODES = 5
+"""Gauss–Hermite nodes in each of the two norms and the inner product."""
+
+LINEAR_TOL = 1e-8
+"""Linear part, relative to the kernel, below which the limit has no noise to speak of."""
 
 
 @dataclass(frozen=True, eq=False)
 class KernelTables:
-    """The tables; what is zero in the limit comes last.
+    """The tables; what is zero in the limit comes last."""
 
-    Attributes
-    ----------
-    linear, constant, norm, norms : ndarray of shape (K, K)
-        A, L, R and N.
-    diagonal : ndarray of shape (K,)
-        Γ.
-    mean_norm : float
-        2/√p if ψ also holds 2 μ_a·w/√p, the part of the norm that is due to the mean.
-    tilt : ndarray of shape (K,)
-        κ_a: the linear part is A_ab (1 + κ_a ψ_i)(1 + κ_b ψ_j) x_i·x_j.
-    own_mean : ndarray of shape (K, K)
-        Coefficient of (μ_a·w_i)(μ_b·w_j): curvature of the kernel along a sample's own mean.
-    quadratic : ndarray of shape (K, K)
-        Coefficient of (w_i·w_j)², whose p²/2 features have a spectrum of their own; Γ is without.
-    """
-
-    linear: FloatArray
-    constant: FloatArray
-    norm: FloatArray
-    norms: FloatArray
-    diagonal: FloatArray
-    mean_norm: float
-    tilt: FloatArray
-    own_mean: FloatArray
-    quadratic: FloatArray
+    linear: FloatArray  # (K, K): A
+    constant: FloatArray  # (K, K): L
+    norm: FloatArray  # (K, K): R
+    norms: FloatArray  # (K, K): N
+    diagonal: FloatArray  # (K,): Γ
+    mean_norm: float  # coefficient of u^a in ψ
+    tilt: FloatArray  # (K, K): coefficient of d ψ_j for i in class a, j in class b
+    curvature: FloatArray  # (K, K): coefficient of d²
+    quadratic: FloatArray  # (K, K): coefficient of (w_i·w_j)²; Γ is without
 
 
 def limit_tables(
     classes: Classes, shares: FloatArray, four: tuple[float, float, float, float]
 ) -> KernelTables:
-    """Return the tables of the kernel's equivalent: A = a, L = α2 ttᵀ + α3 T, R = α2 t1ᵀ, N = α2.
+    """Return the tables of the equivalent: A = a, L = α2 ttᵀ + α3 T, R = α2 t1ᵀ, N = α2.
 
-    Parameters
-    ----------
-    classes : Classes
-    shares : ndarray of shape (K,)
-        n_a/n, which the mean trace is taken with.
-    four : tuple of float
-        (a, α2, α3, scale2), as in `Coefficients.four`; Γ = scale2 − τ0² a.
+    `four` is (a, α2, α3, scale2) and Γ = scale2 − τ0² a, with τ0² the mean trace by `shares`.
     """
     a, bend, overlap, scale2 = four
-    K = classes.count
-    ones, zeros = np.ones((K, K)), np.zeros((K, K))
     tau0 = classes.scale(shares)
+    if a * tau0**2 <= LINEAR_TOL * scale2:
+        raise InvalidInput(
+            f"model must have a linear part in the limit of large p, got {a:.3g}. Without one the "
+            "limit has no noise; give the model itself, not its expansion."
+        )
+    ones, zeros = np.ones_like(classes.overlaps), np.zeros_like(classes.overlaps)
     t = (classes.traces - tau0**2) * math.sqrt(classes.dimension)
-    gamma = Coefficients(a, bend, overlap, scale2, tau0).diagonal
     return KernelTables(
         linear=a * ones,
         constant=bend * np.outer(t, t) + overlap * classes.overlaps,
         norm=bend * t[:, None] * ones,
         norms=bend * ones,
-        diagonal=np.full(K, gamma),
+        diagonal=np.full(classes.count, max(0.0, scale2 - tau0**2 * a)),
         mean_norm=0.0,
         tilt=zeros,
-        own_mean=zeros,
+        curvature=zeros,
         quadratic=zeros,
     )
 
 
-def resolved_tables(kernel: KernelFunction, classes: Classes, owner: str) -> KernelTables:
-    """Project the kernel function on 1, x·y, ψ_x, ψ_y and their products, for pairs of classes.
+def resolved_tables(kernel: KernelFunction, classes: Classes) -> KernelTables:
+    """Project the kernel function for every pair of classes, on 125 points of ℝ² each.
 
-    k(x, y) = f(‖x‖², ‖y‖², x·y) is averaged over the Gaussian law of its three arguments, by
-    quadrature with 125 points of ℝ² for each pair: every class has its own scale, pairs of a class
-    have a mean product, and averages stand in the place of derivatives at one point.
-
-    Raises
-    ------
-    InvalidInput
-        Norms fluctuate so much that they reach zero: p is too small, or too few directions carry
-        the variance.
+    k(x, y) = f(‖x‖², ‖y‖², x·y) is averaged over the Gaussian law of its three arguments: every
+    class has its own scale, pairs of a class have a mean product, and averages stand in the place
+    of derivatives at one point.
     """
     p, K = classes.dimension, classes.count
-    law = _PairLaw.of(classes, owner)
-    A, L, R, N, B, S = (np.zeros((K, K)) for _ in range(6))
+    law = _PairLaw.of(classes)
+    L, A, R, N, B, S = (np.zeros((K, K)) for _ in range(6))
     for a in range(K):
-        for b, part in law.projections(kernel, a):
-            L[a, b] = L[b, a] = part.mean
-            A[a, b] = A[b, a] = part.product
-            N[a, b] = N[b, a] = part.norms
-            B[a, b] = B[b, a] = part.square
-            R[a, b], R[b, a] = part.right_norm, part.left_norm
-            S[a, b], S[b, a] = part.right_tilt, part.left_tilt
-    self_ = law.self_kernel(kernel)
-    # What the form for i ≠ j gives on the diagonal already: A‖w‖², L and Nψ².
-    gamma = self_ - np.diag(A) * classes.traces - np.diag(L) - np.diag(N) * law.norm_variance
-    core = _positive(p * L, math.sqrt(p) * R, N, np.sqrt(2.0 * np.diag(classes.overlaps)))
-    tilted = S.T * law.cross
+        for b, (mean, d, left, right, both, square, left_tilt, right_tilt) in law.projections(
+            kernel, a
+        ):
+            L[a, b] = L[b, a] = mean
+            A[a, b] = A[b, a] = d
+            N[a, b] = N[b, a] = both
+            B[a, b] = B[b, a] = square
+            R[a, b], R[b, a] = right, left
+            S[a, b], S[b, a] = right_tilt, left_tilt
+    # What the form for i ≠ j gives on the diagonal already: A‖w‖², L, Nψ² and the curvature.
+    gamma = law.self_kernel(kernel) - np.diag(A) * classes.traces - np.diag(L)
+    gamma -= np.diag(N) * law.norm_variance + 2.0 * np.diag(B) * np.diag(law.along) / p**2
+    L, R, N = _positive(p * L, math.sqrt(p) * R, N, np.sqrt(2.0 * np.diag(classes.overlaps)))
+    one_sided = S.T * law.cross
     square = np.maximum(B, 0.0)
-    gamma = gamma - 2.0 * np.diag(B) * np.diag(classes.mean_forms()[np.arange(K), np.arange(K)]) / p**2
-    gamma, quadratic = _apart(np.maximum(gamma, 0.0), square, classes.traces**2)
+    gamma, quadratic = _split(np.maximum(gamma, 0.0), square, classes.traces**2)
     return KernelTables(
         linear=A,
-        constant=core[0] - p * A * law.products - p * (tilted + tilted.T),
-        norm=core[1],
-        norms=core[2],
+        constant=L - p * (A * law.products + one_sided + one_sided.T),
+        norm=R,
+        norms=N,
         diagonal=gamma,
         mean_norm=2.0 / math.sqrt(p),
         tilt=S,
-        own_mean=2.0 * B / p,
+        curvature=B,
         quadratic=quadratic,
     )
-
-
-@dataclass(frozen=True)
-class _Projection:
-    """The mean of f over a pair of classes (x, y), and its coefficients."""
-
-    mean: float
-    product: float  # of d = x·y − E x·y
-    left_norm: float  # of ψ_x
-    right_norm: float  # of ψ_y
-    norms: float  # of ψ_x ψ_y
-    square: float  # of d²
-    left_tilt: float  # of d ψ_x
-    right_tilt: float  # of d ψ_y
 
 
 @dataclass(frozen=True)
@@ -161,38 +137,37 @@ class _PairLaw:
     spread: FloatArray  # Var x·y, (K, K)
     cross: FloatArray  # Cov(x·y, ‖x‖²), x of the first class, (K, K)
     widening: FloatArray  # d log Var(x·y)/d‖y‖², y of the second class, (K, K)
+    along: FloatArray  # μ_aᵀ C_b μ_a, (K, K)
 
     @classmethod
-    def of(cls, classes: Classes, owner: str) -> _PairLaw:
-        p, T = classes.dimension, classes.overlaps
-        forms = classes.mean_forms()
-        a = np.arange(classes.count)
-        other = forms[a, a, :]  # μ_aᵀ C_b μ_a
-        law = cls(
-            scales=classes.traces + np.diag(classes.mean_products) / p,
-            products=classes.mean_products / p,
-            norm_variance=2.0 * np.diag(T) / p + 4.0 * np.diag(other) / p**2,
-            spread=T / p + (other + other.T) / p**2,
-            cross=2.0 * forms[a, :, a] / p**2,  # μ_aᵀ C_a μ_b
-            widening=classes.third_overlaps / np.diag(T) / T,
-        )
+    def of(cls, classes: Classes) -> _PairLaw:
+        p, T, a = classes.dimension, classes.overlaps, np.arange(classes.count)
+        forms = classes.mean_forms
+        along = forms[a, a, :]
+        scales = classes.traces + np.diag(classes.mean_products) / p
+        norm_variance = 2.0 * np.diag(T) / p + 4.0 * np.diag(along) / p**2
         # The outermost node is at 2.86 standard deviations: E‖x‖² > 2.86·√(2 tr C²)/p needs (tr
         # C)²/tr C² > 16.3.
-        reach = float(_rule()[0].max()) * np.sqrt(law.norm_variance)
-        if (reach >= law.scales).any():
-            worst = int(np.argmax(reach / law.scales))
-            requirement = (
-                "have norms that stay clear of zero: class variance spread over 17 directions or "
-                "more, (tr C)²/tr C²"
+        reach = float(_rule()[0].max()) * np.sqrt(norm_variance)
+        if (reach >= scales).any():
+            worst = int(np.argmax(reach / scales))
+            directions = 2.0 * scales[worst] ** 2 / norm_variance[worst]
+            raise InvalidInput(
+                "mixture must have norms that stay clear of zero, (tr C)²/tr C² of 17 or more, got "
+                f"{directions:.3g} in class {worst}. Use prediction.pilot_curve on real data."
             )
-            directions = 2.0 * law.scales[worst] ** 2 / law.norm_variance[worst]
-            remedy = "Use tables='limit', or a pilot of real data: notsodeep.prediction.pilot."
-            got = f"class {worst} with {directions:.3g}"
-            raise checks.invalid("mixture", owner, requirement, got, remedy)
-        return law
+        return cls(
+            scales=scales,
+            products=classes.mean_products / p,
+            norm_variance=norm_variance,
+            spread=T / p + (along + along.T) / p**2,
+            cross=2.0 * forms[a, :, a] / p**2,  # μ_aᵀ C_a μ_b
+            widening=classes.third_overlaps / np.diag(T) / T,
+            along=along,
+        )
 
-    def projections(self, kernel: KernelFunction, a: int) -> list[tuple[int, _Projection]]:
-        """Return b and the projection for the pairs (a, b), b ≥ a."""
+    def projections(self, kernel: KernelFunction, a: int) -> list[tuple[int, FloatArray]]:
+        """Return b and (E f, coefficients of d, ψ_x, ψ_y, ψ_xψ_y, d², dψ_x, dψ_y) for b ≥ a."""
         nodes, weights = _rule()
         gu, gv, gs = (g.ravel() for g in np.meshgrid(nodes, nodes, nodes, indexing="ij"))
         roots = np.sqrt(np.einsum("i,j,k->ijk", weights, weights, weights).ravel())
@@ -208,7 +183,10 @@ class _PairLaw:
             variance = np.maximum(rest, 0.0) * np.maximum(wide, 0.0)
             d = on_left * left + on_right * right + np.sqrt(variance) * gs
             square = d * d - self.spread[a, b] * np.maximum(wide, 0.0)
-            columns = [np.ones(len(d)), d, left, right, left * right, square, d * left, d * right, left**2, right**2]
+            # The squares of the norms are no term of the tables; without them the others would
+            # stand in for the curvature in the norm.
+            columns = [np.ones_like(d), d, left, right, left * right, square, d * left, d * right]
+            columns += [left**2, right**2]
             pairs.append((b, right, d, np.column_stack(columns)))
         values = _pair_values(
             kernel,
@@ -216,14 +194,15 @@ class _PairLaw:
             np.stack([self.scales[b] + right for b, right, _, _ in pairs]),
             np.stack([self.products[a, b] + d for b, _, d, _ in pairs]),
         )
-        found = []
+        result = []
         for (b, _, _, basis), f in zip(pairs, values, strict=True):
             # A projection in L² of the Gaussian law.  The columns are not orthogonal, since d
             # depends on the norms through `cross` and `widening`, hence least squares; the mean is
             # taken by itself.
             fit = np.linalg.lstsq(roots[:, None] * basis, roots * f, rcond=None)[0]
-            found.append((b, _Projection(float(roots**2 @ f), *map(float, fit[1:8]))))
-        return found
+            fit[0] = roots**2 @ f
+            result.append((b, fit[:8]))
+        return result
 
     def self_kernel(self, kernel: KernelFunction) -> FloatArray:
         """Return the mean of k(x, x) over each class, shape (K,)."""
@@ -233,8 +212,9 @@ class _PairLaw:
         return np.asarray(np.diag(kernel(rows, None)).reshape(squares.shape) @ weights)
 
 
+@functools.cache
 def _rule() -> tuple[FloatArray, FloatArray]:
-    nodes, weights = np.polynomial.hermite_e.hermegauss(_NODES)
+    nodes, weights = np.polynomial.hermite_e.hermegauss(NODES)
     return nodes, weights / weights.sum()
 
 
@@ -262,7 +242,7 @@ def _pair_values(
 def _positive(
     L: FloatArray, R: FloatArray, N: FloatArray, scale: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Clip what the truncated expansion leaves negative in the core of 1 and ψ."""
+    """Clip what the quadrature leaves negative in the core of 1 and ψ."""
     K = len(L)
     unit = np.concatenate([np.ones(K), scale])
     units = np.outer(unit, unit)
@@ -272,7 +252,7 @@ def _positive(
     return core[:K, :K], core[:K, K:], core[K:, K:]
 
 
-def _apart(
+def _split(
     gamma: FloatArray, square: FloatArray, traces2: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Take the quadratic features out of Γ, or as many of them as it holds."""

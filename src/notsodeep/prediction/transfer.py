@@ -17,101 +17,55 @@ from numpy.typing import ArrayLike, NDArray
 
 from notsodeep import checks
 from notsodeep.arrays import FloatArray, IntArray
+from notsodeep.errors import InvalidInput
 from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.models import Convention, KernelName, Model, kernel_name
-from notsodeep.prediction.problem import usual_targets
+from notsodeep.prediction.scores import default_targets
 from notsodeep.prediction.width import RowKernel
 from notsodeep.records import Plotted, Record
 
-LIMIT = 0.05
+TRANSFER_TOL = 0.05
 """Largest relative difference of losses of a network that hyper-parameters transfer to."""
 
-EPOCHS = 1000
+MAX_EPOCHS = 1000
 """Most epochs, that is steps of gradient descent on all rows, that are tried."""
 
-_RATES = 4  # powers of two, down from half the largest stable one
-_LEVELS = 4  # ridges to a decade
-_DECADES = (-6, 2)  # of ridges, from the size of the kernel
-_SIGHTS = 40  # epochs at which losses are seen
-_SAME = 0.005  # half a point of accuracy
+EPOCH_GRID = np.unique(np.geomspace(1, MAX_EPOCHS, 40).round())
+RATES = 4  # powers of two, down from half the largest stable one
+RIDGES_PER_DECADE, RIDGE_DECADES = 4, (-6, 2)  # from the size of the kernel
+SAME_ACCURACY = 0.005  # half a point
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tuned(Record):
-    """Hyper-parameters, and what they reach on new rows.
+    """Hyper-parameters, and what they reach on new rows."""
 
-    Attributes
-    ----------
-    rate : float
-        Of gradient descent on half the sum of squares over the training rows.
-    epochs : int
-    loss, accuracy : float
-        Squared error, summed over outputs, and share of right classes after these epochs.
-    ridge : float
-    ridge_loss, ridge_accuracy : float
-        Of ridge regression.
-
-    Examples
-    --------
-    >>> Tuned(rate=0.5, epochs=64, loss=0.3, accuracy=0.9, ridge=1.0, ridge_loss=0.3,
-    ...       ridge_accuracy=0.9).epochs
-    64
-    """
-
-    rate: float
+    rate: float  # of gradient descent on half the sum of squares over the training rows
     epochs: int
-    loss: float
+    loss: float  # squared error, summed over outputs, after these epochs
     accuracy: float
     ridge: float
-    ridge_loss: float
+    ridge_loss: float  # of ridge regression
     ridge_accuracy: float
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Transfer(Plotted):
-    """The hyper-parameters of a first network, used unchanged on others.
-
-    Attributes
-    ----------
-    names : tuple of str
-        The first is the one that was tuned.
-    seen : ndarray of shape (E,)
-        Epochs at which losses are recorded.
-    loss, accuracy : dict of ndarray of shape (E,)
-        Of each network over these epochs, at the first one's rate.
-    fixed : dict of Tuned
-        Each network with the first one's rate, epochs and ridge.
-    own : dict of Tuned
-        Each network with its own.
-    size, largest : dict of float
-        Mean diagonal and largest eigenvalue of each kernel, constant part taken off.
-    rows, new_rows : int
-        Training rows, and those that losses and accuracies are of.
-    kernel, convention : str
-
-    Examples
-    --------
-    >>> import notsodeep as nsd
-    >>> data = nsd.data.load("digits", samples=120, rng=0)
-    >>> models = {"one": nsd.ExplicitNetwork(["relu"]), "same": nsd.ExplicitNetwork(["relu"])}
-    >>> seen = nsd.prediction.transfer_on_rows(models, data.X, data.y, data.X_test, data.y_test)
-    >>> seen.names, seen.holds("same")
-    (('one', 'same'), True)
-    """
+    """The hyper-parameters of a first network, used unchanged on others."""
 
     _drawing = "transfer"
 
-    names: tuple[str, ...]
-    seen: FloatArray
-    loss: dict[str, FloatArray]
-    accuracy: dict[str, FloatArray]
-    fixed: dict[str, Tuned]
-    own: dict[str, Tuned]
-    size: dict[str, float]
-    largest: dict[str, float]
+    names: tuple[str, ...]  # the first is the one that was tuned
+    seen: FloatArray  # (E,): epochs at which losses are recorded
+    loss: dict[str, FloatArray]  # (E,), at the first one's rate
+    accuracy: dict[str, FloatArray]  # (E,)
+    fixed: dict[str, Tuned]  # each network with the first one's rate, epochs and ridge
+    own: dict[str, Tuned]  # each network with its own
+    size: dict[str, float]  # mean diagonal of the kernel, constant part taken off
+    largest: dict[str, float]  # its largest eigenvalue
     rows: int
-    new_rows: int
-    kernel: str
+    new_rows: int  # that losses and accuracies are of
+    kind: str
     convention: str
 
     @property
@@ -135,15 +89,15 @@ class Transfer(Plotted):
 
     def holds(self, name: str) -> bool:
         """Whether hyper-parameters transfer to a network, by `rule`."""
-        return max(self.loss_gap(name), self.ridge_gap(name)) <= LIMIT
+        return max(self.loss_gap(name), self.ridge_gap(name)) <= TRANSFER_TOL
 
     @property
     def rule(self) -> str:
         """What `holds` judges by."""
         return (
             f"Rule: hyper-parameters transfer if losses on new rows, with the rate, the epochs and "
-            f"the ridge of {self.names[0]}, stay within {LIMIT:.0%} of its own at every epoch and "
-            "at the ridge."
+            f"the ridge of {self.names[0]}, stay within {TRANSFER_TOL:.0%} of its own at every "
+            "epoch and at the ridge."
         )
 
     def verdict(self, name: str) -> str:
@@ -164,9 +118,9 @@ class Transfer(Plotted):
         )
         if word == "no":
             best, others = (max(t.accuracy, t.ridge_accuracy) for t in (own, first))
-            told = "as accurate" if best >= others - _SAME else "less accurate"
+            comparison = "as accurate" if best >= others - SAME_ACCURACY else "less accurate"
             text += (
-                f" Tuned for itself it is {told}: {own.accuracy:.1%} by descent, "
+                f" Tuned for itself it is {comparison}: {own.accuracy:.1%} by descent, "
                 f"{own.ridge_accuracy:.1%} by ridge."
             )
         return text
@@ -178,14 +132,14 @@ class Transfer(Plotted):
         return checks.known_name(name, self.names, "network")
 
 
-def transfer_on_rows(
+def transfer(
     models: Mapping[str, Model],
     X: ArrayLike,
     y: ArrayLike,
     X_new: ArrayLike,
     y_new: ArrayLike,
     *,
-    kernel: KernelName = "conjugate",
+    kind: KernelName = "conjugate",
     convention: Convention = "feature",
 ) -> Transfer:
     r"""Tune ridge, rate and epochs for one network, and use them unchanged on others.
@@ -207,7 +161,7 @@ def transfer_on_rows(
         Training rows and labels 0 … K − 1; n × n kernels are decomposed.
     X_new, y_new : array_like of shape (N, p) and (N,)
         Hyper-parameters are tuned on every second of these rows, all else is about the others.
-    kernel : {"conjugate", "tangent"}
+    kind : {"ck", "ntk"}
     convention : {"feature", "preactivation"}
         Concerns DEQs only.
 
@@ -216,25 +170,23 @@ def transfer_on_rows(
     >>> import notsodeep as nsd
     >>> data = nsd.data.load("digits", samples=200, rng=0)
     >>> deq = nsd.DeepEquilibrium("relu", 0.9).centred(1.0)
-    >>> found = nsd.match(deq, data.X, convention="feature")
-    >>> models = {"DEQ": deq, "matched": found.network, "plain": found.unmatched}
-    >>> seen = nsd.prediction.transfer_on_rows(models, data.X, data.y, data.X_test, data.y_test)
+    >>> match = nsd.match(deq, data.X, convention="feature")
+    >>> models = {"DEQ": deq, "matched": match.network, "plain": match.unmatched}
+    >>> seen = nsd.prediction.transfer(models, data.X, data.y, data.X_test, data.y_test)
     >>> seen.holds("matched"), seen.holds("plain")
     (True, False)
     """
-    owner = "transfer_on_rows"
     if len(models) < 2:
-        raise checks.invalid("models", owner, "hold at least two networks", len(models))
-    rows, new = checks.samples(X, "X", owner), checks.samples(X_new, "X_new", owner)
-    labels = checks.class_labels(y, len(rows), owner)
-    truth = checks.class_labels(y_new, len(new), owner)
+        raise InvalidInput(f"models must hold at least two networks, got {len(models)}.")
+    rows, new = checks.samples(X, "X"), checks.samples(X_new, "X_new")
+    labels = checks.class_labels(y, len(rows), "transfer")
+    truth = checks.class_labels(y_new, len(new), "transfer")
     if (labels == labels[0]).all():
-        raise checks.invalid("y", owner, "hold at least two classes", "one class")
+        raise InvalidInput("y must hold at least two classes, got one.")
     if len(new) < 2:
-        requirement = "have at least two rows, to tune with and to judge by"
-        raise checks.invalid("X_new", owner, requirement, len(new))
-    targets = usual_targets(int(max(labels.max(), truth.max())) + 1)
-    kind = kernel_name(kernel, "kernel")
+        raise InvalidInput("X_new must have two rows, to tune with and to judge by, got one.")
+    targets = default_targets(int(max(labels.max(), truth.max())) + 1)
+    kind = kernel_name(kind, "kind")
     fits = {}
     for name, model in models.items():
         K = exact_kernel(model, np.concatenate([rows, new]), rows, kind=kind, convention=convention)
@@ -242,11 +194,10 @@ def transfer_on_rows(
     first, *_ = fits.values()
     tuned = {name: fit.tuned() for name, fit in fits.items()}
     best, *_ = tuned.values()
-    seen = _epochs()
-    curves = {name: fit.judged(fit.descent(best.rate, seen)) for name, fit in fits.items()}
+    curves = {name: fit.judged(fit.descent(best.rate, EPOCH_GRID)) for name, fit in fits.items()}
     return Transfer(
         names=tuple(models),
-        seen=seen,
+        seen=EPOCH_GRID,
         loss={name: curve[0] for name, curve in curves.items()},
         accuracy={name: curve[1] for name, curve in curves.items()},
         fixed={name: fit.reached(best.rate, best.epochs, best.ridge) for name, fit in fits.items()},
@@ -255,7 +206,7 @@ def transfer_on_rows(
         largest={name: float(fit.rows.eigenvalues[-1]) for name, fit in fits.items()},
         rows=len(rows),
         new_rows=int((~first.validation).sum()),
-        kernel=kind,
+        kind=kind,
         convention=convention,
     )
 
@@ -288,14 +239,16 @@ class _Fits:
         # η ≤ 1/x_max, half of the stable 2/x_max; powers of two, so that slightly different kernels
         # are tried with the same rates.
         fastest = math.floor(-math.log2(self.rows.eigenvalues[-1]))
-        seen, best = _epochs(), (math.inf, 0.0, 1)
-        for rate in 2.0 ** (fastest - np.arange(_RATES)):
-            losses, _ = self.judged(self.descent(rate, seen), tuning=True)
+        best = (math.inf, 0.0, 1)
+        for rate in 2.0 ** (fastest - np.arange(RATES)):
+            losses, _ = self.judged(self.descent(rate, EPOCH_GRID), tuning=True)
             k = int(losses.argmin())
-            best = min(best, (float(losses[k]), float(rate), int(seen[k])))
-        unit = math.floor(_LEVELS * math.log10(self.size))
-        steps = np.arange(_LEVELS * _DECADES[0], _LEVELS * _DECADES[1] + 1)
-        levels = 10.0 ** ((unit + steps) / _LEVELS)
+            best = min(best, (float(losses[k]), float(rate), int(EPOCH_GRID[k])))
+        unit = math.floor(RIDGES_PER_DECADE * math.log10(self.size))
+        steps = np.arange(
+            RIDGES_PER_DECADE * RIDGE_DECADES[0], RIDGES_PER_DECADE * RIDGE_DECADES[1] + 1
+        )
+        levels = 10.0 ** ((unit + steps) / RIDGES_PER_DECADE)
         losses, _ = self.judged(1.0 / (self.rows.eigenvalues + levels[:, None]), tuning=True)
         return self.reached(best[1], best[2], float(levels[int(losses.argmin())]))
 
@@ -327,7 +280,3 @@ class _Fits:
             nearest = (scores @ targets.T - 0.5 * np.square(targets).sum(axis=1)).argmax(axis=-1)
         losses = np.where(np.isfinite(squares), squares, math.inf)
         return losses, (nearest == truth[:, None]).mean(axis=0)
-
-
-def _epochs() -> FloatArray:
-    return np.unique(np.geomspace(1, EPOCHS, _SIGHTS).round())
