@@ -14,12 +14,13 @@ mixture = nsd.data.GaussianMixture([[2.0] + 127 * [0.0], 128 * [0.0]], covarianc
 deq = nsd.DeepEquilibrium("relu", sigma_a2=0.2).centred(1.0)
 
 # %% [markdown]
-# ## The best ridge, and how the error falls
+# ## Errors over the ridge, and over the number of samples
 
 # %%
-best = nsd.best_ridge(deq, mixture, counts=(128, 128))
+risk = nsd.predict_risk(deq, mixture, counts=(128, 128))
+best = risk.best()
 print(best)
-axes = best.plot()
+axes = risk.plot()
 
 # %%
 sizes = np.geomspace(32, 1024, 12).astype(int)
@@ -56,5 +57,6 @@ plt.gcf().savefig("learning_curves.png", dpi=150)
 # The same prediction, searched over σₐ² and the ridge.
 
 # %%
-found = nsd.best_sigma_a2("relu", mixture, counts=(128, 128), sigma_a2=np.linspace(0.0, 0.8, 5))
+sigmas = np.linspace(0.0, 0.8, 5)
+found = nsd.prediction.best_sigma_a2("relu", mixture, counts=(128, 128), sigma_a2=sigmas)
 axes = found.plot()

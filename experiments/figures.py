@@ -121,12 +121,7 @@ def _dimension(records: list[Record]) -> Figure:
 def _risks(records: list[Record]) -> Figure:
     """Draw what was measured over what was predicted, for all ridges, times and networks."""
     figure, axes = new_figure(2)
-    parts = [
-        part
-        for record in records
-        if record["cell"]["part"] != "process"
-        for part in record["networks"].values()
-    ]
+    parts = [part for record in records for part in record["networks"].values()]
     for panel, (quantity, label) in zip(
         axes, (("test_mse", "mean squared error"), ("accuracy", "accuracy")), strict=True
     ):
@@ -146,27 +141,18 @@ def _risks(records: list[Record]) -> Figure:
 
 
 def _image_risks(records: list[Record]) -> Figure:
-    """Draw measured errors over the number of images, on the predicted lines."""
-    curves = [record for record in records if record["cell"]["part"] == "features"]
-    figure, axes = new_figure(len(curves))
-    for panel, record in zip(axes, curves, strict=True):
+    """Draw the squared error of more images over the ridge, and what each pilot said of it."""
+    figure, axes = new_figure(len(records))
+    for panel, record in zip(axes, records, strict=True):
         cell = record["cell"]
-        for i, level in enumerate(cell["ridges"]):
-            points, errors = (
-                [curve[what]["test_mse"][i] for curve in record["curves"]]
-                for what in ("measured", "errors")
-            )
-            marks = panel.errorbar(
-                cell["samples"], points, yerr=errors, fmt="o", ms=4, label=f"λ = {level:g}"
-            )
-            for name, line in (("Gaussian scores", "-"), ("given points", ":")):
-                lines = [curve["predicted"][name]["test_mse"][i] for curve in record["curves"]]
-                panel.plot(cell["samples"], lines, ls=line, lw=1.2, color=marks[0].get_color())
+        for pilot in record["pilots"]:
+            panel.plot(cell["ridges"], pilot["extrapolated"]["test_mse"], color=MUTED, lw=1.0)
+        measured, errors = (record["measured"][name] for name in ("test_mse", "mse_error"))
+        panel.errorbar(cell["ridges"], measured, yerr=errors, fmt="o", ms=4, color=DEEP)
         panel.set_xscale("log")
-        panel.set_xlabel("images n")
+        panel.set_xlabel("ridge λ")
         panel.set_ylabel("mean squared error")
-        panel.set_title(f"{cell['data']}, {cell['activation']}")
-        panel.legend(frameon=False)
+        panel.set_title(f"{cell['data']}, n = {cell['samples']}")
     return figure
 
 

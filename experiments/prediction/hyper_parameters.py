@@ -10,7 +10,7 @@ from experiments.runner import Cell, Experiment, Finding, Profile, Record
 from notsodeep.data import load
 from notsodeep.matching import match
 from notsodeep.models import DeepEquilibrium
-from notsodeep.prediction import Transfer, transfer_on_rows
+from notsodeep.prediction import Transfer, transfer
 
 _SIZES: dict[Profile, dict[str, Any]] = {
     "smoke": {"data": ["digits"], "samples": 100, "sigma_a2": [0.9], "activations": ["relu"]},
@@ -48,7 +48,7 @@ def _compute(cell: Cell, seed: int) -> Record:  # noqa: ARG001
     models: dict[str, Any] = {
         "DEQ": found.model, "matched": found.network, "plain": found.unmatched,
     }  # fmt: skip
-    seen = transfer_on_rows(models, data.X, data.y, data.X_test, data.y_test, **choice)
+    seen = transfer(models, data.X, data.y, data.X_test, data.y_test, **choice)
     return {"family": found.family, "transfer": seen.to_dict()}
 
 

@@ -20,9 +20,11 @@ from experiments.prediction.risk_simulations import (
 )
 from experiments.runner import Cell, Experiment, Finding, Profile, Record
 from notsodeep.arrays import FloatArray
+from notsodeep.equivalents import coefficients
 from notsodeep.matching import match
 from notsodeep.models import DeepEquilibrium
-from notsodeep.prediction import RiskCurve, best_ridge, best_time, predict_risk
+from notsodeep.prediction import RiskCurve, predict_risk
+from notsodeep.prediction.classes import Classes
 
 _RIDGES = (1e-3, 1e-2, 0.1, 1.0, 10.0)
 _FLOW = (0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
@@ -42,7 +44,6 @@ def _cells(profile: Profile) -> list[Cell]:
             _cell("flow", "weak", "relu", 64, _NTK, times=_FLOW, draws=2),
             _cell("width", "weak", "tanh", 64, sigma_a2=0.8, width=96, ridges=(0.01,), draws=2),
             _cell("optimum", "weak", "tanh", 64, draws=2, ridges=_FINE[::8]),
-            _cell("process", "weak", "relu", 64, ridges=(0.1,), draws=2),
             _cell("training", "weak", "relu", 32, rate=0.5, times=(1.0, 2.0), width=64,
                   trainable="readout", draws=2),
         ]  # fmt: skip
@@ -71,14 +72,11 @@ def _grid(profile: Profile) -> Iterator[Cell]:
 
 
 def _curves(profile: Profile) -> Iterator[Cell]:
-    """Gradient flow, three classes, Gaussian processes."""
+    """Gradient flow and three classes."""
     p = 512 if profile == "paper" else 256
     yield _cell("flow", "weak", "relu", p, _NTK, times=_FLOW, draws=5)
     yield _cell("classes", "three", "relu", p, samples=3 * (p // 3), draws=5)
     yield _cell("classes", "imbalanced", "relu", p, _NTK, samples=2 * p, draws=5)
-    for sigma_a2 in (0.2, 0.8):
-        yield _cell("process", "weak", "relu", 256, sigma_a2=sigma_a2, samples=512, ridges=(0.1,),
-                    draws=8)  # fmt: skip
 
 
 def _optima(profile: Profile) -> Iterator[Cell]:
@@ -154,14 +152,13 @@ def _compute(cell: Cell, seed: int) -> Record:
     data, part = mixture(cell["data"], cell["dimension"]), cell["part"]
     draws = Draws(data, cell["samples"], cell["draws"], seed, noise=cell["noise"])
     counts = data.class_counts(cell["samples"])
-    tau0 = math.sqrt(float(counts / counts.sum() @ data._traces))
+    tau0 = Classes.of(data).scale(counts / counts.sum())
     deq = DeepEquilibrium(cell["activation"], cell["sigma_a2"]).centred(tau0)
     networks: Record = {}
     for name, model in _models(deq, tau0, cell).items():
         predicted = _predicted(model, draws, cell)
         found = _simulated(model, draws, cell)
-        pick = _process_numbers if part == "process" else _numbers
-        networks[name] = {**found, "predicted": {key: pick(r) for key, r in predicted.items()}}
+        networks[name] = {**found, "predicted": {k: _numbers(r) for k, r in predicted.items()}}
         if part == "width":
             limit = _predicted(model, draws, {**cell, "width": None})["resolved"]
             networks[name]["limit"] = _numbers(limit)
@@ -177,7 +174,7 @@ def _compute(cell: Cell, seed: int) -> Record:
 
 def _models(deq: DeepEquilibrium, tau0: float, cell: Cell) -> dict[str, Network]:
     """Return the DEQ of a cell, and the networks that its part sets beside it."""
-    if cell["part"] not in ("width", "matching", "process", "training"):
+    if cell["part"] not in ("width", "matching", "training"):
         return {"DEQ": deq}
     choice: Any = {"kernel": cell["kernel"], "convention": cell["convention"]}
     family = "hard_tanh" if cell["activation"] == "tanh" else "piecewise_linear"
@@ -185,7 +182,7 @@ def _models(deq: DeepEquilibrium, tau0: float, cell: Cell) -> dict[str, Network]
     models: dict[str, Network] = {"DEQ": deq, "matched": found.network}
     if cell["part"] == "width" and cell["activation"] == "relu":
         models["leaky_relu"] = match(deq, tau0=tau0, family="leaky_relu", **choice).network
-    if cell["part"] in ("matching", "process"):
+    if cell["part"] == "matching":
         models["plain"] = found.unmatched
     return models
 
@@ -193,19 +190,20 @@ def _models(deq: DeepEquilibrium, tau0: float, cell: Cell) -> dict[str, Network]
 def _predicted(model: Network, draws: Draws, cell: Cell) -> dict[str, RiskCurve]:
     """Predict with either kind of tables; errors of new samples are those of balanced classes."""
     K = draws.data.num_classes
+    names: Any = {"kernel": cell["kernel"], "convention": cell["convention"]}
     choice: Any = {
-        "kernel": cell["kernel"], "convention": cell["convention"], "noise": draws.noise,
+        "kind": cell["kernel"], "convention": cell["convention"], "noise": draws.noise,
         "test_weights": np.full(K, 1.0 / K),
     }  # fmt: skip
-    if "ridges" in cell:
-        choice |= {"ridge": cell["ridges"], "width": cell.get("width")}
-    else:
-        choice |= {"time": cell["times"], "rate": cell.get("rate")}
+    stop = {"ridge": cell["ridges"]} if "ridges" in cell else {"time": cell["times"]}
     counts = draws.data.class_counts(draws.samples)
-    return {
-        tables: predict_risk(model, draws.data, counts, tables=tables, **choice)
-        for tables in ("limit", "resolved")
-    }
+    tau0 = Classes.of(draws.data).scale(counts / counts.sum())
+    width = cell.get("width") if cell["part"] == "width" else None  # trained: no law of widths
+    curve = predict_risk(model, draws.data, counts, width=width, **stop, **choice)
+    limit = coefficients(model, tau0, **names)
+    if width is not None:  # which the limit has none of
+        return {"resolved": curve}
+    return {"limit": predict_risk(limit, draws.data, counts, **stop, **choice), "resolved": curve}
 
 
 def _simulated(model: Network, draws: Draws, cell: Cell) -> Record:
@@ -215,8 +213,6 @@ def _simulated(model: Network, draws: Draws, cell: Cell) -> Record:
         gram = random_gram(model, cell["width"])
     else:
         gram = exact_gram(model, cell["kernel"], cell["convention"])
-    if cell["part"] == "process":
-        return draws.process(gram, cell["ridges"][0])
     if "times" in cell:
         return draws.fits(gram, flow_response(np.array(cell["times"])))
     return draws.fits(gram, ridge_response(np.array(cell["ridges"])))
@@ -230,23 +226,13 @@ def _numbers(curve: RiskCurve) -> Record:
     return {name: np.asarray(row).tolist() for name, row in found.items() if row is not None}
 
 
-def _process_numbers(curve: RiskCurve) -> Record:
-    """Return what is measured of a Gaussian process, as predicted."""
-    assert curve.predictive_variance is not None
-    found = {f"variance_{a}": curve.predictive_variance[:, a] for a in (0, 1)} | {
-        name: getattr(curve, name) for name in ("log_loss", "log_evidence", "log_determinant")
-    }
-    return {name: np.asarray(row).tolist() for name, row in found.items()}
-
-
 def _optimum(model: Network, draws: Draws, cell: Cell, errors: list[float]) -> Record:
     """Compare the predicted best ridge or time with that of the simulated errors on the grid."""
     axis = "times" if "times" in cell else "ridges"
     grid, measured = np.array(cell[axis]), np.array(errors)
-    choice: Any = {"kernel": cell["kernel"], "convention": cell["convention"]}
-    search: Any = best_time if axis == "times" else best_ridge
     counts = draws.data.class_counts(draws.samples)
-    best = search(model, draws.data, counts, noise=draws.noise, **{axis: grid}, **choice)
+    choice: Any = {"kind": cell["kernel"], "convention": cell["convention"], axis[:-1]: grid}
+    best = predict_risk(model, draws.data, counts, noise=draws.noise, **choice).best()
     reached = float(np.interp(math.log(best.value), np.log(grid), measured))
     return {
         "predicted": best.value,
@@ -307,8 +293,7 @@ def _findings(records: list[Record]) -> list[Finding]:
             ours = f"{best['measured']:.3g}; the predicted one costs {best['loss']:.1%}"
             found.append(Finding(f"{title}: best {axis}", f"{best['predicted']:.3g}", ours))
         elif cell["part"] != "ridge":
-            quantity = "log_loss" if cell["part"] == "process" else "test_mse"
-            found += [_network_finding(title, name, part, quantity)
+            found += [_network_finding(title, name, part, "test_mse")
                       for name, part in record["networks"].items()]  # fmt: skip
     return found
 

@@ -14,7 +14,7 @@ from notsodeep.data import GaussianMixture, paper_mixture
 from notsodeep.kernels import kernel
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 from notsodeep.networks.sampling import random_network
-from notsodeep.prediction.problem import usual_targets
+from notsodeep.prediction.scores import default_targets
 
 Network = DeepEquilibrium | ExplicitNetwork
 Gram = Callable[[FloatArray, int, np.random.Generator], FloatArray]
@@ -113,7 +113,7 @@ class Draws:
     @property
     def targets(self) -> FloatArray:
         """(−1, 1) for two classes, one-hot − 1/K for more."""
-        return usual_targets(self.data.num_classes)
+        return default_targets(self.data.num_classes)
 
     def __iter__(self) -> Iterator[tuple[FloatArray, IntArray, FloatArray, np.random.Generator]]:
         """Yield training rows with new ones below, all labels, training targets, a generator."""
@@ -178,25 +178,6 @@ class Draws:
                     seen.append(self._measured(scores, labels, Y))
             rows.append(seen)
         return with_errors(rows, QUANTITIES)
-
-    def process(self, gram: Gram, noise2: float) -> dict[str, Any]:
-        """Measure Gaussian processes with noise of variance λ = `noise2`, one target."""
-        names = ("variance_0", "variance_1", "log_loss", "log_evidence", "log_determinant")
-        rows = []
-        for X, labels, Y, rng in self:
-            whole, n = gram(X, len(X), rng), self.samples
-            inverse = np.linalg.inv(whole[:n, :n] + noise2 * np.eye(n))
-            cross = whole[n:, :n]
-            variance = np.diag(whole)[n:] + noise2 - ((cross @ inverse) * cross).sum(axis=1)
-            gap = (cross @ inverse @ Y - self.targets[labels[n:]])[:, 0]
-            loss = 0.5 * (np.log(2.0 * np.pi * variance) + gap**2 / variance)
-            determinant = -float(np.linalg.slogdet(inverse)[1])
-            energy = float(Y[:, 0] @ inverse @ Y[:, 0])
-            rows.append([[
-                *(variance[labels[n:] == a].mean() for a in (0, 1)), loss.mean(),
-                -0.5 * (energy + determinant + n * math.log(2.0 * math.pi)), determinant,
-            ]])  # fmt: skip
-        return with_errors(rows, names)
 
     def _measured(self, scores: FloatArray, labels: IntArray, Y: FloatArray) -> list[float]:
         n, targets = self.samples, self.targets

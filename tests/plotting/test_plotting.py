@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -26,7 +25,6 @@ from notsodeep.kernel_solvers import (
     spectral_density,
     top_eigenpairs,
 )
-from notsodeep.prediction import PointRisk
 from notsodeep.records import Plotted
 
 
@@ -51,32 +49,29 @@ def drawn() -> dict[str, Any]:
     run = nsd.networks.train(network, X, halves, settings, validation=(X, halves))
     pixels = pixel_data("digits")
     return {
-        "best_recurrence": nsd.best_sigma_a2(
-            "relu", mixture, counts, sigma_a2=[0.0, 0.4], ridges=[0.01, 0.1]
+        "best_sigma": prediction.best_sigma_a2(
+            "relu", mixture, counts, sigma_a2=[0.0, 0.4], ridge=[0.01, 0.1]
         ),
         "diagnosis": nsd.diagnose(given, pixels.X_test[:20], rng=0),
         "front": nsd.compile(given, pixels.X[:200], X_test=pixels.X_test[:60], layers=1).front,
         "kernel_distance": certificate.matched,
         "kernel_series": nsd.match(deq, tau0=1.0, family="dual").target,
-        "point_risk": PointRisk(levels, levels, np.minimum(levels, 1.0)),
         "solve": network.last_record.forward,
         "training": run,
         "learning_curve": prediction.learning_curve(relu, mixture, [16, 32, 64], ridge=[0.1]),
-        "optimum": nsd.best_ridge(relu, mixture, counts),
         "pilot_curve": prediction.pilot_curve(nsd.kernel(relu, rows), labels, [0.1]),
         "predicted_scores": nsd.predict_risk(relu, mixture, counts, ridge=[0.1]),
-        "risk_comparison": prediction.compare_risks(
-            {"DEQ": relu, "network": nsd.ExplicitNetwork(["tanh"])}, mixture, counts, ridge=[0.1]
-        ),
         "risk_curve": nsd.predict_risk(relu, mixture, counts, ridge=[0.01, 0.1, 1.0]),
-        "transfer": prediction.transfer_on_rows(
+        "transfer": prediction.transfer(
             {"DEQ": relu, "network": nsd.ExplicitNetwork(["tanh"])},
             rows[:64],
             labels[:64],
             rows[64:],
             labels[64:],
         ),
-        "width_curve": prediction.width_curve({"DEQ": relu}, mixture, counts, [64, 128], ridge=0.1),
+        "width_curve": prediction.width_curve(
+            {"DEQ": relu}, mixture, [64, 128], ridge=0.1, counts=counts
+        ),
         "certificate": certificate,
         "collapse": metrics.compute(),
         "comparison": nsd.compare(K, eq),
@@ -191,18 +186,3 @@ except nsd.errors.MissingPackage as error:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert "[plot]'" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        ("drawing", "save_figure"),
-        ("match_figure", "match_figure"),
-        ("spectrum_figure", "spectrum_figure"),
-    ],
-)
-def test_former_homes_still_work_and_say_so(module: str, name: str) -> None:
-    sys.modules.pop(f"notsodeep.report.{module}", None)
-    with pytest.warns(DeprecationWarning, match="part of notsodeep.plotting now"):
-        former = importlib.import_module(f"notsodeep.report.{module}")
-    assert getattr(former, name) is getattr(plotting, name)

@@ -11,54 +11,52 @@ import pytest
 import notsodeep as nsd
 from notsodeep.errors import InvalidInput
 from notsodeep.networks.sampling import random_network
-from notsodeep.prediction import learning_curve, width_curve, width_curve_on_rows
-from risk_cases import CONJUGATE, TANGENT, mixture
+from notsodeep.prediction import best_sigma_a2, learning_curve, width_curve
+from notsodeep.prediction.risk import make_task
+from risk_cases import CONJUGATE, TANGENT, limit, mixture
 
 
-def test_best_ridge_is_that_of_a_fine_grid() -> None:
-    data = mixture("weak", 128)
-    best = nsd.best_ridge(None, data, (128, 128), coefficients=TANGENT)
-    grid = np.geomspace(best.value / 3.0, best.value * 3.0, 201)
-    curve = nsd.predict_risk(None, data, (128, 128), ridge=grid, coefficients=TANGENT)
+@pytest.mark.parametrize(
+    ("stop", "goal"), [("ridge", "test_mse"), ("ridge", "accuracy"), ("time", "test_mse")]
+)
+def test_best_is_that_of_a_fine_grid(stop: str, goal: str) -> None:
+    data, counts = mixture("weak", 128), (128, 128)
+    default = None if stop == "ridge" else np.geomspace(0.01, 10.0, 9)
+    best = nsd.predict_risk(limit(TANGENT), data, counts, **{stop: default}).best(goal)
+    grid = np.geomspace(best.value / 3.0, best.value * 3.0, 101)
+    fine = getattr(nsd.predict_risk(limit(TANGENT), data, counts, **{stop: grid}), goal)
     assert best.inside
-    assert best.score <= curve.test_mse.min() + 1e-9
-    assert grid[curve.test_mse.argmin()] == pytest.approx(best.value, rel=0.02)
-
-
-def test_best_time_is_that_of_a_fine_grid() -> None:
-    data = mixture("weak", 128)
-    best = nsd.best_time(None, data, (128, 128), coefficients=TANGENT, goal="accuracy",
-                         times=np.geomspace(0.01, 10.0, 9))  # fmt: skip
-    grid = np.geomspace(0.01, 10.0, 60)
-    curve = nsd.predict_risk(None, data, (128, 128), time=grid, coefficients=TANGENT)
-    assert best.score >= curve.accuracy.max() - 1e-5
+    if goal == "accuracy":
+        assert best.score >= fine.max() - 1e-9
+    else:
+        assert best.score <= fine.min() + 1e-9
+        assert grid[fine.argmin()] == pytest.approx(best.value, rel=0.03)
 
 
 def test_label_noise_asks_for_a_larger_ridge() -> None:
-    data = mixture("weak", 128)
     clean, noisy = (
-        nsd.best_ridge(None, data, (128, 128), coefficients=CONJUGATE, noise=noise).value
+        nsd.predict_risk(limit(CONJUGATE), mixture("weak", 128), (128, 128), noise=noise).best()
         for noise in (0.0, 1.0)
     )
-    assert noisy > 1.5 * clean
+    assert noisy.value > 1.5 * clean.value
 
 
 def test_best_sigma_a2_reads_the_table() -> None:
-    best = nsd.best_sigma_a2(
+    best = best_sigma_a2(
         "normalized_relu", mixture("trace", 128), (256, 256), sigma_a2=[0.0, 0.4, 0.9],
-        ridges=[0.1, 1.0], kernel="tangent",
+        ridge=[0.1, 1.0], kind="tangent",
     )  # fmt: skip
     assert best.score == best.scores.min()
     deq = nsd.DeepEquilibrium("normalized_relu", best.value).centred(1.0)
     again = nsd.predict_risk(
-        deq, mixture("trace", 128), (256, 256), ridge=best.ridge, kernel="tangent"
+        deq, mixture("trace", 128), (256, 256), ridge=best.ridge, kind="tangent"
     )
     assert again.test_mse[0] == pytest.approx(best.score, rel=1e-8)
 
 
 def test_a_learning_curve_has_its_points_and_a_double_descent() -> None:
     data, deq = mixture("halves", 128), nsd.DeepEquilibrium("relu", 0.2).centred(1.0)
-    choice = {"kernel": "tangent", "convention": "preactivation"}
+    choice = {"kind": "tangent", "convention": "preactivation"}
     curve = learning_curve(deq, data, [32, 128, 512], ridge=1e-3, **choice)
     single = nsd.predict_risk(deq, data, (64, 64), ridge=1e-3, **choice)
     assert curve.test_mse[1, 0] == pytest.approx(single.test_mse[0], rel=1e-12)
@@ -73,7 +71,7 @@ def test_widths_of_a_deq_and_its_networks() -> None:
         family: nsd.match(deq, tau0=1.0, family=family, convention="feature").network
         for family in ("leaky_relu", "piecewise_linear")
     }
-    curve = width_curve(models, mixture("halves", 256), (256, 256), [512, 2048], ridge=0.01)
+    curve = width_curve(models, mixture("halves", 256), [512, 2048], ridge=0.01, counts=(256, 256))
     np.testing.assert_allclose(curve.accuracy["DEQ"], [0.644, 0.751], atol=0.002)
     np.testing.assert_allclose(curve.accuracy["leaky_relu"], [0.669, 0.809], atol=0.002)
     assert curve.limit_accuracy["DEQ"] == pytest.approx(0.861, abs=0.002)
@@ -91,7 +89,7 @@ def test_widths_on_rows_are_those_of_drawn_networks(sigma_a2: float) -> None:
     deq = nsd.DeepEquilibrium("relu", sigma_a2).centred(1.0)
     model = deq if sigma_a2 else nsd.ExplicitNetwork([deq.activation])
     split = (data.X, data.y, data.X_test, data.y_test)
-    curve = width_curve_on_rows({"a": model}, *split, [60, 200, 10**7], ridge=0.01)
+    curve = width_curve({"a": model}, split, [60, 200, 10**7], ridge=0.01)
     rows, n = np.concatenate([data.X, data.X_test]), len(data.X)
     for place, width in enumerate((60, 200)):
         errors = []
@@ -106,32 +104,29 @@ def test_widths_on_rows_are_those_of_drawn_networks(sigma_a2: float) -> None:
     assert curve.test_mse["a"][2] == pytest.approx(curve.limit_mse["a"], rel=1e-4)
     deep = nsd.ExplicitNetwork(["relu", "relu"])
     with pytest.raises(InvalidInput, match="one hidden layer"):
-        width_curve_on_rows({"a": deep}, *split, [60], ridge=0.01)
+        width_curve({"a": deep}, split, [60], ridge=0.01)
 
 
 def test_tiny_ridges_at_the_hard_edge() -> None:
     # Γ = 0 and n = p: the interpolation threshold, where q grows like λ^{-1/2}.
     data = nsd.data.GaussianMixture(np.zeros((2, 128)), 1.0)
-    curve = nsd.predict_risk(
-        None, data, (64, 64), ridge=[1e-10, 1e-8], coefficients=(1.0, 0.0, 0.0, 1.0)
-    )
-    assert curve.predictive_variance is not None
-    ratio = curve.predictive_variance[1] / curve.predictive_variance[0]
+    task = make_task(limit((1.0, 0.0, 0.0, 1.0)), data, (64, 64))
+    q = task.ensemble.resolvent(-np.array([1e-10, 1e-8])).q
+    ratio = q[0] / q[1]
     np.testing.assert_allclose(ratio, 10.0, rtol=1e-3)
 
 
 def test_records_go_through_json_and_are_drawn() -> None:
     pytest.importorskip("matplotlib")
     data = mixture("weak", 64)
-    risk = nsd.predict_risk(None, data, (30, 30), ridge=[0.1, 1.0], coefficients=CONJUGATE)
     deq = nsd.DeepEquilibrium("relu", 0.2)
+    risk = nsd.predict_risk(deq, data, (30, 30), ridge=[0.1, 1.0])
     records = [
         risk,
-        nsd.predict_risk(None, data, (30, 30), time=[0.1, 1.0], coefficients=CONJUGATE),
-        nsd.best_ridge(None, data, (30, 30), coefficients=CONJUGATE),
-        nsd.best_sigma_a2("relu", data, (30, 30), sigma_a2=[0.1, 0.2], ridges=[0.1, 1.0]),
+        nsd.predict_risk(deq, data, (30, 30), time=[0.1, 1.0]),
+        best_sigma_a2("relu", data, (30, 30), sigma_a2=[0.1, 0.2], ridge=[0.1, 1.0]),
         learning_curve(deq, data, [40, 80], ridge=[0.1, 1.0]),
-        width_curve({"DEQ": deq}, data, (30, 30), [64, 128], ridge=0.1),
+        width_curve({"DEQ": deq}, data, [64, 128], ridge=0.1, counts=(30, 30)),
     ]
     for record in records:
         again = type(record).from_dict(json.loads(json.dumps(record.to_dict())))
@@ -154,9 +149,8 @@ def test_costs() -> None:
         call()
         return time.perf_counter() - start
 
-    limit = seconds(lambda: nsd.predict_risk(
-        None, data, (256, 256), ridge=ridges, coefficients=CONJUGATE))  # fmt: skip
-    assert limit / 30 < 0.02
+    four = limit(CONJUGATE)
+    assert seconds(lambda: nsd.predict_risk(four, data, (256, 256), ridge=ridges)) / 30 < 0.02
     assert seconds(lambda: nsd.predict_risk(deq, data, (256, 256), ridge=0.1)) < 1.0
     sizes = np.unique((np.geomspace(0.1, 8.0, 30) * 512).astype(int))
     assert seconds(lambda: learning_curve(deq, data, sizes, ridge=0.1)) < 2.0

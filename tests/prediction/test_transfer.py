@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
-from notsodeep.errors import InvalidInput
-from notsodeep.prediction import Transfer, transfer_on_rows
+from notsodeep.prediction import Transfer
+from notsodeep.prediction import transfer as transfer_of
 from risk_cases import mixture
 
 DATA = mixture("three", 40)
@@ -23,7 +23,7 @@ def scaled(gain: float) -> nsd.ExplicitNetwork:
 
 
 def transfer(**networks: nsd.models.Model) -> Transfer:
-    return transfer_on_rows(networks, X, Y, NEW, TRUTH)
+    return transfer_of(networks, X, Y, NEW, TRUTH)
 
 
 def test_units_of_the_kernel() -> None:
@@ -66,7 +66,7 @@ def test_descent_and_ridge_are_what_they_say() -> None:
 def test_tuning_is_on_other_rows() -> None:
     one = transfer(first=scaled(1.0), second=scaled(1.1))
     wrong = np.where(np.arange(400) % 2 == 1, (TRUTH + 1) % 3, TRUTH)
-    two = transfer_on_rows({"first": scaled(1.0), "second": scaled(1.1)}, X, Y, NEW, wrong)
+    two = transfer_of({"first": scaled(1.0), "second": scaled(1.1)}, X, Y, NEW, wrong)
     for name in ("rate", "epochs", "ridge"):
         assert getattr(one.first, name) == getattr(two.first, name)
     assert one.first.accuracy > two.first.accuracy
@@ -93,13 +93,3 @@ def test_a_matched_network_follows_and_a_plain_one_does_not() -> None:
     early = replace(seen.first, epochs=5)
     moved = replace(seen, loss={**seen.loss, "matched": bent}, own={**seen.own, "DEQ": early})
     assert moved.loss_gap("matched") == 0.0
-
-
-def test_bad_input() -> None:
-    with pytest.raises(InvalidInput, match="at least two networks"):
-        transfer(first=scaled(1.0))
-    pair = {"first": scaled(1.0), "second": scaled(1.0)}
-    with pytest.raises(InvalidInput, match="two classes"):
-        transfer_on_rows(pair, X, np.zeros(90, int), NEW, np.zeros(400, int))
-    with pytest.raises(nsd.errors.UnknownName, match="network"):
-        transfer(**pair).verdict("third")

@@ -76,14 +76,15 @@ def predict_command(
         else:
             assert mixture is not None
             from notsodeep.prediction import predict_risk
+            from notsodeep.prediction.classes import Classes
 
             known = read_mixture(mixture)
             counts = known.class_counts(samples)
-            tau0 = math.sqrt(float(counts / counts.sum() @ known._traces))
+            tau0 = Classes.of(known).scale(counts / counts.sum())
             if ridge and time:
                 raise InvalidInput("One of ridge and time must be given to predict. Got both.")
             stop: Any = {"time": time} if time else {"ridge": ridge or _RIDGES}
-            choice |= {"kernel": kernel, "width": width, "noise": noise}
+            choice |= {"kind": kernel, "width": width, "noise": noise}
             record = predict_risk(deq.centred(tau0), known, counts, **stop, **choice)
         if out is not None:
             write_json(out, record.to_dict())
@@ -160,7 +161,7 @@ def _table(record: Any) -> str:
         if record.effective_width is not None:
             neurons = ", ".join(f"{m:.0f}" for m in record.effective_width)
             lines.append(f"width {record.width} counts as {neurons} independent neurons")
-        return "\n".join(lines)
+        return "\n".join([*lines, *record.notes])
     ahead = 4.0 * record.samples[-1]
     lines = [f"{'ridge':>10}  {'samples':>8}  {'mse':>9}  {'error':>8}   (leave-one-out)"]
     mse, error = record.extrapolated(ahead)

