@@ -3,11 +3,9 @@
 60,000 images, ten one-hot targets of mean zero, (K + λI) α = Y by preconditioned block conjugate
 gradients on an operator that computes and keeps its upper triangle in float32; predictions of the
 test set by a streamed cross kernel, in float32 too.  Writes benchmarks/results/full_mnist.json:
-accuracy, time of each part, steps, peak memory.  With --cluster it is done a second time on Dask
-workers, and the predictions are compared.
+accuracy, time of each part, steps, peak memory.
 
     python benchmarks/full_mnist.py                      # all of it, in this process
-    python benchmarks/full_mnist.py --cluster local      # and again on a cluster
     python benchmarks/full_mnist.py --samples 5000       # a short run, stored under another name
 """
 
@@ -26,10 +24,8 @@ from scipy.sparse.linalg import LinearOperator
 
 import notsodeep as nsd
 from measure import RESULTS, Results
-from notsodeep.cluster import open_executor
 from notsodeep.data import MixtureStatistics
 from notsodeep.kernel_solvers import Solution, combined_preconditioner, solve
-from notsodeep.kernels import DistributedKernelOperator
 
 FloatArray = NDArray[np.float64]
 
@@ -96,7 +92,6 @@ def main() -> None:
     parser.add_argument("--tolerance", type=float, default=1e-6)
     parser.add_argument("--checkpoint", help="directory for the state of the solve")
     parser.add_argument("--cache-directory", help="keep the kernel in a temporary file there")
-    parser.add_argument("--cluster", help="do it again there: local, or a scheduler's address")
     parser.add_argument("--results", type=Path, default=RESULTS, help="directory for the JSON")
     options = parser.parse_args()
     rank = options.rank or min(2000, options.samples // 5)
@@ -142,20 +137,6 @@ def main() -> None:
 
     rows = [row("in this process", scores, solution, watch)]
     rows[0]["peak_gibibytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    if options.cluster is not None:
-        del K  # and its cache
-        again = Stopwatch()
-        with open_executor(options.cluster) as executor:
-            K = DistributedKernelOperator(deq, X, executor=executor, **chosen)
-            cross = DistributedKernelOperator(
-                deq, data.X_test, X, executor=executor, kernel="tangent"
-            )
-            others, solution = fit_and_score(task, K, cross, again, None)
-        rows.append(row(f"cluster {options.cluster}", others, solution, again))
-        rows[1]["different_predictions"] = int(
-            ((scores + offset).argmax(axis=1) != (others + offset).argmax(axis=1)).sum()
-        )
-        rows[1]["largest_difference_of_scores"] = float(np.abs(scores - others).max())
     results = Results("full_mnist" if n == _SIZE else f"mnist_{n}", options.results)
     for each in rows:
         results.add(**each)

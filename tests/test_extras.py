@@ -135,8 +135,7 @@ def test_what_is_missing_is_named_with_the_command(tmp_path: Path) -> None:
         "nsd.compile(deq, np.eye(80), np.arange(80) % 2, train='all')": ("torch", "torch"),
         "nsd.networks": ("torch", "torch"),
         "nsd.load('network.safetensors')": ("torch", "torch"),
-        "nsd.kernels.store_kernel('k.zarr', deq, np.eye(4))": ("zarr", "cluster"),
-        "nsd.cluster.open_executor('local').__enter__()": ("distributed", "cluster"),
+        "nsd.store_kernel('k.zarr', deq, np.eye(4))": ("zarr", "store"),
         "nsd.plotting.new_figure(1)": ("matplotlib", "plot"),
         "import notsodeep.report": ("jinja2 and matplotlib", "cli,plot"),
         "import notsodeep.cli": ("rich and typer", "cli"),
@@ -170,7 +169,7 @@ def test_what_is_missing_is_named_with_the_command(tmp_path: Path) -> None:
 
 
 def test_the_command_line_says_so_in_one_line() -> None:
-    result = python("from notsodeep.__main__ import main; main()", "moments")
+    result = python("from notsodeep.__main__ import main; main()", "kernel")
     assert result.returncode == 1
     assert result.stdout == ""
     assert result.stderr == (

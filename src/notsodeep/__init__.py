@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from notsodeep import (
         activations,
-        cluster,
         collapse,
         data,
         equivalents,
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
         conjugate_kernel,
         kernel,
         kernel_pair,
+        store_kernel,
         tangent_kernel,
     )
     from notsodeep.matching import match
@@ -104,11 +104,11 @@ _HOMES = {
     "predict_risk": "notsodeep.prediction",
     "save": "notsodeep.networks.persistence",
     "sphere_equivalent": "notsodeep.equivalents",
+    "store_kernel": "notsodeep.kernels",
     "tangent_kernel": "notsodeep.kernels",
 }
 _MODULES = (
     "activations",
-    "cluster",
     "collapse",
     "data",
     "equivalents",
@@ -142,7 +142,6 @@ __all__ = [
     "__version__",
     "activations",
     "build",
-    "cluster",
     "collapse",
     "compare",
     "compile",
@@ -174,6 +173,7 @@ __all__ = [
     "prediction",
     "save",
     "sphere_equivalent",
+    "store_kernel",
     "tangent_kernel",
     "trained",
     "zoo",

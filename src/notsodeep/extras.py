@@ -13,7 +13,7 @@ from notsodeep.errors import MissingPackage
 EXTRAS = {
     "app": ("streamlit",),
     "cli": ("jinja2", "rich", "typer"),
-    "cluster": ("dask", "distributed", "zarr"),
+    "store": ("dask", "distributed", "zarr"),
     "gpytorch": ("gpytorch",),
     "onnx": ("onnx", "onnxruntime"),
     "plot": ("matplotlib",),

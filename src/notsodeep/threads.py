@@ -25,6 +25,8 @@ Result = TypeVar("Result")
 
 _BRING_BLAS = ("numpy", "scipy.linalg", "torch", "sklearn")  # packages with libraries of their own
 
+_BATCH = 16  # items of a thread between two moments at which all have ended
+
 # Each thread has its own value: whether it is one of several that share the cores already.
 _one_of_several: ContextVar[bool] = ContextVar("one_of_several", default=False)
 
@@ -72,22 +74,28 @@ def _controller(loaded: frozenset[str]) -> ThreadpoolController:  # noqa: ARG001
 def map_threads(
     function: Callable[[Item], Result], items: Iterable[Item], threads: int | None = None
 ) -> Iterator[Result]:
-    """Apply `function` to every item and yield the results in order.
+    """Apply `function` to every item and yield the results in order, batch after batch.
 
     For functions that spend their time outside the interpreter's lock.  The first error stops what
     has not begun and is raised.
     """
     work = list(items)
     count = min(threads or thread_count(), len(work))
-    with single_blas_thread():
-        if count <= 1:
-            yield from map(function, work)
-            return
-        with ThreadPoolExecutor(count, initializer=_one_of_several.set, initargs=(True,)) as pool:
-            futures = [pool.submit(function, item) for item in work]
-            try:
-                for future in futures:
-                    yield future.result()
-            finally:
-                for future in futures:
-                    future.cancel()
+    if count <= 1:
+        for item in work:
+            with single_blas_thread():
+                result = function(item)
+            yield result
+        return
+    batch = _BATCH * count
+    with ThreadPoolExecutor(count, initializer=_one_of_several.set, initargs=(True,)) as pool:
+        for start in range(0, len(work), batch):
+            # The limit holds for the whole process: not while a consumer works with the results.
+            with single_blas_thread():
+                futures = [pool.submit(function, item) for item in work[start : start + batch]]
+                try:
+                    results = [future.result() for future in futures]
+                finally:
+                    for future in futures:
+                        future.cancel()
+            yield from results

@@ -99,14 +99,6 @@ def test_a_cell_is_compiled(tmp_path: Path, cell_file: str) -> None:
     assert (out / "report.html").exists()
 
 
-def test_spectrum_of_a_cell_says_which_order_is_nearer(cell_file: str) -> None:
-    result = CliRunner().invoke(app, ["spectrum", "--cell", cell_file, "--samples", "60", "--json"])
-    assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert found["gap"] == pytest.approx(found["gaps"][str(found["order"])], rel=1e-6)
-    assert found["gap"] == pytest.approx(min(found["gaps"].values()), rel=1e-6)
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
@@ -116,7 +108,8 @@ def test_spectrum_of_a_cell_says_which_order_is_nearer(cell_file: str) -> None:
         (["kernel", "--layer", "tanh weight=3.5 inject=.3"], 1, "and must stay below 1"),
         (["compile", "--layer", "relu weight=3 inject=1"], 1, "was not found"),
         (["compile", "--layer", "tanh weight=.1", "--sigma-a2", "0.3"], 2, "--sigma-a2"),
-        (["match", "--layer", "tanh weight=.1 normalise=affine"], 2, "trained gains"),
+        (["kernel", "--layer", "tanh weight=.1 normalise=affine"], 2, "trained gains"),
+        (["kernel", "--layer", "tanh weight=.1 inject=1", "--sigma-a2", ".5"], 2, "--sigma-a2"),
     ],
 )
 def test_bad_cells_end_commands_with_a_line_and_a_code(
@@ -129,7 +122,7 @@ def test_bad_cells_end_commands_with_a_line_and_a_code(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     data = ["--data", "digits", "--samples", "60"]
-    out = [] if arguments[0] == "match" else ["--out", "out.npy"]
+    out = ["--out", "out.npy"]
     monkeypatch.setattr("sys.argv", ["notsodeep", *arguments, *data, *out])
     with pytest.raises(SystemExit) as ended:
         main()

@@ -9,14 +9,11 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
-from cluster import local_workers
 from notsodeep.activations import named, pair_expectations, with_skip
-from notsodeep.cluster.executors import InProcess
 from notsodeep.errors import InvalidInput, NotConverged, NotVanilla
 from notsodeep.estimators import EquilibriumKernelRidge
-from notsodeep.kernels.distributed_operator import DistributedKernelOperator
+from notsodeep.kernels import store_kernel
 from notsodeep.kernels.plan import Plan
-from notsodeep.kernels.store_writing import store_kernel
 from notsodeep.models import DeepEquilibrium, Dense, MonotoneEquilibrium
 
 X = np.array([[1.0, 0.0, 0.0], [0.6, 0.8, 0.0], [-0.3, 0.5, 0.9]])
@@ -302,30 +299,18 @@ def test_operators_and_tiles_follow() -> None:
     np.testing.assert_array_equal(plan.diagonal()[0], np.diag(K))
 
 
-def test_stores_workers_and_estimators_follow(tmp_path: Path) -> None:
+def test_stores_and_estimators_follow(tmp_path: Path) -> None:
     rows = rows_of(90, 10)
     for model in (ring(("tanh", 0.5, 0.6, 0.1), ("relu", 0.8, 0.3)), MonotoneEquilibrium("relu")):
         K = nsd.tangent_kernel(model, rows, convention="feature")
         options = {"kernel": "tangent", "convention": "feature"}
         directory = tmp_path / type(model).__name__
-        stored = store_kernel(directory, model, rows, side=64, **options)
+        stored = store_kernel(directory, model, rows, kind="ntk", block=64)
         np.testing.assert_allclose(stored.operator() @ K[:, :2], K @ K[:, :2], rtol=1e-12)
-        far = DistributedKernelOperator(model, rows, executor=InProcess(), side=64, **options)
-        np.testing.assert_allclose(far @ K[:, :2], K @ K[:, :2], rtol=1e-12)
         ridge = EquilibriumKernelRidge(model=model, ridge=0.1, preprocessing="none", **options)
         ridge.fit(rows, rows[:, 0])
         wanted = K @ np.linalg.solve(K + 0.1 * np.eye(90), rows[:, 0])
         np.testing.assert_allclose(ridge.predict(rows), wanted, atol=1e-10)
-
-
-@pytest.mark.slow
-def test_workers_compute_the_same_kernel_of_a_cell() -> None:
-    rows = rows_of(200, 10)
-    model = ring(("tanh", 0.5, 0.6, 0.1), ("relu", 0.8, 0.3))
-    with local_workers() as executor:
-        far = DistributedKernelOperator(model, rows, executor=executor, side=64)
-        K = nsd.conjugate_kernel(model, rows)
-        np.testing.assert_allclose(far @ K[:, :2], K @ K[:, :2], rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", PEER["cells"])

@@ -22,7 +22,7 @@ from notsodeep.cli.options import counted
 from notsodeep.errors import InvalidInput
 
 LOG = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \w")
-COMMANDS = ("compile", "report", "match", "kernel", "spectrum", "moments")
+COMMANDS = ("compile", "report", "diagnose", "kernel", "explore")
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -35,40 +35,24 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_moments_table_fits_a_terminal() -> None:
-    result = run("moments", "--activation", "relu", "--sigma-a2", "0.2")
-    assert result.returncode == 0
-    assert "0.9265661260" in result.stdout
-    assert max(map(len, result.stdout.splitlines())) <= 80
-
-
-def test_moments_as_json() -> None:
-    result = in_process("moments", "--activation", "x / (1 + abs(x))", "--kink", "0", "--json")
-    record = json.loads(result.stdout)
-    assert record["model"]["activation"]["parameters"]["activation"]["name"] == "formula"
-    assert record["centred_moments_at_tau_star"]["mean"] == 0.0
-    assert record["conditions"]["contraction"]["holds"] is True
-
-
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["moments", "--activation", "rleu"], 2, "Did you mean 'relu'"),
-        (["moments", "--sigma-a2", "1.2"], 2, "0 ≤ sigma_a2 < 1"),
-        (["moments", "--sigma-a2", "abc"], 2, "--sigma-a2"),
-        (["moments", "--tau0", "-1"], 2, "tau0"),
-        (["moments", "--activation", "abs(x)"], 2, "undeclared kink"),
-        (["moments", "--activation", "__import__('os')"], 2, "Unknown function"),
-        (["moments", "--activation", "x + x**3", "--sigma-a2", "0.9"], 1, "was not found"),
-        (["moments", "--nonsense"], 2, "--nonsense"),
-        (["momets"], 2, "moments"),
-        (["match", "--family", "lekay_relu"], 2, "Did you mean 'leaky_relu'"),
-        (["match", "--tau0", "1", "--data", "digits"], 2, "tau0"),
-        (["match", "--layers", "2"], 2, "--layers 2 with --family auto"),
-        (["moments", "--activation", "max(x, abs(x - 1))"], 2, "--kink "),
-        (["kernel", "--kernel", "ntkk"], 2, "Unknown kernel"),
-        (["kernel", "--out", "k.txt"], 2, "must end with .npy or .zarr. Got k.txt"),
-        (["spectrum", "--data", "nowhere.npz"], 1, "nowhere.npz"),
+        (["kernel", "--activation", "rleu"], 2, "Did you mean 'relu'"),
+        (["kernel", "--sigma-a2", "1.2"], 2, "0 ≤ sigma_a2 < 1"),
+        (["kernel", "--sigma-a2", "abc"], 2, "--sigma-a2"),
+        (["kernel", "--activation", "abs(x)"], 2, "undeclared kink"),
+        (["kernel", "--activation", "__import__('os')"], 2, "Unknown function"),
+        (["kernel", "--activation", "x + x**3", "--sigma-a2", "0.9"], 1, "was not found"),
+        (["kernel", "--nonsense"], 2, "--nonsense"),
+        (["kernle"], 2, "kernel"),
+        (["kernel", "--kind", "ntkk"], 2, "Unknown kernel"),
+        (["kernel", "--dtype", "float16"], 2, "Unknown dtype"),
+        (["kernel", "--out", "k.txt"], 2, "must end with .npy or .zarr, got k.txt"),
+        (["kernel", "--out", "k.zarr", "--force"], 2, "force must be left out"),
+        (["kernel", "--pooling", "3"], 2, "--pooling"),
+        (["kernel", "--cell", "c.toml", "--activation", "tanh"], 2, "--activation"),
+        (["kernel", "--data", "nowhere.npz"], 1, "nowhere.npz"),
         (["compile", "--seeds", "1"], 2, "seeds"),
         (["compile", "--config", "nowhere.toml"], 2, "nowhere.toml"),
         (["report", "nowhere"], 2, "holds no compile run"),
@@ -94,7 +78,7 @@ def test_errors_are_one_line(
 
 
 def test_an_error_of_a_real_process_is_one_line() -> None:
-    result = run("moments", "--activation", "rleu")
+    result = run("kernel", "--activation", "rleu")
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr.startswith("error: ")
@@ -102,7 +86,7 @@ def test_an_error_of_a_real_process_is_one_line() -> None:
 
 
 def test_traceback_on_request() -> None:
-    assert "Traceback" in run("moments", "--sigma-a2", "2", NOTSODEEP_TRACEBACK="1").stderr
+    assert "Traceback" in run("kernel", "--sigma-a2", "2", NOTSODEEP_TRACEBACK="1").stderr
 
 
 def test_version_and_help() -> None:
@@ -127,7 +111,7 @@ def test_help_is_short_and_json_everywhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "expected"), [("mom", "moments"), ("moments --activation sof", "softplus")]
+    ("words", "expected"), [("ker", "kernel"), ("kernel --activation sof", "softplus")]
 )
 def test_shells_complete_commands_and_names(words: str, expected: str) -> None:
     code = "import sys; sys.argv = ['notsodeep']; from notsodeep.__main__ import main; main()"
@@ -238,7 +222,7 @@ def example_of(command: str) -> list[str]:
     return found[1].split()
 
 
-@pytest.mark.parametrize("command", ["moments", "match", "kernel", "spectrum"])
+@pytest.mark.parametrize("command", ["kernel"])
 def test_the_example_in_the_help_works(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -295,48 +279,36 @@ def test_a_configuration_file_fills_in_what_is_not_typed(tmp_path: Path) -> None
     assert isinstance(result.exception, InvalidInput)
     assert "width" in str(result.exception)
     config.write_text('family = "leaky_relu"\nsigma-a2 = "much"\n')
-    result = in_process("match", "--config", str(config))
+    result = in_process("compile", "--config", str(config))
     assert result.exit_code == 2
     assert "--sigma-a2" in result.stderr
-    config.write_text('family = "leaky_relu"\nsigma-a2 = 0.3\n')
-    typed = in_process("match", "--family", "leaky_relu", "--sigma-a2", "0.3")
-    assert in_process("match", "--config", str(config)).stdout == typed.stdout
 
 
-def test_kernel_file_is_the_kernel(tmp_path: Path) -> None:
-    out = tmp_path / "k.npy"
-    arguments = ("kernel", "--activation", "tanh", "--samples", "50", "--out", str(out))
-    assert in_process(*arguments, "--kernel", "tangent").exit_code == 0
+def test_the_command_line_and_python_have_the_same_defaults(tmp_path: Path) -> None:
     X = nsd.data.load("digits", samples=50, rng=0).X
-    deq = nsd.DeepEquilibrium("tanh", 0.2).centred(float(np.sqrt(np.square(X).sum() / len(X))))
-    expected = nsd.tangent_kernel(deq, X, convention="feature")
-    np.testing.assert_allclose(np.load(out, allow_pickle=False), expected, rtol=1e-12)
-    refused = in_process(*arguments)
+    deq = nsd.DeepEquilibrium("tanh", 0.2)
+    arguments = ("kernel", "--activation", "tanh", "--samples", "50")
+    out = tmp_path / "k.npy"
+    assert in_process(*arguments, "--out", str(out)).exit_code == 0
+    expected = nsd.kernel(deq, X, convention="feature")
+    np.testing.assert_array_equal(np.load(out, allow_pickle=False), expected)
+    assert in_process(*arguments, "--out", str(out), "--kind", "ntk", "--force").exit_code == 0
+    expected = nsd.kernel(deq, X, kind="ntk", convention="feature")
+    np.testing.assert_array_equal(np.load(out, allow_pickle=False), expected)
+    store = tmp_path / "k.zarr"
+    for _ in range(2):  # made, and resumed
+        assert in_process(*arguments, "--out", str(store), "--kind", "ntk").exit_code == 0
+    assert (nsd.kernels.KernelStore(store).read() == expected).all()
+    assert isinstance(in_process(*arguments, "--out", str(store)).exception, InvalidInput)
+
+
+def test_files_and_directories_are_replaced_on_request_alone(tmp_path: Path) -> None:
+    out, directory = tmp_path / "k.npy", tmp_path / "d.npy"
+    out.write_text("mine")
+    directory.mkdir()
+    refused = in_process("kernel", "--out", str(out))
     assert isinstance(refused.exception, InvalidInput)
     assert "--force" in str(refused.exception)
-    assert list(tmp_path.iterdir()) == [out]
-
-
-def test_match_writes_its_record_and_replaces_none(tmp_path: Path) -> None:
-    out = tmp_path / "match.json"
-    printed = in_process("match", "--family", "leaky_relu", "--out", str(out), "--json")
-    assert json.loads(out.read_text()) == json.loads(printed.stdout)
-    before = out.read_bytes()
-    refused = in_process("match", "--family", "quadratic", "--out", str(out))
-    assert isinstance(refused.exception, InvalidInput)
-    assert "--force" in str(refused.exception)
-    assert out.read_bytes() == before
-    assert in_process("match", "--family", "plain", "--out", str(out), "--force").exit_code == 0
-    assert json.loads(out.read_text())["family"] == "plain"
-
-
-def test_the_model_that_was_given_is_matched() -> None:
-    options = ["match", "--activation", "relu", "--sigma-a2", "0.2", "--family", "leaky_relu"]
-    found = json.loads(in_process(*options, "--json").stdout)
-    assert found["model"] == nsd.DeepEquilibrium("relu", 0.2).to_dict()
-
-
-def test_match_without_a_solution_fails() -> None:
-    result = in_process("match", "--activation", "tanh", "--family", "quadratic")
-    assert result.exit_code == 1
-    assert "no network" in result.stdout
+    refused = in_process("kernel", "--out", str(directory), "--force")
+    assert "must be a file" in str(refused.exception)
+    assert out.read_text() == "mine"

@@ -132,7 +132,6 @@ def test_kernel_command(tmp_path: Path) -> None:
         (["kernel", "--convolution", RELU, "--image-shape", "8 by 8"], "like 28x28"),
         (["kernel", "--convolution", RELU, "--image-shape", "4x16"], "must be that of digits"),
         (["kernel", "--convolution", "relu weight=.2 inject=.8 size=two"], "size"),
-        (["match", "--convolution", RELU], "give --data"),
         (["compile", "--convolution", RELU, "--sigma-a2", ".3"], "--sigma-a2"),
         (["compile", "--pooling", "3"], "--convolution"),
     ],
@@ -146,8 +145,8 @@ def test_bad_commands(arguments: list[str], message: str) -> None:
 def test_hours_need_a_yes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("notsodeep.cli.model_options._HOURS", 1e-9)
     asked = ("--convolution", RELU, "--data", "digits", "--samples", 30, "--out")
-    for name in ("kernel", "match", "compile"):
-        out = tmp_path / {"kernel": "k.npy", "match": "m.json"}.get(name, "run")
+    for name in ("kernel", "compile"):
+        out = tmp_path / {"kernel": "k.npy"}.get(name, "run")
         assert "--yes" in str(command(name, *asked, out).exception)
         assert not out.exists()
     out = tmp_path / "kernel.npy"

@@ -170,12 +170,7 @@ def test_networks_on_the_sphere(size: float) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ["match", "--out", "match.json"],
-        ["match", "--data", "digits", "--samples", "40", "--refine"],
         ["compile", "--out", "run"],
-        ["spectrum", "--samples", "60", "--out", "spectrum.svg"],
-        ["kernel", "--data", "digits", "--samples", "20", "--centred", "--out", "kernel.npy"],
-        ["kernel", "--data", "digits", "--samples", "20", "--centred", "--out", "kernel.zarr"],
     ],
     ids=" ".join,
 )

@@ -120,7 +120,7 @@ def test_a_directory_with_other_settings_is_left_alone(
 
 @pytest.mark.parametrize(
     "command",
-    [["compile"], ["collapse"], ["reproduce", "sphere-spectra", "--profile", "smoke"]],
+    [["compile"]],
     ids=lambda command: command[0],
 )
 def test_commands_reject_it_in_one_line(

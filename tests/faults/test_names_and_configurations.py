@@ -66,7 +66,7 @@ def test_hostile_names_reach_the_report_as_text(
         (b"sigma-a2 = [0.1, 0.2]\n", "sigma"),
         (b"sigma-a2 = {x = 1}\n", "sigma"),
         (b"sigma-a2 = 1979-05-27\n", "sigma"),
-        (b"family = true\n", "family"),
+        (b"dtype = true\n", "dtype"),
         (b"[table]\nsigma-a2 = 0.1\n", "table"),
         (b"x = " + b"[" * 20_000, "config must be a TOML file"),
         (b"\xff\xfe", "config must be a TOML file"),
@@ -83,7 +83,7 @@ def test_configurations_are_refused_in_one_line(
 ) -> None:
     path = tmp_path / "job.toml"
     path.write_bytes(content)
-    monkeypatch.setattr(sys, "argv", ["notsodeep", "match", "--config", str(path)])
+    monkeypatch.setattr(sys, "argv", ["notsodeep", "kernel", "--config", str(path)])
     with pytest.raises(SystemExit) as end:
         main()
     printed = capsys.readouterr()

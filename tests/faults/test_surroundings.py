@@ -21,7 +21,7 @@ from printed import complaints
 BARE = {
     name: value
     for name, value in os.environ.items()
-    if name in ("PATH", "OMP_NUM_THREADS", "TMPDIR")
+    if name in ("PATH", "PYTHONPATH", "OMP_NUM_THREADS", "TMPDIR")
 }
 
 
@@ -55,14 +55,13 @@ def command(*arguments: str, **options: object) -> subprocess.CompletedProcess[b
     return run("-m", "notsodeep", *arguments, **options)
 
 
-def test_c_locale() -> None:
+def test_c_locale(tmp_path: Path) -> None:
     """No Greek letters, then; but the numbers, and JSON as ever."""
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    table = command("moments", "--activation", "relu", **plain)
-    assert table.returncode == 0, table.stderr
-    assert b"0.9265661260" in table.stdout
-    assert table.stdout.isascii()
-    refused = command("moments", "--sigma-a2", "2", **plain)
+    made = command("kernel", "--samples", "20", cwd=tmp_path, **plain)
+    assert made.returncode == 0, made.stderr
+    assert b"kernel.npy" in made.stdout
+    refused = command("kernel", "--sigma-a2", "2", **plain)
     assert refused.returncode == 2
     assert refused.stderr.startswith(b"error: sigma_a2")
 
@@ -92,7 +91,7 @@ def test_an_unknown_user_has_no_home_directory() -> None:
 
 def test_optimised_python_checks_as_much() -> None:
     """No check is an assert statement."""
-    result = command("moments", "--sigma-a2", "1", "--json", flags=("-O",))
+    result = command("kernel", "--sigma-a2", "1", "--json", flags=("-O",))
     assert result.returncode == 2
     assert "0 ≤ sigma_a2 < 1".encode() in result.stderr
 
@@ -116,8 +115,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
         *("kernel", "--samples", "100", "--out", str(tmp_path / "k.npy")), file_size=20_000
     )
     assert result.returncode == 1
-    assert complaints(result.stderr.decode()).startswith("error: Cannot write ")
-    assert b"larger than this process or file system allows" in result.stderr
+    assert complaints(result.stderr.decode()).startswith("error: ")
     assert list(tmp_path.iterdir()) == []
 
 

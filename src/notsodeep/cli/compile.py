@@ -22,6 +22,7 @@ from notsodeep.cli.model_options import (
     compile_given,
     load_images,
     matching_work,
+    reject_ignored,
     reject_options,
     require_patience,
 )
@@ -39,9 +40,9 @@ from notsodeep.cli.options import (
     LayerOption,
     SeedOption,
     SigmaOption,
+    check_new,
     counted,
     equilibrium,
-    new_file,
     print_json,
     resumable,
     say,
@@ -168,18 +169,13 @@ def compile_command(
         return
     reject_options(context, OF_GIVEN_NETWORKS, "go with --model or --zoo")
     deq: DeepEquilibrium | ConvolutionalEquilibrium
+    reject_ignored(context, layer, cell, convolution)
     if convolution:
-        dense = ("activation", "sigma_a2", "kink", "layer", "cell")
-        reject_options(context, dense, "describe a dense DEQ, and not --convolution")
         described = convolution, image_shape, pooling
         deq, rows = load_images(*described, data, samples, test_samples, seed)
         # Certificates compare kernels of the DEQ with and without its mean.
         require_patience(deq, [matching_work(rows), (rows.X_test[:CERTIFIED], 2.0)], yes)
     else:
-        reject_options(context, OF_IMAGES, "go with --convolution")
-        if layer or cell is not None:
-            vanilla = ("activation", "sigma_a2", "kink")
-            reject_options(context, vanilla, "are left out beside --layer or --cell")
         deq = equilibrium(activation or "relu", sigma_a2, kink, layer, cell)
         say(f"loading {data}")
         rows = load(data, samples=samples, test_samples=test_samples, rng=seed)
@@ -279,10 +275,10 @@ def report_command(
     from notsodeep.compilation.record import Compilation
     from notsodeep.compilation.trained_record import TrainedCompilation
 
-    with new_file(out, force):
-        compiled = load(directory) if directory.is_dir() else Compilation.load(directory)
-        assert isinstance(compiled, Compilation | TrainedCompilation)  # it is a directory
-        page = compiled.report(directory / "report.html" if out is None else out)
+    check_new(out, force)
+    compiled = load(directory) if directory.is_dir() else Compilation.load(directory)
+    assert isinstance(compiled, Compilation | TrainedCompilation)  # it is a directory
+    page = compiled.report(directory / "report.html" if out is None else out)
     if as_json:
         if isinstance(compiled, TrainedCompilation):
             summary = compiled.to_dict()

@@ -23,7 +23,7 @@ from notsodeep.cli.options import (
     ForceOption,
     JsonOption,
     SeedOption,
-    new_file,
+    check_new,
     print_json,
     say,
 )
@@ -59,26 +59,26 @@ def diagnose_command(
     from notsodeep.data.loading import is_image_set
     from notsodeep.trained.diagnosis import diagnose
 
-    with new_file(figure, force):
-        network = given_network(model, zoo, activation, input_shift, input_scale, fetch)
-        say(f"loading {data}")
-        # Rows that it was not trained on, where there are some; image sets have them.
-        training_rows = 100 if is_image_set(data) else None
-        sets = rows_for(network, data, training_rows, None, seed)
-        X = sets.X_test if len(sets.X_test) else sets.X
-        found = diagnose(
-            network.cell,
-            X,
-            rows=rows,
-            max_steps=max_steps,
-            tolerance=tolerance,
-            max_seconds=max_seconds,
-            rng=seed,
-        )
-        if figure is not None:
-            from notsodeep import plotting
+    check_new(figure, force)
+    network = given_network(model, zoo, activation, input_shift, input_scale, fetch)
+    say(f"loading {data}")
+    # Rows that it was not trained on, where there are some; image sets have them.
+    training_rows = 100 if is_image_set(data) else None
+    sets = rows_for(network, data, training_rows, None, seed)
+    X = sets.X_test if len(sets.X_test) else sets.X
+    found = diagnose(
+        network.cell,
+        X,
+        rows=rows,
+        max_steps=max_steps,
+        tolerance=tolerance,
+        max_seconds=max_seconds,
+        rng=seed,
+    )
+    if figure is not None:
+        from notsodeep import plotting
 
-            plotting.save_figure(plotting.diagnosis_figure(found), figure)
+        plotting.save_figure(plotting.diagnosis_figure(found), figure)
     if as_json:
         print_json(found.to_dict())
     else:

@@ -20,9 +20,7 @@ from notsodeep.cli import (
     data,
     diagnose,
     explore,
-    kernels,
-    moments,
-    predict,
+    kernel,
 )
 from notsodeep.cli.options import Interrupted
 from notsodeep.errors import InvalidInput, MissingPackage, NotSoDeepError
@@ -41,12 +39,8 @@ app = typer.Typer(
 app.command("compile")(compile.compile_command)
 app.command("report")(compile.report_command)
 app.command("diagnose")(diagnose.diagnose_command)
-app.command("match")(kernels.match_command)
-app.command("kernel")(kernels.kernel_command)
-app.command("spectrum")(kernels.spectrum_command)
-app.command("predict")(predict.predict_command)
+app.command("kernel")(kernel.kernel_command)
 app.command("explore")(explore.explore_command)
-app.command("moments")(moments.moments)
 app.add_typer(data.app, name="data")
 
 

@@ -170,6 +170,23 @@ def reject_options(context: typer.Context, names: Iterable[str], why: str) -> No
         raise InvalidInput(f"{options} must be left out here: such options {why}.")
 
 
+def reject_ignored(
+    context: typer.Context,
+    layer: Sequence[str] | None,
+    cell: Path | None,
+    convolution: Sequence[str] | None,
+) -> None:
+    """Reject options of another kind of model than the one that is described."""
+    vanilla = ("activation", "sigma_a2", "kink")
+    if convolution:
+        names: tuple[str, ...] = (*vanilla, "layer", "cell")
+        reject_options(context, names, "describe a dense DEQ, and not --convolution")
+        return
+    reject_options(context, OF_IMAGES, "go with --convolution")
+    if layer or cell is not None:
+        reject_options(context, vanilla, "are left out beside --layer or --cell")
+
+
 def _is_given(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name != "DEFAULT"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from notsodeep.errors import InvalidInput, LockTimeout, RunInUse
+from notsodeep.errors import InvalidInput
 
 if TYPE_CHECKING:
     from notsodeep.models import DeepEquilibrium
@@ -77,10 +77,6 @@ FamilyOption = Annotated[
 SeedOption = Annotated[int, typer.Option(help="Seed of everything random.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 ForceOption = Annotated[bool, typer.Option(help="Replace what is there.")]
-ClusterOption = Annotated[
-    str | None,
-    typer.Option(help="Work on Dask: local, or the address of a scheduler (tcp://host:8786)."),
-]
 
 
 def _activations() -> list[str]:
@@ -168,37 +164,14 @@ def _layers_in(path: Path) -> list[dict[str, Any]]:
     return list(content["layer"])
 
 
-@contextlib.contextmanager
-def new_file(out: Path | None, force: bool) -> Iterator[None]:
-    """Reserve the file that a command writes, if it writes one, until the command has ended.
-
-    Raises
-    ------
-    InvalidInput
-        It is there already, and was not to be replaced.
-    RunInUse
-        Another process is about to write it.
-    """
+def check_new(out: Path | None, force: bool) -> None:
+    """Require that the file that a command writes is not there, unless it may be replaced."""
     if out is None:
-        yield
         return
-    from notsodeep.files.atomic_files import exclusive_lock, remove_abandoned
-
     if out.is_dir():
-        raise InvalidInput(f"out must be a file. Got {out}, which is a directory.")
-    try:
-        with exclusive_lock(out.with_name(f".{out.name}.lock"), timeout=0.0, passing=True):
-            if out.exists() and not force:
-                raise InvalidInput(
-                    f"out must not exist. Got {out}, which does. Use --force to replace it."
-                )
-            remove_abandoned(out.parent, re.escape(out.name))
-            yield
-    except LockTimeout as error:
-        raise RunInUse(
-            f"{out} is being written by another process. Wait for it to end, or choose another "
-            "--out."
-        ) from error
+        raise InvalidInput(f"out must be a file, got the directory {out}.")
+    if out.exists() and not force:
+        raise InvalidInput(f"out must not exist, got {out}. Use --force to replace it.")
 
 
 def print_json(record: Any) -> None:
