@@ -13,11 +13,11 @@ from notsodeep.errors import (
     InvalidInput,
     NotIntegrable,
     NotSerialisable,
+    NotSoDeepError,
     QuadratureError,
     UndeclaredKink,
     UnknownName,
 )
-from notsodeep.numerics.quadrature import resolved_samples
 
 
 def test_function_without_derivative_matches_the_named_one() -> None:
@@ -30,33 +30,24 @@ def test_function_without_derivative_matches_the_named_one() -> None:
     mine_moments, moments = mine.moments([0.3, 2.0]), elu.moments([0.3, 2.0])
     for name in ("mean", "slope", "curvature", "square", "slope_square", "square_curvature"):
         np.testing.assert_allclose(getattr(mine_moments, name), getattr(moments, name), rtol=1e-11)
-    assert mine.detected
     assert mine.parity is None
     assert mine.lipschitz == pytest.approx(1.0, abs=1e-10)
 
 
-def test_given_derivative_is_used() -> None:
-    mine = from_function(np.sin, name="mine", derivative=np.cos)
-    assert mine.derivative(np.array([0.0, 1.0])).tolist() == [1.0, np.cos(1.0)]
-    # A symmetry seen at some points is not known everywhere.
-    assert mine.parity is None
-
-
-def test_declared_symmetry_is_kept_and_tested() -> None:
-    assert from_function(np.sin, name="mine", parity="odd").parity == "odd"
-    ramp = from_function(lambda x: np.maximum(x, 0), name="m", kinks=(0.0,), homogeneous=True)
-    assert ramp.homogeneous
-    for function, declared, words in (
-        (np.cos, {"parity": "odd"}, "at x = ±0 the values are 1 and 1"),
-        (lambda x: x + 1e-3, {"parity": "odd"}, "parity"),
-        (lambda x: np.minimum(x, 1e4), {"parity": "odd"}, "Leave parity out"),
-        (np.tanh, {"homogeneous": True}, "Leave homogeneous out"),
-        (lambda x: np.minimum(x, 1e4), {"homogeneous": True}, "declared homogeneous"),
-    ):
-        with pytest.raises(InvalidInput, match=words):
-            from_function(function, name="mine", **declared)
-    with pytest.raises(UnknownName, match="parity"):
-        from_function(np.sin, name="mine", parity="both")
+@pytest.mark.parametrize(
+    ("function", "kinks", "parity", "homogeneous"),
+    [
+        (np.sin, (), "odd", False),
+        (np.cos, (), "even", False),
+        (lambda x: np.maximum(x, 0), (0.0,), None, True),
+        (lambda x: x + 1e-9, (), None, False),
+        (lambda x: np.clip(x, -1e4, 1e5), (), None, False),  # odd and homogeneous up to 10⁴ only
+    ],
+)
+def test_symmetries_are_looked_for_far_out(function, kinks, parity, homogeneous) -> None:
+    mine = from_function(function, name="mine", kinks=kinks)
+    assert mine.parity == parity
+    assert mine.homogeneous is homogeneous
 
 
 @pytest.mark.parametrize(
@@ -80,7 +71,6 @@ def test_facts_are_detected(
     assert activation.parity == parity
     assert activation.lipschitz == pytest.approx(lipschitz, rel=1e-6)
     assert activation.homogeneous is homogeneous
-    assert activation.detected
 
 
 def test_formula_equals_the_named_activation() -> None:
@@ -141,17 +131,53 @@ def test_second_moment_is_refused_at_the_scale_where_it_ends() -> None:
             formula.moments(tau)
 
 
-def test_undeclared_kink_far_away_is_resolved_or_noticed() -> None:
+def test_undeclared_kink_far_away_is_noticed_where_it_matters() -> None:
     def tent(x: np.ndarray) -> np.ndarray:
         return np.where(np.abs(x) > 20, 40 - np.abs(x), np.abs(x))
 
     kinked = from_function(tent, name="far", kinks=(0.0,))
     declared = from_function(tent, name="far", kinks=(-20.0, 0.0, 20.0))
     assert kinked.moments(1.0).mean == pytest.approx(np.sqrt(2 / np.pi), rel=1e-12)
-    assert kinked.moments(30.0).mean == pytest.approx(declared.moments(30.0).mean, rel=1e-12)
-    # Where it is not looked for, the quadrature itself must notice.
+    assert declared.moments(30.0).mean > 0.0
     with pytest.raises(QuadratureError, match=r"declare it, as in kinks=\((19|20)"):
-        list(resolved_samples(lambda x: tent(x)[None], np.array([30.0]), (0.0,)))
+        kinked.moments(30.0)
+
+
+@pytest.mark.parametrize(("formula", "place"), [("x + relu(x-8.5)", 8.5), ("min(x, 200)", 200.0)])
+def test_far_kinks_of_formulas_are_noticed_where_they_matter(formula: str, place: float) -> None:
+    undeclared, declared = from_formula(formula), from_formula(formula, kinks=(place,))
+    assert undeclared.moments(0.5).square == pytest.approx(declared.moments(0.5).square, rel=1e-12)
+    with pytest.raises(QuadratureError, match="declare it"):
+        undeclared.moments(1.3 * place)
+
+
+@pytest.mark.parametrize("steepness", [200.0, 3e3])
+@pytest.mark.parametrize("place", [0.3333, 1.2345, -6.789])
+def test_spikes_between_nodes_are_refused(steepness: float, place: float) -> None:
+    with pytest.raises(QuadratureError, match="varies"):
+        from_formula(f"x + exp(-((x - ({place})) * {steepness:g})**2)")
+    with pytest.raises(QuadratureError, match="varies"):
+        from_function(lambda x: x + np.exp(-(((x - place) * steepness) ** 2)), name="spike")
+    hat = f"x + {steepness:g} * relu({1 / steepness:g} - abs(x - ({place / 6:.4f})))"
+    with pytest.raises(NotSoDeepError):
+        from_formula(hat)
+
+
+@pytest.mark.parametrize("place", [0.0, 1.2345, -6.789])
+def test_bumps_that_quadrature_can_resolve_are_right(place: float) -> None:
+    for phi in (
+        from_formula(f"x + exp(-((x - ({place})) * 20)**2)"),
+        from_function(lambda x: x + np.exp(-(((x - place) * 20) ** 2)), name="bump"),
+    ):
+        # E exp(−s²(τξ − p)²) = exp(−s²p²/(1 + 2s²τ²))/√(1 + 2s²τ²), and twice s² for the square.
+        tau, s2 = 1.5, 400.0
+        once, twice = (1.0 + 2.0 * k * s2 * tau**2 for k in (1, 2))
+        bump = math.exp(-s2 * place**2 / once) / math.sqrt(once)
+        square = math.exp(-2.0 * s2 * place**2 / twice) / math.sqrt(twice)
+        # E x·bump: the Gaussian pulled to the bump has the mean 2s²τ²p/(1 + 2s²τ²).
+        mixed = bump * 2.0 * s2 * tau**2 * place / once
+        expected = tau**2 + 2.0 * mixed + square
+        assert phi.moments(tau).square == pytest.approx(expected, rel=1e-12)
 
 
 def test_function_cannot_be_saved() -> None:
@@ -223,15 +249,6 @@ def test_scales_are_checked(scale: object) -> None:
 def test_pairs_are_checked(arguments: tuple[object, ...], words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         activations.pair_expectations(activations.named("relu"), *arguments)
-
-
-def test_forced_routes_that_cannot_work_are_refused() -> None:
-    with pytest.raises(InvalidInput, match="no closed form"):
-        activations.pair_expectations(activations.named("tanh"), 1, 1, 0.5, method="closed_form")
-    with pytest.raises(InvalidInput, match="cannot reach the tolerance"):
-        activations.pair_expectations(activations.named("relu"), 1, 1, 0.99999, method="series")
-    with pytest.raises(UnknownName, match="method"):
-        activations.pair_expectations(activations.named("relu"), 1, 1, 0.5, method="magic")
 
 
 @pytest.mark.parametrize("stored", [None, {}, {"name": "relu", "extra": 1}, {"parameters": {}}])

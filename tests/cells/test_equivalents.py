@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
+from notsodeep.activations import leaky_relu
 from notsodeep.equivalents import Expansion, coefficients, expansion, sphere_coefficients
 from notsodeep.equivalents.right_angles import at_right_angles
 from notsodeep.errors import InvalidInput, NotConverged
@@ -322,7 +323,7 @@ CELLS = [
     RAW,
     DeepEquilibrium(cell=[Dense("tanh", 0.5, 0.6, 0.1, "preactivation"), Dense("relu", 0.8, 0.3)]),
     DeepEquilibrium(cell=[Dense("relu", 0.3, 0.9, 0.1, "feature")]),
-    MonotoneEquilibrium("tanh", 0.5, 0.5, 0.3, 1.0),
+    MonotoneEquilibrium(leaky_relu(0.9, 0.2), 0.5, 0.5, 0.3, 1.0),
 ]
 
 

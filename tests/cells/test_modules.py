@@ -25,7 +25,7 @@ MODELS: dict[str, DeepEquilibrium | MonotoneEquilibrium] = {
             Dense("relu", 0.3, 0.3, 0.0, "feature"),
         ]
     ),
-    "monotone": MonotoneEquilibrium("tanh", 0.5, symmetric=0.5, skew=0.3, inject=1.0, bias=0.1),
+    "monotone": MonotoneEquilibrium("relu", 0.5, symmetric=0.5, skew=0.3, inject=1.0, bias=0.1),
     "monotone relu": MonotoneEquilibrium("relu", 0.5, symmetric=0.5, skew=0.3),
 }
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
-from notsodeep.activations import pair_expectations, with_skip
+from notsodeep.activations import leaky_relu, pair_expectations, with_skip
 from notsodeep.errors import InvalidInput, NotConverged, TheoryDoubtful
 from notsodeep.models import DeepEquilibrium, Dense, MonotoneEquilibrium, conditions
 from notsodeep.models.cell import solve_variances, stability
@@ -129,7 +129,7 @@ MODELS = {
         ]
     ),
     "monotone relu": MonotoneEquilibrium("relu", 0.5, 0.5, 0.3, 1.0),
-    "monotone tanh": MonotoneEquilibrium("tanh", 0.5, 0.5, 0.3, 1.0),
+    "monotone leaky relu": MonotoneEquilibrium(leaky_relu(0.9, 0.2), 0.5, 0.5, 0.3, 1.0),
 }
 
 
@@ -187,7 +187,7 @@ def test_verdicts_on_a_monotone_network() -> None:
         (lambda: with_skip("relu", 1.0), "alpha = 1, .* is 1. Use an alpha nearer to 0"),
         (lambda: with_skip("gelu", 0.95), "alpha. < 0.885815, .* constant is 1.07246"),
         (lambda: MonotoneEquilibrium("relu", 0.0), "monotonicity"),
-        (lambda: MonotoneEquilibrium("cos"), "slopes of at most 1"),
+        (lambda: MonotoneEquilibrium("tanh"), "be of the ReLU family"),
         (lambda: MonotoneEquilibrium("relu", skew=-0.2), "skew"),
     ],
 )

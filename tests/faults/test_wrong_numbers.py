@@ -19,7 +19,6 @@ from notsodeep.errors import (
     NotConverged,
     NotSoDeepError,
     QuadratureError,
-    UndeclaredKink,
 )
 
 Function = Callable[[np.ndarray], np.ndarray]
@@ -60,8 +59,10 @@ def test_fast_oscillation(frequency: float, norm1: float, norm2: float, rest: fl
 
 
 def test_too_fast_is_refused_and_nothing_unchecked_is_claimed() -> None:
-    fast = nsd.ExplicitNetwork([from_formula("sin(400*x)")])
-    with pytest.raises(QuadratureError, match=r"evaluations|panels|estimated error"):
+    with pytest.raises(QuadratureError, match="varies very fast"):
+        from_formula("sin(400*x)")
+    fast = nsd.ExplicitNetwork([from_formula("sin(40*x)")])
+    with pytest.raises(QuadratureError, match=r"evaluations|varies|estimated error"):
         nsd.kernel_pair(fast, pair_of(300.0, 300.0, 1e-4))
     slower = nsd.ExplicitNetwork([from_formula("sin(9*x)")])
     text = str(nsd.kernel_pair(slower, pair_of(3.0, 3.3, 1e-4)).explanation)
@@ -109,48 +110,6 @@ def test_what_looks_symmetric_near_zero(
         assert kernel[0, 0] == pytest.approx(square, rel=1e-11)
         # Of orthogonal rows, the product of the means.
         assert kernel[0, 1] == pytest.approx(means[0] * means[1], rel=1e-10, abs=1e-11 * square)
-
-
-@pytest.mark.parametrize(
-    ("formula", "place"),
-    [
-        ("relu(x-8.5)", "8.5"),
-        ("min(x,200)", "200"),
-        ("x+1000*relu(0.001-abs(x-0.5))", "0.499, 0.5, 0.501"),
-        ("tanh(x)+abs(1e5*x-3e9)", "30000"),
-        ("x+1e4*relu(1e-5-abs(x-3))", "2.99999, 3, 3.00001"),
-    ],
-)
-def test_kinks_are_found_wherever_they_are(formula: str, place: str) -> None:
-    with pytest.raises(UndeclaredKink, match=f"near x = {place}"):
-        from_formula(formula)
-
-
-@pytest.mark.parametrize("steepness", [20.0, 200.0, 3e3, 1e5])
-@pytest.mark.parametrize("place", [0.0, 1.2345, -6.789])
-def test_narrow_bumps_are_seen_in_formulas(steepness: float, place: float) -> None:
-    bump = from_formula(f"x+exp(-((x-({place}))*{steepness:g})**2)")
-    got = bump.moments(1.5)
-
-    def slope(x: np.ndarray) -> np.ndarray:
-        t = (x - place) * steepness
-        return np.asarray(1 - 2 * steepness * t * np.exp(-(t**2)))
-
-    near = tuple(place + np.linspace(-8, 8, 201) / steepness)
-    expected = expectation(lambda x: slope(x) ** 2, 1.5, near)
-    assert got.slope_square == pytest.approx(expected, rel=1e-10)
-    assert bump.lipschitz == pytest.approx(
-        float(slope(place + np.array([-(0.5**0.5)]) / steepness)[0]), rel=1e-3
-    )
-
-
-def test_bumps_are_seen_in_functions_as_far_as_promised() -> None:
-    bump = from_function(lambda x: x + np.exp(-(((x - 1.2345) * 200) ** 2)), name="bump")
-    formula = from_formula("x+exp(-((x-1.2345)*200)**2)")
-    for tau in (0.4, 1.0, 30.0):
-        a, b = bump.moments(tau), formula.moments(tau)
-        assert a.square == pytest.approx(b.square, rel=1e-12)
-        assert a.slope_square == pytest.approx(b.slope_square, rel=1e-8)
 
 
 @pytest.mark.parametrize("clip", [1.0, 1.3, 50.0, 1e6])

@@ -181,7 +181,7 @@ def test_uniqueness_is_decided_for_waves(name: str) -> None:
 
 
 def test_uniqueness_is_undecided_where_it_cannot_be_computed() -> None:
-    wild = nsd.DeepEquilibrium(nsd.activations.from_formula("sin(200 * x) / 200 + x / 2"), 0.1)
+    wild = nsd.DeepEquilibrium(nsd.activations.from_formula("sin(20 * x) / 20 + x / 2"), 0.1)
     verdict = nsd.conditions(wild.centred(1.0))["uniqueness of τ*"]
     assert verdict.holds is None
     assert "undecided" in str(verdict)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from notsodeep.activations.custom import piecewise_derivative, resolving_radius, rough_points
 from notsodeep.errors import NotIntegrable, QuadratureError
-from notsodeep.numerics.hermite import hermite_expansion, hermite_polynomials
 from notsodeep.numerics.pair_quadrature import pair_quadrature
-from notsodeep.numerics.quadrature import gaussian_rule, resolved_samples
-from notsodeep.numerics.smoothness import piecewise_derivative, resolving_radius, rough_points
+from notsodeep.numerics.quadrature import (
+    gaussian_rule,
+    hermite_expansion,
+    hermite_polynomials,
+    resolved_samples,
+)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 0.3, 1.0, 50.0, 1e5])
@@ -65,7 +69,7 @@ def test_undeclared_kink_is_refused_with_its_place(place: float) -> None:
 
 def test_fast_oscillation_is_refused_not_guessed() -> None:
     with pytest.raises(QuadratureError, match="varies very fast"):
-        hermite_expansion(lambda x: np.sin(500 * x), np.array([1.0]), 3)
+        hermite_expansion(lambda x: np.sin(5000 * x), np.array([1.0]), 3)
 
 
 def test_heavy_tails_are_refused() -> None:
@@ -92,22 +96,22 @@ def test_pair_quadrature_very_near_one() -> None:
 
 
 def test_rough_points_finds_each_kind() -> None:
-    assert rough_points(np.tanh, 8.0) == []
-    assert rough_points(lambda x: np.tanh(40 * x - 3), 8.0) == []
-    [kink] = rough_points(lambda x: np.abs(x - 1.25), 8.0)
-    assert kink.position == pytest.approx(1.25, abs=1e-6)
-    assert kink.jump < 1e-8
-    [jump] = rough_points(np.sign, 8.0)
-    assert jump.jump == 2.0
-    assert rough_points(lambda x: np.maximum(x, 0), 8.0, (0.0,)) == []
-    assert len(rough_points(lambda x: np.sin(x.astype(np.float32)).astype(float), 8.0)) > 8
+    assert rough_points(np.tanh) == []
+    assert rough_points(lambda x: np.tanh(40 * x - 3)) == []
+    [(position, height)] = rough_points(lambda x: np.abs(x - 1.25))
+    assert position == pytest.approx(1.25, abs=1e-6)
+    assert height < 1e-6
+    [(position, height)] = rough_points(np.sign)
+    assert height == 2.0
+    assert rough_points(lambda x: np.maximum(x, 0), (0.0,)) == []
+    assert len(rough_points(lambda x: np.sin(x.astype(np.float32)).astype(float))) > 8
 
 
 def test_derivative_does_not_cross_a_kink() -> None:
     def hinge(x: np.ndarray) -> np.ndarray:
         return np.where(x > 0.25, np.sin(x) - np.sin(0.25), 0.0)
 
-    radius = resolving_radius(hinge, 8.0, (0.25,))
+    radius = resolving_radius(hinge, (0.25,))
     x = np.array([-3.0, 0.249, 0.2500001, 0.3, 2.0])
     expected = np.where(x > 0.25, np.cos(x), 0.0)
     np.testing.assert_allclose(

@@ -7,7 +7,7 @@ import pytest
 
 from notsodeep import activations
 from notsodeep.numerics.chebyshev import at_many_scales, tabulated
-from notsodeep.numerics.hermite import hermite_expansion
+from notsodeep.numerics.quadrature import hermite_expansion
 
 
 @pytest.mark.parametrize(

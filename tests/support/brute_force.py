@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 import notsodeep as nsd
-from notsodeep.activations.gaussian_pairs import pair_expectations
+from notsodeep.activations.pairs import pair_expectations
 from notsodeep.models import ConvolutionalModel
 
 Array = np.ndarray

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from notsodeep.activations import Activation, pair_expectations
+from notsodeep.activations import Activation
+from notsodeep.activations.pairs import LEAST_SCALE, quadrature_pairs
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 
 
@@ -20,9 +21,12 @@ def pinned(odd: bool, X: np.ndarray, Y: np.ndarray) -> np.ndarray:
 
 def quadrature(activation: Activation, q1: np.ndarray, q2: np.ndarray, g: np.ndarray):
     """E[φφ] and E[φ′φ′] by quadrature only, never by series or closed form."""
-    limit = np.sqrt(q1 * q2)
-    pairs = pair_expectations(activation, q1, q2, np.clip(g, -limit, limit), method="quadrature")
-    return pairs.value, pairs.derivative
+    q1, q2, g = np.broadcast_arrays(q1, q2, g)
+    scale1, scale2 = (np.maximum(np.sqrt(q).ravel(), LEAST_SCALE) for q in (q1, q2))
+    rho = np.clip(g.ravel() / (scale1 * scale2), -1.0, 1.0)
+    rho = np.where(1.0 - np.abs(rho) < 1e-15, np.sign(rho), rho)
+    pairs = quadrature_pairs(activation, scale1, scale2, rho, 1.0 - np.abs(rho))
+    return pairs.value.reshape(g.shape), pairs.derivative.reshape(g.shape)
 
 
 def equilibrium_kernels(

@@ -1,26 +1,59 @@
-"""What every activation is: a scalar function with the facts that the theory asks about it."""
+"""What every activation is: a scalar function, its facts, and its Gaussian moments and series."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from notsodeep import checks
-from notsodeep.activations.moments import Moments, gaussian_moments, require_finite
 from notsodeep.arrays import FloatArray
+from notsodeep.errors import NotIntegrable
 from notsodeep.numerics.chebyshev import at_many_scales
-from notsodeep.numerics.hermite import LEAST_SQUARE, hermite_expansion, unit_rows
-from notsodeep.numerics.quadrature import REACH
+from notsodeep.numerics.quadrature import hermite_expansion, resolved_samples
 
 Parity = Literal["odd", "even"]
 
+LEAST_SQUARE = 1e-300
+"""Stands in for E φ² = 0, so that nothing is divided by zero."""
 
-@dataclass(frozen=True, repr=False)
+_MAX_CACHED = 1024
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Moments of φ at scale τ, ξ ~ N(0, 1); derivatives are weak (Gaussian integration by parts).
+
+    Every attribute is a float, or an array of the shape of `scale`.
+
+    Examples
+    --------
+    >>> from notsodeep.activations import named
+    >>> moments = named("relu").moments([0.5, 1.0])
+    >>> moments.square, moments.variance.round(6)
+    (array([0.125, 0.5  ]), array([0.085211, 0.340845]))
+    """
+
+    scale: Any  # τ
+    mean: Any  # E φ(τξ)
+    slope: Any  # E φ′(τξ) = E[ξ φ(τξ)]/τ
+    curvature: Any  # E φ″(τξ) = E[(ξ² − 1) φ(τξ)]/τ²; for ReLU 1/(τ√(2π)), not zero
+    square: Any  # E φ²(τξ)
+    slope_square: Any  # E φ′(τξ)²
+    square_curvature: Any  # E (φ²)″(τξ); half of it is the slope of q ↦ E φ²(√q ξ)
+
+    @property
+    def variance(self) -> Any:
+        """Var φ(τξ)."""
+        return self.square - self.mean**2
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
 class Activation(ABC):
     """A scalar activation function φ.  Frozen, comparable, hashable.
 
@@ -32,14 +65,12 @@ class Activation(ABC):
     kinks : tuple of float
         Points where φ or one of its derivatives jumps.  φ is smooth between them.
     parity : {"odd", "even"} or None
-        A symmetry that is certain: proven, or declared by the user.
+        A symmetry of φ.
     lipschitz : float
-        sup |φ′|; infinite for polynomials of degree two and more.
+        sup |φ′|; infinite for polynomials of degree two and more.  Of formulas and functions it is
+        the largest slope seen.
     homogeneous : bool
         Whether φ(cx) = c φ(x) for every c > 0.
-    detected : bool
-        Whether the Lipschitz constant was found numerically, and so is evidence rather than
-        proof.  False for the named activations.
 
     Examples
     --------
@@ -56,12 +87,11 @@ class Activation(ABC):
     """
 
     name: str
-    parameters: tuple[tuple[str, Any], ...]
-    kinks: tuple[float, ...]
-    parity: Parity | None
+    parameters: tuple[tuple[str, Any], ...] = ()
+    kinks: tuple[float, ...] = ()
+    parity: Parity | None = None
     lipschitz: float
-    homogeneous: bool
-    detected: bool
+    homogeneous: bool = False
 
     @abstractmethod
     def value(self, x: FloatArray) -> FloatArray:
@@ -77,7 +107,7 @@ class Activation(ABC):
         """Return E[φ(u)φ(v)] and E[φ′(u)φ′(v)] in closed form, or None where there is none.
 
         (u, v) is centred Gaussian with positive standard deviations scale1 and scale2 and
-        correlation ρ; rest = 1 − |ρ|, given apart for the sake of precision.  All flat arrays.
+        correlation ρ; rest = 1 − |ρ| is an argument for the sake of precision.  All flat arrays.
         """
         return None
 
@@ -88,29 +118,74 @@ class Activation(ABC):
         """
         return None
 
-    def panel_ends(self, reach: float) -> tuple[float, ...]:
-        """Points in [−reach, reach], besides the kinks, where panels of quadratures must end.
+    def panel_ends(self, largest_scale: float) -> tuple[float, ...]:
+        """Points where panels of integrals up to that scale must end: at least the kinks.
 
-        Between 0, ±1/2, ±1, ±2, …, the kinks and these points, sixteen Gauss nodes must see what
-        φ does.  None for the named activations, which vary on a length of about one.
+        Between 0, ±1/2, ±1, ±2, … and these points, sixteen Gauss nodes must see what φ does.
         """
-        return ()
+        return self.kinks
 
-    def quadrature_splits(self, largest_scale: float) -> tuple[float, ...]:
-        """Return kinks and panel ends together, for Gaussian integrals up to that scale."""
-        return (*self.kinks, *self.panel_ends(REACH * largest_scale))
+    @property
+    def uncentred(self) -> Activation:
+        """φ without the constant that centring takes off."""
+        return self
+
+    @property
+    def shift(self) -> float:
+        """The constant that centring takes off: φ = uncentred − shift."""
+        return 0.0
+
+    @property
+    def hinge(self) -> tuple[float, float] | None:
+        """Slopes (left, right) of a φ that is max(ax, bx) or the like, up to its shift."""
+        return None
+
+    def moments(self, scale: ArrayLike) -> Moments:
+        """Gaussian moments at one scale τ or an array of them, in closed form or by quadrature.
+
+        Examples
+        --------
+        >>> from notsodeep.activations import named
+        >>> moments = named("relu").moments(2.0)
+        >>> round(moments.mean, 6), round(moments.slope, 6), round(moments.square, 6)
+        (0.797885, 0.5, 2.0)
+        """
+        tau = checks.scales(scale, "scale", f"the moments of {self}")
+        if tau.size == 1:
+            # A model's equations are solved again for every question about it.
+            out = self.cached(float(tau.reshape(())), lambda: self._moments(tau.reshape(1)))
+            if tau.ndim == 0:
+                return Moments(float(tau), *out[:, 0].tolist())
+        else:
+            out = self._moments(tau.reshape(-1))
+        return Moments(tau, *out.reshape(6, *tau.shape).copy())
+
+    def _moments(self, scales: FloatArray) -> FloatArray:
+        with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+            out = self.closed_form_moments(scales)
+        if out is None:
+            out = np.full((6, scales.size), np.nan)
+        missing = np.isnan(out).any(axis=0)
+        if missing.any():
+            out[:, missing] = moments_by_quadrature(self, scales[missing])
+        self._require_finite(out.T, scales)
+        if self.parity == "odd":
+            out[[0, 2]] = 0.0
+        elif self.parity == "even":
+            out[1] = 0.0
+        return out
 
     def hermite_coefficients(self, scales: ArrayLike, terms: int) -> FloatArray:
         """Coefficients a_k(τ) = E[φ(τξ) h_k(ξ)], k < terms; shape (n_scales, terms).
 
-        h_k are the orthonormal Hermite polynomials.  See `notsodeep.numerics.hermite`.
+        h_k are the orthonormal Hermite polynomials.
         """
         owner = f"hermite_coefficients of {self}"
         tau = np.atleast_1d(checks.scales(scales, "scales", owner))
         count = checks.positive_integer(terms, "terms", owner)
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             coefficients = self._hermite_coefficients(tau, count)
-        require_finite(coefficients, tau, self)
+        self._require_finite(coefficients, tau)
         if self.parity is not None:
             coefficients[:, (0 if self.parity == "odd" else 1) :: 2] = 0.0
         return coefficients
@@ -124,8 +199,8 @@ class Activation(ABC):
         self, scales: FloatArray, terms: int
     ) -> tuple[FloatArray, FloatArray]:
         """Return a_k(τ) and E φ²(τξ) at few scales, from which those at many are interpolated."""
-        splits = self.quadrature_splits(float(scales.max()))
-        return hermite_expansion(self.value, scales, terms, splits, name=str(self))
+        ends = self.panel_ends(float(scales.max()))
+        return hermite_expansion(self.value, scales, terms, ends, name=str(self))
 
     def log_growth(self, squares: FloatArray, scales: FloatArray) -> FloatArray:
         """Return log(E φ²(τξ)/(|φ(0)| + τ)²): of moderate size at every scale.
@@ -143,13 +218,40 @@ class Activation(ABC):
     def _size(self, scales: FloatArray) -> FloatArray:
         return np.asarray(abs(float(self(0.0))) + scales)
 
-    def moments(self, scale: ArrayLike) -> Moments:
-        """Gaussian moments at scale τ; see `Moments`.  One scale, or an array of them."""
-        return gaussian_moments(self, scale)
+    def _require_finite(self, rows: FloatArray, scales: FloatArray) -> None:
+        """Reject moments or coefficients (a row for each scale) that overflowed."""
+        bad = ~np.isfinite(rows).all(axis=1)
+        if bad.any():
+            raise NotIntegrable(
+                f"The Gaussian moments of {self} overflow at scale τ = "
+                f"{float(scales[bad.argmax()]):.6g}. Scale the data down."
+            )
+
+    @cached_property
+    def _cache(self) -> dict[Any, Any]:
+        return {}
+
+    def cached(self, key: Any, compute: Any) -> Any:
+        """Return compute(), kept under that key for as long as the activation lives."""
+        if key not in self._cache:
+            if len(self._cache) >= _MAX_CACHED:
+                self._cache.clear()
+            self._cache[key] = compute()
+        return self._cache[key]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON form; `notsodeep.activations.from_dict` turns it back."""
         return {"name": self.name, "parameters": {k: _plain(v) for k, v in self.parameters}}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Activation:
+        """Read the form made by `to_dict`; see `notsodeep.activations.from_dict`."""
+        from notsodeep.activations.catalogue import from_dict
+
+        return from_dict(data)
 
     def __call__(self, x: ArrayLike) -> FloatArray:
         """Evaluate φ(x)."""
@@ -163,6 +265,33 @@ class Activation(ABC):
         return f"<activation {self}>"
 
 
+def moments_by_quadrature(activation: Activation, scales: FloatArray) -> FloatArray:
+    """Return the six moments as rows, in the order of `Moments`.
+
+    Second derivatives are reduced to first ones, E φ″ = E[ξ φ′]/τ, which loses the fewest digits at
+    small scales.
+    """
+    out = np.empty((6, scales.size))
+
+    def value_and_slope(x: FloatArray) -> FloatArray:
+        return np.stack([activation.value(x), activation.derivative(x)])
+
+    ends = activation.panel_ends(float(scales.max()))
+    for part in resolved_samples(value_and_slope, scales, ends, name=str(activation)):
+        value, slope = part.values
+        weights = part.rule.weights
+        odd_weights = weights * part.rule.nodes / scales[part.index, None]
+        out[:, part.index] = [
+            (weights * value).sum(axis=-1),
+            (weights * slope).sum(axis=-1),
+            (odd_weights * slope).sum(axis=-1),
+            (weights * value**2).sum(axis=-1),
+            (weights * slope**2).sum(axis=-1),
+            2.0 * (odd_weights * value * slope).sum(axis=-1),
+        ]
+    return out
+
+
 @dataclass(frozen=True)
 class _HermiteColumns:
     """At scales (n,): `log_growth`, and Hermite coefficients in units of √(E φ²)."""
@@ -173,7 +302,8 @@ class _HermiteColumns:
     def __call__(self, tau: FloatArray) -> FloatArray:
         phi = self.activation
         values, squares = phi.coefficients_and_squares(tau, self.terms)
-        return np.column_stack([phi.log_growth(squares, tau), unit_rows(values, squares)])
+        units = np.sqrt(np.maximum(squares, LEAST_SQUARE))[:, None]
+        return np.column_stack([phi.log_growth(squares, tau), values / units])
 
 
 def _plain(value: Any) -> Any:
@@ -190,8 +320,3 @@ def _short(value: Any) -> str:
     if isinstance(value, tuple):
         return "(" + ", ".join(_short(v) for v in value) + ("," if len(value) == 1 else "") + ")"
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def frozen_parameters(parameters: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Turn keyword parameters into the hashable form that `Activation` keeps."""
-    return tuple(parameters.items())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -13,35 +13,57 @@ from scipy.special import erf, expit, gammaln, ndtr
 
 from notsodeep import checks
 from notsodeep.activations import closed_forms, piecewise_linear, polynomial
-from notsodeep.activations.activation import Activation, Parity, frozen_parameters
+from notsodeep.activations.activation import Activation, Parity
+from notsodeep.activations.closed_forms import Pairs
 from notsodeep.activations.custom import from_formula
 from notsodeep.activations.transformed import centred_by, scaled, with_skip
 from notsodeep.arrays import FloatArray
 from notsodeep.errors import InvalidInput
+from notsodeep.numerics.quadrature import gaussian_density
+
+ScaleFunction = Callable[[FloatArray], FloatArray]
 
 _TWO_OVER_ROOT_PI = 2.0 / math.sqrt(math.pi)
-
-
-def _gaussian(x: FloatArray) -> FloatArray:
-    density: FloatArray = np.exp(-0.5 * x**2) / math.sqrt(2.0 * math.pi)
-    return density
+_NO_KINKS: tuple[float, ...] = ()
 
 
 def _swish_slope(x: FloatArray) -> FloatArray:
     s = expit(x)
-    slope: FloatArray = s * (1.0 + x * expit(-x))
-    return slope
+    return np.asarray(s * (1.0 + x * expit(-x)))
+
+
+def _wave_moments(scales: FloatArray, odd: bool) -> FloatArray:
+    """Moments of sin (odd) and cos: exp(−τ²/2) and exp(−2τ²) combined."""
+    single, double = np.exp(-0.5 * scales**2), np.exp(-2.0 * scales**2)
+    nothing = np.zeros_like(scales)
+    # E sin² and E cos²; the first without cancellation at small scales.
+    sin_square, cos_square = -0.5 * np.expm1(-2.0 * scales**2), 0.5 * (1.0 + double)
+    if odd:
+        return np.stack([nothing, single, nothing, sin_square, cos_square, 2.0 * double])
+    return np.stack([single, nothing, -single, cos_square, sin_square, -2.0 * double])
+
+
+def _wave_coefficients(scales: FloatArray, terms: int, first: int) -> FloatArray:
+    """E[exp(iτξ) h_k(ξ)] = (iτ)^k exp(−τ²/2)/√k!, its imaginary (first = 1) or real part."""
+    order = np.arange(terms)
+    # In logarithms: τ^k and k! overflow long before their quotient does.
+    logarithms = order * np.log(scales)[:, None] - 0.5 * gammaln(order + 1.0)
+    signs = np.where(order % 2 == first, np.where((order - first) % 4 == 0, 1.0, -1.0), 0.0)
+    return np.asarray(signs * np.exp(logarithms - 0.5 * scales[:, None] ** 2))
 
 
 @dataclass(frozen=True)
 class _Facts:
-    """What is known of an elementary function without parameters."""
+    """What is known of an elementary function."""
 
-    value: Callable[[FloatArray], FloatArray]
-    derivative: Callable[[FloatArray], FloatArray]
+    value: Callable[..., FloatArray]
+    derivative: Callable[..., FloatArray]
     lipschitz: float
     parity: Parity | None = None
-    pairs: Callable[..., closed_forms.Pairs] | None = None
+    kinks: tuple[float, ...] = _NO_KINKS
+    pairs: Callable[..., Pairs] | None = None
+    moments: Callable[[FloatArray], FloatArray] | None = None
+    coefficients: Callable[[FloatArray, int], FloatArray] | None = None
 
 
 ELEMENTARY: dict[str, _Facts] = {
@@ -53,7 +75,7 @@ ELEMENTARY: dict[str, _Facts] = {
         lambda x: _TWO_OVER_ROOT_PI * np.exp(-(x**2)),
         _TWO_OVER_ROOT_PI,
         "odd",
-        closed_forms.erf_pairs,
+        pairs=closed_forms.erf_pairs,
     ),
     "arctan": _Facts(np.arctan, lambda x: 1.0 / (1.0 + x**2), 1.0, "odd"),
     # Largest slope where x·tanh(x/2) = 2, at x = 2.39936.
@@ -61,16 +83,40 @@ ELEMENTARY: dict[str, _Facts] = {
     # x Φ(x); largest slope Φ(√2) + √2 ϕ(√2), where ϕ(x)(2 − x²) vanishes.
     "gelu": _Facts(
         lambda x: x * ndtr(x),
-        lambda x: ndtr(x) + x * _gaussian(x),
+        lambda x: ndtr(x) + x * gaussian_density(x),
         float(ndtr(math.sqrt(2.0)) + math.exp(-1.0) / math.sqrt(math.pi)),
     ),
     "softplus": _Facts(lambda x: np.logaddexp(0.0, x), expit, 1.0),
+    "sin": _Facts(
+        np.sin,
+        np.cos,
+        1.0,
+        "odd",
+        pairs=closed_forms.sin_pairs,
+        moments=partial(_wave_moments, odd=True),
+        coefficients=partial(_wave_coefficients, first=1),
+    ),
+    "cos": _Facts(
+        np.cos,
+        lambda x: -np.sin(x),
+        1.0,
+        "even",
+        pairs=closed_forms.cos_pairs,
+        moments=partial(_wave_moments, odd=False),
+        coefficients=partial(_wave_coefficients, first=0),
+    ),
+    "elu": _Facts(
+        lambda x, alpha: np.where(x > 0.0, x, alpha * np.expm1(np.minimum(x, 0.0))),
+        lambda x, alpha: np.where(x > 0.0, 1.0, alpha * np.exp(np.minimum(x, 0.0))),
+        1.0,
+        kinks=(0.0,),
+    ),
 }
 
 
 @dataclass(frozen=True, repr=False)
 class Elementary(Activation):
-    """One of the smooth functions without parameters in `ELEMENTARY`.
+    """One of the functions in `ELEMENTARY`.
 
     Examples
     --------
@@ -78,170 +124,69 @@ class Elementary(Activation):
     >>> gelu = named("gelu")
     >>> gelu, round(gelu.lipschitz, 6)
     (<activation gelu>, 1.128904)
-    """
-
-    def value(self, x: FloatArray) -> FloatArray:
-        """Evaluate φ(x)."""
-        return ELEMENTARY[self.name].value(x)
-
-    def derivative(self, x: FloatArray) -> FloatArray:
-        """Evaluate φ′(x)."""
-        return ELEMENTARY[self.name].derivative(x)
-
-    def closed_form_pairs(
-        self, scale1: FloatArray, scale2: FloatArray, rho: FloatArray, rest: FloatArray
-    ) -> closed_forms.Pairs | None:
-        """Return the closed form for erf, None for the others."""
-        pairs = ELEMENTARY[self.name].pairs
-        return None if pairs is None else pairs(scale1, scale2, rho, rest)
-
-
-def elementary(name: str) -> Elementary:
-    """Return the elementary activation of that name."""
-    facts = ELEMENTARY[name]
-    return Elementary(
-        name=name,
-        parameters=(),
-        kinks=(),
-        parity=facts.parity,
-        lipschitz=facts.lipschitz,
-        homogeneous=False,
-        detected=False,
-    )
-
-
-@dataclass(frozen=True, repr=False)
-class Wave(Activation):
-    """sin x, or cos x: everything about them has a closed form, at every scale.
-
-    From E[exp(iτξ) h_k(ξ)] = (iτ)^k exp(−τ²/2)/√k!.
-
-    Examples
-    --------
-    >>> from notsodeep.activations import named
     >>> round(named("cos").moments(1.0).mean, 6)  # exp(−1/2)
     0.606531
     """
 
     def value(self, x: FloatArray) -> FloatArray:
         """Evaluate φ(x)."""
-        return np.sin(x) if self.name == "sin" else np.cos(x)
+        return ELEMENTARY[self.name].value(x, **dict(self.parameters))
 
     def derivative(self, x: FloatArray) -> FloatArray:
         """Evaluate φ′(x)."""
-        return np.cos(x) if self.name == "sin" else -np.sin(x)
-
-    def closed_form_moments(self, scales: FloatArray) -> FloatArray:
-        """Return exp(−τ²/2) and exp(−2τ²) combined."""
-        single, double = np.exp(-0.5 * scales**2), np.exp(-2.0 * scales**2)
-        nothing = np.zeros_like(scales)
-        # E sin² and E cos²; the first without cancellation at small scales.
-        odd, even = -0.5 * np.expm1(-2.0 * scales**2), 0.5 * (1.0 + double)
-        if self.name == "sin":
-            return np.stack([nothing, single, nothing, odd, even, 2.0 * double])
-        return np.stack([single, nothing, -single, even, odd, -2.0 * double])
+        return ELEMENTARY[self.name].derivative(x, **dict(self.parameters))
 
     def closed_form_pairs(
         self, scale1: FloatArray, scale2: FloatArray, rho: FloatArray, rest: FloatArray
-    ) -> closed_forms.Pairs:
-        """Return exp(−(q₁+q₂)/2) times sinh or cosh of the covariance."""
-        pairs = closed_forms.sin_pairs if self.name == "sin" else closed_forms.cos_pairs
-        return pairs(scale1, scale2, rho, rest)
+    ) -> Pairs | None:
+        """Return the closed forms of erf, sin and cos."""
+        pairs = ELEMENTARY[self.name].pairs
+        return None if pairs is None else pairs(scale1, scale2, rho, rest)
+
+    def closed_form_moments(self, scales: FloatArray) -> FloatArray | None:
+        """Return the closed forms of sin and cos."""
+        moments = ELEMENTARY[self.name].moments
+        return None if moments is None else moments(scales)
 
     def _hermite_coefficients(self, scales: FloatArray, terms: int) -> FloatArray:
-        order = np.arange(terms)
-        # In logarithms: τ^k and k! overflow long before their quotient does.
-        sizes = np.exp(
-            order * np.log(scales)[:, None]
-            - 0.5 * scales[:, None] ** 2
-            - 0.5 * gammaln(order + 1.0)
+        exact = ELEMENTARY[self.name].coefficients
+        return (
+            super()._hermite_coefficients(scales, terms) if exact is None else exact(scales, terms)
         )
-        sines, cosines = np.array([0.0, 1.0, 0.0, -1.0]), np.array([1.0, 0.0, -1.0, 0.0])
-        signs = (sines if self.name == "sin" else cosines)[order % 4]
-        return np.asarray(sizes * signs)
 
 
-def wave(name: str) -> Wave:
-    """Return sin or cos."""
-    return Wave(
-        name=name,
-        parameters=(),
-        kinks=(),
-        parity="odd" if name == "sin" else "even",
-        lipschitz=1.0,
-        homogeneous=False,
-        detected=False,
-    )
+def elementary(name: str) -> Elementary:
+    """Return the elementary activation of that name."""
+    facts = ELEMENTARY[name]
+    return Elementary(name=name, parity=facts.parity, lipschitz=facts.lipschitz)
 
 
-@dataclass(frozen=True, repr=False)
-class Elu(Activation):
-    """Linear for x > 0, alpha·(exp(x) − 1) for x ≤ 0; at alpha = 1 only φ″ jumps.
+def elu(alpha: float = 1.0) -> Elementary:
+    """Return x for x > 0, alpha·(exp(x) − 1) for x ≤ 0; at alpha = 1 only φ″ jumps.
 
     Examples
     --------
-    >>> elu(1.5).lipschitz, elu(1.5).kinks
-    (1.5, (0.0,))
-    """
-
-    alpha: float
-
-    def value(self, x: FloatArray) -> FloatArray:
-        """Evaluate φ(x)."""
-        return np.where(x > 0.0, x, self.alpha * np.expm1(np.minimum(x, 0.0)))
-
-    def derivative(self, x: FloatArray) -> FloatArray:
-        """Evaluate φ′(x)."""
-        return np.where(x > 0.0, 1.0, self.alpha * np.exp(np.minimum(x, 0.0)))
-
-
-def elu(alpha: float = 1.0) -> Elu:
-    """X for x > 0, alpha·(exp(x) − 1) for x ≤ 0.
-
-    Examples
-    --------
-    >>> elu(2.0)([-1.0, 1.0]).round(6)
-    array([-1.264241,  1.      ])
+    >>> elu(2.0)([-1.0, 1.0]).round(6), elu(2.0).lipschitz
+    (array([-1.264241,  1.      ]), 2.0)
     """
     a = checks.finite_number(alpha, "alpha", "elu")
-    return Elu(
-        name="elu",
-        parameters=frozen_parameters({"alpha": a}),
-        kinks=(0.0,),
-        parity=None,
-        lipschitz=max(1.0, abs(a)),
-        homogeneous=False,
-        detected=False,
-        alpha=a,
+    return Elementary(
+        name="elu", parameters=(("alpha", a),), kinks=(0.0,), lipschitz=max(1.0, abs(a))
     )
-
-
-def _centred(activation: Mapping[str, Any], scale: float, constant: float) -> Activation:
-    return centred_by(_read(activation), scale, constant)
-
-
-def _scaled(activation: Mapping[str, Any], gain: float, steepness: float) -> Activation:
-    return scaled(_read(activation), gain, steepness)
-
-
-def _with_skip(activation: Mapping[str, Any], alpha: float) -> Activation:
-    return with_skip(_read(activation), alpha)
 
 
 _NAMED: dict[str, Callable[..., Activation]] = {
-    "abs": piecewise_linear.absolute,
+    **{name: cache(partial(elementary, name)) for name in ELEMENTARY},
+    "abs": cache(piecewise_linear.absolute),
     "elu": elu,
     "hard_tanh": piecewise_linear.hard_tanh,
     "hermite": polynomial.hermite,
-    "identity": piecewise_linear.identity,
+    "identity": cache(piecewise_linear.identity),
     "leaky_relu": piecewise_linear.leaky_relu,
-    "normalized_relu": piecewise_linear.normalized_relu,
+    "normalized_relu": cache(piecewise_linear.normalized_relu),
     "piecewise_linear": piecewise_linear.piecewise_linear,
     "polynomial": polynomial.polynomial,
-    "relu": piecewise_linear.relu,
-    "cos": partial(wave, "cos"),
-    "sin": partial(wave, "sin"),
-    **{name: partial(elementary, name) for name in ELEMENTARY},
+    "relu": cache(piecewise_linear.relu),
 }
 # Names that others use; the activations themselves go by one name.
 _ALIASES = {
@@ -252,11 +197,10 @@ _ALIASES = {
     "silu": "swish",
 }
 _FORMULAS = {"mish": "x*tanh(softplus(x))", "sigmoid": "sigmoid(x)"}
-_STORED: dict[str, Callable[..., Activation]] = {
-    "formula": from_formula,
-    "centred": _centred,
-    "scaled": _scaled,
-    "with_skip": _with_skip,
+_COMPOUND: dict[str, Callable[..., Activation]] = {
+    "centred": centred_by,
+    "scaled": scaled,
+    "with_skip": with_skip,
 }
 
 
@@ -319,7 +263,10 @@ def _read(data: Mapping[str, Any]) -> Activation:
         raise InvalidInput(
             f"An activation is stored as {{'name': …, 'parameters': {{…}}}}. Got {data!r}."
         )
-    return _make(_NAMED | _STORED, data["name"], data.get("parameters", {}))
+    name, parameters = data["name"], data.get("parameters", {})
+    if name in _COMPOUND and isinstance(parameters, Mapping):
+        parameters = {**parameters, "activation": _read(parameters.get("activation", {}))}
+    return _make(_NAMED | _COMPOUND | {"formula": from_formula}, name, parameters)
 
 
 def as_activation(value: Any) -> Activation:
@@ -337,8 +284,8 @@ def as_activation(value: Any) -> Activation:
         return value
     if isinstance(value, str):
         return named(value)
-    if (found := _of_library(value)) is not None:
-        return found
+    if (known := _of_library(value)) is not None:
+        return known
     raise checks.invalid(
         "activation", "a model", "be a name or an Activation", repr(value),
         "For a Python function use notsodeep.activations.from_function.",

@@ -15,6 +15,7 @@ import numpy as np
 from scipy.special import erf, erfc, ndtr, owens_t
 
 from notsodeep.arrays import FloatArray
+from notsodeep.numerics.quadrature import gaussian_density
 
 Pairs = tuple[FloatArray, FloatArray]
 
@@ -123,7 +124,8 @@ def piecewise_linear(
             h = abs(knot) / scale
             beyond = ndtr(-h)
             value = value + change * (
-                intercept * scale * (_density(h) - h * beyond) + side * slope * rho * size * beyond
+                intercept * scale * (gaussian_density(h) - h * beyond)
+                + side * slope * rho * size * beyond
             )
             derivative = derivative + side * change * slope * beyond
     for (knot1, change1), side1 in zip(hinges, sides, strict=True):
@@ -147,7 +149,7 @@ def segment_moments(
     inner = np.clip(np.array(knots)[:, None] / scales, -40.0, 40.0)
     edge = np.full((1, len(scales)), 40.0)
     ends = np.concatenate([-edge, inner, edge])
-    density = _density(ends)
+    density = gaussian_density(ends)
     low, high = ends[:-1], ends[1:]
     # From the side of 0 on which the segment lies: nearer to 0 than 1 by erf, beyond by erfc.
     near, far = np.where(low >= 0.0, low, -high), np.where(low >= 0.0, high, -low)
@@ -162,11 +164,6 @@ def segment_moments(
     return share, -np.diff(density, axis=0), share - np.diff(moved, axis=0), sizes, others
 
 
-def _density(h: FloatArray) -> FloatArray:
-    density: FloatArray = np.exp(-0.5 * h**2) / math.sqrt(2.0 * math.pi)
-    return density
-
-
 def _hinge_pair(h: FloatArray, k: FloatArray, rho: FloatArray, rest: FloatArray) -> Pairs:
     """E[(ξ−h)₊(η−k)₊] and P(ξ > h, η > k) for correlation ρ, rest = 1 − |ρ|."""
     root = np.maximum(root_of(rest), _TINY)
@@ -178,7 +175,7 @@ def _hinge_pair(h: FloatArray, k: FloatArray, rho: FloatArray, rest: FloatArray)
         # ½(h² − 2ρhk + k²)/(1 − ρ²), as a square and a term without 1/(1 − ρ²).
         exponent = 0.5 * ((h - sign * k) / root) ** 2 + sign * h * k / (1.0 + np.abs(rho))
     orthant = _orthant(h, k, k_given_h, h_given_k, rho, root)
-    edges = k * _density(h) * ndtr(-k_given_h) + h * _density(k) * ndtr(-h_given_k)
+    edges = k * gaussian_density(h) * ndtr(-k_given_h) + h * gaussian_density(k) * ndtr(-h_given_k)
     corner = root * np.exp(-exponent) / (2.0 * math.pi)
     return (rho + h * k) * orthant - edges + corner, orthant
 

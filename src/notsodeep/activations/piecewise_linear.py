@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtr
 
 from notsodeep import checks
 from notsodeep.activations import closed_forms
-from notsodeep.activations.activation import Activation, Parity, frozen_parameters
-from notsodeep.activations.moments import Changes
+from notsodeep.activations.activation import Activation, Parity
 from notsodeep.arrays import FloatArray
-from notsodeep.numerics.hermite import hermite_polynomials
-
-
-class LineChanges(NamedTuple):
-    """Derivatives of what makes a piecewise-linear function in P parameters.
-
-    Attributes
-    ----------
-    knots, slopes : ndarray of shape (knots, P), (knots + 1, P)
-        A knot at 0 stays there.
-    value_at_zero : ndarray of shape (P,)
-    """
-
-    knots: FloatArray
-    slopes: FloatArray
-    value_at_zero: FloatArray
-
+from notsodeep.numerics.quadrature import gaussian_density, hermite_polynomials
 
 CANCELLATION = 16.0
 """Sums of moments may cancel by this factor, which leaves 14 digits."""
@@ -44,14 +27,6 @@ _MANY = 100_000  # coefficients that take longer one by one than from a table ov
 class PiecewiseLinear(Activation):
     """A continuous function, linear between its knots.
 
-    Attributes
-    ----------
-    knots : tuple of float
-        Increasing.
-    slopes : tuple of float
-        One more than knots, from left to right.
-    value_at_zero : float
-
     Examples
     --------
     >>> ramp = piecewise_linear((-1.0, 1.0), (0.0, 0.5, 0.0), value_at_zero=0.5)
@@ -59,12 +34,17 @@ class PiecewiseLinear(Activation):
     (array([0. , 0.5, 1. ]), (-1.0, 1.0), 0.5)
     """
 
-    knots: tuple[float, ...]
-    slopes: tuple[float, ...]
+    knots: tuple[float, ...]  # increasing
+    slopes: tuple[float, ...]  # one more than knots, from left to right
     value_at_zero: float
 
+    @property
+    def hinge(self) -> tuple[float, float] | None:
+        """Slopes left and right of zero, of the ReLU family."""
+        return (self.slopes[0], self.slopes[-1]) if self.homogeneous else None
+
     @cached_property
-    def _anchors(self) -> tuple[FloatArray, FloatArray]:
+    def anchors(self) -> tuple[FloatArray, FloatArray]:
         """For each segment the point nearest to 0, and φ there.
 
         Measured from there φ keeps its digits near 0, where all of its value may be slope·x.
@@ -103,7 +83,7 @@ class PiecewiseLinear(Activation):
             if left == 0.0:
                 return np.asarray(right * np.maximum(x, 0.0))
             return np.asarray((np.maximum if right >= left else np.minimum)(left * x, right * x))
-        lines = zip(*(values.tolist() for values in self._anchors), self.slopes, strict=True)
+        lines = zip(*(values.tolist() for values in self.anchors), self.slopes, strict=True)
         # Where another segment holds, a line may be anything.
         with np.errstate(over="ignore", invalid="ignore"):
             first, *others = (height + slope * (x - point) for point, height, slope in lines)
@@ -134,7 +114,7 @@ class PiecewiseLinear(Activation):
         as for a segment of all the mass that is short or far out: quadrature then keeps the digits.
         """
         shares, first, second, size0, size2 = closed_forms.segment_moments(self.knots, scales)
-        points, heights = (column[:, None] for column in self._anchors)
+        points, heights = (column[:, None] for column in self.anchors)
         slopes = np.array(self.slopes)[:, None]
         A, B = heights - slopes * points - constant, slopes * scales
         square = (A**2 * shares + 2.0 * A * B * first + B**2 * second).sum(axis=0)
@@ -144,7 +124,7 @@ class PiecewiseLinear(Activation):
         inexact = lost > CANCELLATION * square
         inexact |= (slopes**2 * size0).sum(axis=0) > CANCELLATION * slope_square
         kappa = np.clip(np.array(self.knots)[:, None] / scales, -40.0, 40.0)
-        density = np.exp(-0.5 * kappa**2) / math.sqrt(2.0 * math.pi)
+        density = gaussian_density(kappa)
         moments = np.stack(
             [
                 (A * shares + B * first).sum(axis=0),
@@ -157,47 +137,6 @@ class PiecewiseLinear(Activation):
         )
         moments[:, inexact] = np.nan
         return moments
-
-    def changes(self, by: LineChanges, scales: FloatArray, terms: int) -> Changes:
-        """Differentiate coefficients and moments in P parameters that move knots, slopes and φ(0).
-
-        φ is c_i + s_i x on segment i, and its derivative in a parameter ċ_i + ṡ_i x, which jumps by
-        J_k = −Δ_k κ̇_k at a knot, where its slope changes by D_k.  The coefficients of such a
-        function are Σ_k J_k ϕ(κ)h_{n−1}(κ)/√n + D_k τϕ(κ)h_{n−2}(κ)/√(n(n−1)), κ = k/τ, n ≥ 2.
-        Since φ is continuous, moving knots do not enter the derivative of E φ² otherwise.
-        """
-        shares, first, second, _, _ = closed_forms.segment_moments(self.knots, scales)
-        slopes, steps = np.array(self.slopes), np.diff(self.slopes)
-        bends = np.diff(by.slopes, axis=0)
-        jumps = -steps[:, None] * by.knots
-        heights = np.empty_like(by.slopes)
-        middle = sum(k < 0.0 for k in self.knots)
-        heights[middle] = by.value_at_zero
-        for k in range(middle, len(self.knots)):
-            heights[k + 1] = heights[k] + jumps[k] - bends[k] * self.knots[k]
-        for k in range(middle - 1, -1, -1):
-            heights[k] = heights[k + 1] - jumps[k] + bends[k] * self.knots[k]
-        points, levels = self._anchors
-        A, B = (levels - slopes * points)[:, None], slopes[:, None] * scales
-        dA, dB = heights.T[:, :, None], by.slopes.T[:, :, None] * scales  # (P, segments, n)
-        series = np.zeros((heights.shape[1], len(scales), max(terms, 2)))
-        series[:, :, 0] = (dA * shares + dB * first).sum(axis=1)
-        series[:, :, 1] = (dA * first + dB * second).sum(axis=1)
-        square = 2.0 * ((A * dA) * shares + (A * dB + B * dA) * first + (B * dB) * second)
-        slope_square = 2.0 * (slopes[:, None] * by.slopes).T @ shares
-        order = np.arange(2, terms)
-        for k, knot in enumerate(self.knots):
-            kappa = np.clip(knot / scales, -37.0, 37.0)
-            density = np.exp(-0.5 * kappa**2) / math.sqrt(2.0 * math.pi)
-            fallen = (slopes[k] ** 2 - slopes[k + 1] ** 2) * density / scales
-            slope_square += np.outer(by.knots[k], fallen)
-            polynomials = density[:, None] * hermite_polynomials(kappa, terms - 1).T
-            hinge = scales[:, None] * polynomials[:, :-1] / np.sqrt(order * (order - 1))
-            step = polynomials[:, 1:] / np.sqrt(order)
-            for p in range(len(series)):
-                if bends[k, p] != 0.0 or jumps[k, p] != 0.0:
-                    series[p, :, 2:] += bends[k, p] * hinge + jumps[k, p] * step
-        return Changes(series[:, :, :terms], square.sum(axis=1), slope_square)
 
     def _hermite_coefficients(self, scales: FloatArray, terms: int) -> FloatArray:
         """Exact coefficients; of many samples they are interpolated."""
@@ -230,7 +169,7 @@ class PiecewiseLinear(Activation):
             pairs[abs(knot)] = even + change, odd + (change if knot >= 0.0 else -change)
         for knot, (even, odd) in pairs.items():
             kappa = knot / scales
-            density = np.exp(-0.5 * kappa**2) / math.sqrt(2.0 * math.pi)
+            density = gaussian_density(kappa)
             beyond = ndtr(-kappa)
             coefficients[0] += even * scales * (density - kappa * beyond)
             coefficients[1] += odd * scales * beyond
@@ -246,35 +185,29 @@ class PiecewiseLinear(Activation):
 
 def make(
     name: str,
-    parameters: Mapping[str, Any],
+    parameters: dict[str, Any],
     knots: tuple[float, ...],
     slopes: tuple[float, ...],
     value_at_zero: float = 0.0,
 ) -> PiecewiseLinear:
     """Build a `PiecewiseLinear` with its facts worked out."""
+    parity: Parity | None = None
+    if knots == tuple(-k for k in reversed(knots)):
+        if slopes == slopes[::-1] and value_at_zero == 0.0:
+            parity = "odd"
+        elif slopes == tuple(-s for s in reversed(slopes)):
+            parity = "even"
     return PiecewiseLinear(
         name=name,
-        parameters=frozen_parameters(parameters),
+        parameters=tuple(parameters.items()),
         kinks=tuple(k for k, (a, b) in zip(knots, pairwise(slopes), strict=True) if a != b),
-        parity=_parity(knots, slopes, value_at_zero),
+        parity=parity,
         lipschitz=max(abs(s) for s in slopes),
         homogeneous=set(knots) <= {0.0} and value_at_zero == 0.0,
-        detected=False,
         knots=knots,
         slopes=slopes,
         value_at_zero=value_at_zero,
     )
-
-
-def _parity(
-    knots: tuple[float, ...], slopes: tuple[float, ...], value_at_zero: float
-) -> Parity | None:
-    if knots != tuple(-k for k in reversed(knots)):
-        return None
-    mirrored = tuple(reversed(slopes))
-    if slopes == mirrored and value_at_zero == 0.0:
-        return "odd"
-    return "even" if slopes == tuple(-s for s in mirrored) else None
 
 
 def relu() -> PiecewiseLinear:
@@ -320,7 +253,7 @@ def absolute() -> PiecewiseLinear:
 
 
 def identity() -> PiecewiseLinear:
-    """X."""
+    """Return x."""
     return make("identity", {}, (), (1.0,))
 
 
@@ -344,13 +277,13 @@ def piecewise_linear(
     array([-0.1,  0.5,  1. ])
     """
     owner = "piecewise_linear"
-    places = checks.increasing_points(knots, "knots", owner)
-    if places != tuple(knots):
+    points = checks.increasing_points(knots, "knots", owner)
+    if points != tuple(knots):
         raise checks.invalid("knots", owner, "be strictly increasing", tuple(knots))
-    steepness = tuple(checks.finite_number(s, "each of the slopes", owner) for s in slopes)
-    if len(steepness) != len(places) + 1:
-        requirement = f"have one entry more than knots ({len(places) + 1})"
-        raise checks.invalid("slopes", owner, requirement, f"{len(steepness)} entries")
+    values = tuple(checks.finite_number(s, "each of the slopes", owner) for s in slopes)
+    if len(values) != len(points) + 1:
+        requirement = f"have one entry more than knots ({len(points) + 1})"
+        raise checks.invalid("slopes", owner, requirement, f"{len(values)} entries")
     level = checks.finite_number(value_at_zero, "value_at_zero", owner)
-    parameters = {"knots": places, "slopes": steepness, "value_at_zero": level}
-    return make("piecewise_linear", parameters, places, steepness, level)
+    parameters = {"knots": points, "slopes": values, "value_at_zero": level}
+    return make("piecewise_linear", parameters, points, values, level)

@@ -6,15 +6,14 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.activations.activation import Activation, Parity, frozen_parameters
+from notsodeep.activations.activation import Activation, Parity
 from notsodeep.arrays import FloatArray
 from notsodeep.errors import QuadratureError
-from notsodeep.numerics.hermite import hermite_polynomials, iterate_hermite
+from notsodeep.numerics.quadrature import hermite_polynomials, iterate_hermite
 
 MAX_DEGREE = 350
 """Beyond degree 366 the weights of the Gauss–Hermite rule underflow, and integrals would be 0."""
@@ -34,15 +33,48 @@ def _gauss_hermite(size: int) -> tuple[FloatArray, FloatArray]:
 
 
 @dataclass(frozen=True, repr=False)
-class AbstractPolynomial(Activation):
-    """A polynomial.  Its Mehler series is finite, so pair expectations are exact."""
+class Polynomial(Activation):
+    """Σ_k c_k x^k, or Σ_k c_k h_k(x/scale) if there is a scale, h_k orthonormal for N(0, 1).
+
+    Powers are exact near 0, Hermite polynomials stable at high degree.  The Mehler series is
+    finite, so that pair expectations are exact.
+
+    Examples
+    --------
+    >>> cubic = polynomial([0.0, 1.0, 0.0, -0.1])
+    >>> cubic.degree, cubic.parity, cubic.lipschitz
+    (3, 'odd', inf)
+    >>> series = hermite([0.0, 0.6, 0.8])
+    >>> series.hermite_coefficients(1.0, 4)[0, 1:].round(12), round(series.moments(1.0).square, 12)
+    (array([0.6, 0.8, 0. ]), 1.0)
+    """
 
     coefficients: tuple[float, ...]
+    scale: float | None
 
     @property
     def degree(self) -> int:
         """Largest k with a nonzero coefficient (0 for a constant)."""
         return max((k for k, c in enumerate(self.coefficients) if c != 0.0), default=0)
+
+    def value(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ(x) by Horner's rule or the three-term recurrence."""
+        return self._sum(self.coefficients, x)
+
+    def derivative(self, x: FloatArray) -> FloatArray:
+        """Evaluate φ′(x); h_k′ = √k h_{k−1}."""
+        k = np.arange(1, len(self.coefficients))
+        factors = k if self.scale is None else np.sqrt(k) / self.scale
+        return self._sum(tuple(factors * self.coefficients[1:]) or (0.0,), x)
+
+    def _sum(self, coefficients: tuple[float, ...], x: FloatArray) -> FloatArray:
+        if self.scale is None:
+            return np.asarray(np.polynomial.polynomial.polyval(x, coefficients), dtype=np.float64)
+        total = np.zeros_like(x, dtype=np.float64)
+        terms = iterate_hermite(np.asarray(x) / self.scale, len(coefficients))
+        for coefficient, term in zip(coefficients, terms, strict=True):
+            total += coefficient * term
+        return total
 
     def _hermite_coefficients(self, scales: FloatArray, terms: int) -> FloatArray:
         """Exact coefficients by a Gauss–Hermite rule that integrates degree 2·degree + 1."""
@@ -95,57 +127,6 @@ def moments_of_series(coefficients: FloatArray, scales: FloatArray) -> FloatArra
     )
 
 
-@dataclass(frozen=True, repr=False)
-class Polynomial(AbstractPolynomial):
-    """Σ_k c_k x^k.
-
-    Examples
-    --------
-    >>> cubic = polynomial([0.0, 1.0, 0.0, -0.1])
-    >>> cubic.degree, cubic.parity, cubic.lipschitz
-    (3, 'odd', inf)
-    """
-
-    def value(self, x: FloatArray) -> FloatArray:
-        """Evaluate φ(x) by Horner's rule."""
-        return np.asarray(np.polynomial.polynomial.polyval(x, self.coefficients), dtype=np.float64)
-
-    def derivative(self, x: FloatArray) -> FloatArray:
-        """Evaluate φ′(x)."""
-        slopes = np.polynomial.polynomial.polyder(self.coefficients)
-        return np.asarray(np.polynomial.polynomial.polyval(x, slopes), dtype=np.float64)
-
-
-@dataclass(frozen=True, repr=False)
-class HermiteSeries(AbstractPolynomial):
-    """Σ_k c_k h_k(x/scale), h_k orthonormal for N(0, 1).
-
-    Examples
-    --------
-    >>> series = hermite([0.0, 0.6, 0.8])
-    >>> series.hermite_coefficients(1.0, 4)[0, 1:].round(12), round(series.moments(1.0).square, 12)
-    (array([0.6, 0.8, 0. ]), 1.0)
-    """
-
-    scale: float
-
-    def value(self, x: FloatArray) -> FloatArray:
-        """Evaluate φ(x) by the three-term recurrence."""
-        terms = iterate_hermite(np.asarray(x) / self.scale, len(self.coefficients))
-        total = np.zeros_like(x, dtype=np.float64)
-        for coefficient, polynomial in zip(self.coefficients, terms, strict=True):
-            total += coefficient * polynomial
-        return total
-
-    def derivative(self, x: FloatArray) -> FloatArray:
-        """Evaluate φ′(x), with h_k′ = √k h_{k−1}."""
-        terms = iterate_hermite(np.asarray(x) / self.scale, len(self.coefficients) - 1)
-        total = np.zeros_like(x, dtype=np.float64)
-        for k, polynomial in enumerate(terms, start=1):
-            total += self.coefficients[k] * math.sqrt(k) / self.scale * polynomial
-        return total
-
-
 def polynomial(coefficients: Sequence[float]) -> Polynomial:
     """c_0 + c_1 x + c_2 x² + …, coefficients in increasing order of degree.
 
@@ -154,11 +135,10 @@ def polynomial(coefficients: Sequence[float]) -> Polynomial:
     >>> polynomial([1.0, 0.0, 2.0])([0.0, 3.0])
     array([ 1., 19.])
     """
-    c = _coefficients(coefficients, "polynomial")
-    return Polynomial(**_facts("polynomial", c, {"coefficients": c}), coefficients=c)
+    return _polynomial("polynomial", coefficients, None)
 
 
-def hermite(coefficients: Sequence[float], scale: float = 1.0) -> HermiteSeries:
+def hermite(coefficients: Sequence[float], scale: float = 1.0) -> Polynomial:
     """c_0 + c_1 h_1(x/scale) + …, h_k the Hermite polynomials with E[h_j(ξ)h_k(ξ)] = δ_jk.
 
     Examples
@@ -166,37 +146,29 @@ def hermite(coefficients: Sequence[float], scale: float = 1.0) -> HermiteSeries:
     >>> hermite([0.0, 0.0, 1.0])([0.0, 1.0]).round(6)  # h_2(x) = (x² − 1)/√2
     array([-0.707107,  0.      ])
     """
-    c = _coefficients(coefficients, "hermite")
-    s = checks.positive_number(scale, "scale", "hermite")
-    facts = _facts("hermite", c, {"coefficients": c, "scale": s}, slope_unit=1.0 / s)
-    return HermiteSeries(**facts, coefficients=c, scale=s)
+    return _polynomial("hermite", coefficients, checks.positive_number(scale, "scale", "hermite"))
 
 
-def _coefficients(values: Sequence[float], owner: str) -> tuple[float, ...]:
-    coefficients = checks.real_array(values, "coefficients", owner)
-    if coefficients.ndim != 1 or coefficients.size == 0:
+def _polynomial(name: str, values: Sequence[float], scale: float | None) -> Polynomial:
+    array = checks.real_array(values, "coefficients", name)
+    if array.ndim != 1 or array.size == 0:
         requirement = "be a non-empty list of numbers"
-        raise checks.invalid("coefficients", owner, requirement, f"shape {coefficients.shape}")
-    return tuple(float(c) for c in coefficients)
-
-
-def _facts(
-    name: str, coefficients: tuple[float, ...], parameters: dict[str, Any], slope_unit: float = 1.0
-) -> dict[str, Any]:
-    used = [k for k, c in enumerate(coefficients) if c != 0.0]
+        raise checks.invalid("coefficients", name, requirement, f"shape {array.shape}")
+    c = tuple(map(float, array))
+    used = [k for k, coefficient in enumerate(c) if coefficient != 0.0]
     parity: Parity | None = None
     if all(k % 2 for k in used):
         parity = "odd"
     elif not any(k % 2 for k in used):
         parity = "even"
     linear = max(used, default=0) <= 1
-    slope = coefficients[1] * slope_unit if linear and len(coefficients) > 1 else 0.0
-    return {
-        "name": name,
-        "parameters": frozen_parameters(parameters),
-        "kinks": (),
-        "parity": parity,
-        "lipschitz": abs(slope) if linear else math.inf,
-        "homogeneous": linear and coefficients[0] == 0.0,
-        "detected": False,
-    }
+    slope = abs(c[1]) / (scale or 1.0) if linear and len(c) > 1 else 0.0
+    return Polynomial(
+        name=name,
+        parameters=(("coefficients", c), *((("scale", scale),) if scale is not None else ())),
+        parity=parity,
+        lipschitz=slope if linear else math.inf,
+        homogeneous=linear and c[0] == 0.0,
+        coefficients=c,
+        scale=scale,
+    )

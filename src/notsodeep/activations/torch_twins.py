@@ -15,22 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from notsodeep.activations import (
-    Activation,
-    Centred,
-    Elementary,
-    Elu,
-    Formula,
-    Function,
-    HermiteSeries,
-    PiecewiseLinear,
-    Polynomial,
-    Scaled,
-    Wave,
-)
+from notsodeep.activations.activation import Activation
+from notsodeep.activations.catalogue import Elementary
 from notsodeep.activations.closed_forms import HingeForm
-from notsodeep.activations.expressions import Expression, evaluate
-from notsodeep.activations.transformed import WithSkip
+from notsodeep.activations.custom import Custom
+from notsodeep.activations.formulas import Expression, Formula, evaluate
+from notsodeep.activations.piecewise_linear import PiecewiseLinear
+from notsodeep.activations.polynomial import Polynomial
+from notsodeep.activations.transformed import Centred, Scaled, WithSkip
 from notsodeep.errors import NoTorchTwin
 
 TensorFunction = Callable[[Tensor], Tensor]
@@ -103,18 +95,18 @@ def torch_twin(activation: Activation) -> TensorFunction:
             return partial(_skipped, twin=torch_twin(base), activation=activation)
         case PiecewiseLinear():
             return _piecewise_linear(activation)
-        case Elementary(name=name) | Wave(name=name):
+        case Elementary(name="elu", parameters=parameters):
+            return partial(torch.nn.functional.elu, **dict(parameters))
+        case Elementary(name=name):
             return _OPERATIONS[name]
-        case Elu(alpha=alpha):
-            return partial(torch.nn.functional.elu, alpha=alpha)
-        case Polynomial(coefficients=coefficients):
+        case Polynomial(coefficients=coefficients, scale=None):
             return partial(_horner, coefficients=coefficients)
-        case HermiteSeries(coefficients=coefficients, scale=scale):
+        case Polynomial(coefficients=coefficients, scale=float(scale)):
             return partial(_hermite_series, coefficients=coefficients, scale=scale)
-        case Formula(expression=expression):
+        case Custom(function=Formula(expression=expression)):
             return partial(_formula, expression=expression)
-        case Function(torch=twin_function) if twin_function is not None:
-            return twin_function
+        case Custom(torch=function) if function is not None:
+            return function
         case _:
             raise NoTorchTwin(
                 f"{activation} has no torch twin, so it cannot be built into a network. Pass "

@@ -4,33 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.activations.activation import Activation, frozen_parameters
-from notsodeep.activations.piecewise_linear import (
-    CANCELLATION,
-    PiecewiseLinear,
-    piecewise_linear,
-)
-from notsodeep.activations.polynomial import AbstractPolynomial, moments_of_series
+from notsodeep.activations.activation import Activation
+from notsodeep.activations.closed_forms import Pairs
+from notsodeep.activations.pairs import standardised_pairs
+from notsodeep.activations.piecewise_linear import CANCELLATION, PiecewiseLinear, piecewise_linear
+from notsodeep.activations.polynomial import Polynomial, moments_of_series
 from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotConverged
+from notsodeep.numerics.quadrature import CUTOFF
 
 
 @dataclass(frozen=True, repr=False)
 class Centred(Activation):
-    """φ(x) − constant, where constant = E φ(scale·ξ), less a mean if one is to be kept.
-
-    Attributes
-    ----------
-    base : Activation
-        φ; never itself centred.
-    scale : float
-        The scale at which the mean vanishes (τ* for a DEQ).
-    constant : float
-        E φ(scale·ξ), from `centre`; E φ(scale·ξ) − mean, from `with_mean`.
+    """φ(x) − constant, where constant = E φ(scale·ξ).
 
     Examples
     --------
@@ -40,9 +31,32 @@ class Centred(Activation):
     (0.398942, True)
     """
 
-    base: Activation
-    scale: float
+    base: Activation  # φ; never itself centred
+    scale: float  # at which the mean vanishes (τ* for a DEQ)
     constant: float
+
+    @property
+    def uncentred(self) -> Activation:
+        """φ without the constant."""
+        return self.base
+
+    @property
+    def shift(self) -> float:
+        """The constant."""
+        return self.constant
+
+    @property
+    def hinge(self) -> tuple[float, float] | None:
+        """Slopes of a φ of the ReLU family."""
+        return self.base.hinge
+
+    @cached_property
+    def _rescaled(self) -> Scaled | None:
+        """aφ(bx) − c as a(φ(bx) − c/a): quadratures then see φ at its own scale."""
+        if not isinstance(self.base, Scaled):
+            return None
+        inner = centred_by(self.base.base, self.scale, self.constant / self.base.gain)
+        return _scaled(inner, self.base.gain, self.base.steepness)
 
     def value(self, x: FloatArray) -> FloatArray:
         """Evaluate φ(x) − constant."""
@@ -52,27 +66,31 @@ class Centred(Activation):
         """Evaluate φ′(x)."""
         return self.base.derivative(x)
 
-    def panel_ends(self, reach: float) -> tuple[float, ...]:
-        """Points between which φ varies slowly enough to be integrated."""
-        return self.base.panel_ends(reach)
+    def panel_ends(self, largest_scale: float) -> tuple[float, ...]:
+        """Those of φ."""
+        return self.base.panel_ends(largest_scale)
 
     def closed_form_pairs(
         self, scale1: FloatArray, scale2: FloatArray, rho: FloatArray, rest: FloatArray
-    ) -> tuple[FloatArray, FloatArray] | None:
+    ) -> Pairs | None:
         """Those of the base, minus c(E φ(u) + E φ(v)) − c²."""
+        if self._rescaled is not None:
+            return self._rescaled.closed_form_pairs(scale1, scale2, rho, rest)
         pairs = self.base.closed_form_pairs(scale1, scale2, rho, rest)
         if pairs is None or self.constant == 0.0:
             return pairs
         # Many pairs share few scales: means are worked out once per scale.
-        scales, place = np.unique(np.stack([scale1, scale2]), return_inverse=True)
-        means = self.base.hermite_coefficients(scales, 1)[:, 0][place.reshape(2, -1)]
+        scales, index = np.unique(np.stack([scale1, scale2]), return_inverse=True)
+        means = self.base.hermite_coefficients(scales, 1)[:, 0][index.reshape(2, -1)]
         return pairs[0] - self.constant * (means[0] + means[1] - self.constant), pairs[1]
 
     def closed_form_moments(self, scales: FloatArray) -> FloatArray | None:
         """Return those of the base less the constant; NaN where E φ² cancels against it."""
+        if self._rescaled is not None:
+            return self._rescaled.closed_form_moments(scales)
         if isinstance(self.base, PiecewiseLinear):
             return self.base.closed_form_moments(scales, self.constant)
-        if isinstance(self.base, AbstractPolynomial):
+        if isinstance(self.base, Polynomial):
             series = self._hermite_coefficients(scales, self.base.degree + 3)
             return moments_of_series(series, scales)
         moments = self.base.closed_form_moments(scales)
@@ -111,35 +129,26 @@ def centre(activation: Activation, scale: float) -> Centred:
     0.797885
     """
     tau = checks.positive_number(scale, "scale", "centre")
-    base = activation.base if isinstance(activation, Centred) else activation
-    return centred_by(base, tau, base.moments(tau).mean)
+    return centred_by(activation.uncentred, tau, activation.uncentred.moments(tau).mean)
 
 
 def with_mean(activation: Activation, scale: float, mean: float) -> Centred:
-    """Shift φ so that E φ(scale·ξ) becomes `mean`.
-
-    Examples
-    --------
-    >>> from notsodeep.activations import named
-    >>> phi = with_mean(named("relu"), 2.0, 0.1)
-    >>> round(phi.constant, 6), round(phi.moments(2.0).mean, 6)
-    (0.697885, 0.1)
-    """
+    """Shift φ so that E φ(scale·ξ) becomes `mean`."""
     centred = centre(activation, scale)
     return centred_by(centred.base, centred.scale, centred.constant - mean)
 
 
-def centred_by(base: Activation, scale: float, constant: float) -> Centred:
+def centred_by(activation: Activation, scale: float, constant: float) -> Centred:
     """Build the centred activation from a constant that is already known."""
+    base = activation.uncentred
     unchanged = constant == 0.0
     return Centred(
         name="centred",
-        parameters=frozen_parameters({"activation": base, "scale": scale, "constant": constant}),
+        parameters=(("activation", base), ("scale", scale), ("constant", constant)),
         kinks=base.kinks,
         parity=base.parity if unchanged or base.parity == "even" else None,
         lipschitz=base.lipschitz,
         homogeneous=base.homogeneous and unchanged,
-        detected=base.detected,
         base=base,
         scale=scale,
         constant=constant,
@@ -149,14 +158,6 @@ def centred_by(base: Activation, scale: float, constant: float) -> Centred:
 @dataclass(frozen=True, repr=False)
 class Scaled(Activation):
     """gain·φ(steepness·x): everything about it follows from φ at steepness times the scale.
-
-    Attributes
-    ----------
-    base : Activation
-        φ; never itself scaled.
-    gain : float
-    steepness : float
-        Positive.
 
     Examples
     --------
@@ -168,9 +169,9 @@ class Scaled(Activation):
     (0.158815, 0.158815)
     """
 
-    base: Activation
-    gain: float
-    steepness: float
+    base: Activation  # φ; never itself scaled
+    gain: float  # not 0
+    steepness: float  # positive
 
     def value(self, x: FloatArray) -> FloatArray:
         """Evaluate gain·φ(steepness·x)."""
@@ -182,8 +183,8 @@ class Scaled(Activation):
 
     def closed_form_moments(self, scales: FloatArray) -> FloatArray:
         """Return those of φ at steepness·τ; each derivative brings a factor of the steepness."""
-        own = self.base.moments(self.steepness * scales)
         a, b = self.gain, self.steepness
+        own = self.base.moments(b * scales)
         return np.stack(
             [
                 a * own.mean,
@@ -197,23 +198,11 @@ class Scaled(Activation):
 
     def closed_form_pairs(
         self, scale1: FloatArray, scale2: FloatArray, rho: FloatArray, rest: FloatArray
-    ) -> tuple[FloatArray, FloatArray] | None:
-        """Return those of φ at steeper scales, if it has a closed form."""
+    ) -> Pairs:
+        """Return those of φ at steeper scales, by whatever route they take."""
         b = self.steepness
-        pairs = self.base.closed_form_pairs(b * scale1, b * scale2, rho, rest)
-        if pairs is None:
-            return None
-        return self.gain**2 * pairs[0], (self.gain * b) ** 2 * pairs[1]
-
-    def panel_ends(self, reach: float) -> tuple[float, ...]:
-        """Return those of φ, nearer; and its panels 1/2, 1, 2, … where they are narrower now."""
-        ends = [end / self.steepness for end in self.base.panel_ends(self.steepness * reach)]
-        if self.steepness > 1.0:
-            doublings = math.ceil(math.log2(max(self.steepness, 1.0))) + 1
-            # The quadrature has panels of its own at ±2^k in x; those of φ are at ±2^k/steepness.
-            own = (2.0**k / self.steepness for k in range(-1, doublings))
-            ends += [sign * end for end in own if end < reach for sign in (-1.0, 1.0)]
-        return tuple(ends)
+        pairs = standardised_pairs(self.base, b * scale1, b * scale2, rho, rest)
+        return self.gain**2 * pairs.value, (self.gain * b) ** 2 * pairs.derivative
 
     def _hermite_coefficients(self, scales: FloatArray, terms: int) -> FloatArray:
         """E[aφ(bτξ) h_k(ξ)]: those of φ at bτ, times a."""
@@ -221,15 +210,7 @@ class Scaled(Activation):
 
 
 def scaled(activation: Activation, gain: float = 1.0, steepness: float = 1.0) -> Activation:
-    """Return gain·φ(steepness·x); of a piecewise-linear φ, another one.
-
-    Parameters
-    ----------
-    activation : Activation
-        φ.
-    gain : float
-    steepness : float
-        Positive.
+    """Return gain·φ(steepness·x), steepness > 0; of a piecewise-linear φ, another one.
 
     Examples
     --------
@@ -247,19 +228,24 @@ def scaled(activation: Activation, gain: float = 1.0, steepness: float = 1.0) ->
             tuple(a * b * slope for slope in activation.slopes),
             a * activation.value_at_zero,
         )
+    if a == 0.0:
+        return piecewise_linear((), (0.0,))
     if isinstance(activation, Scaled):
         return scaled(activation.base, a * activation.gain, b * activation.steepness)
+    return _scaled(activation, a, b)
+
+
+def _scaled(base: Activation, gain: float, steepness: float) -> Scaled:
     return Scaled(
         name="scaled",
-        parameters=frozen_parameters({"activation": activation, "gain": a, "steepness": b}),
-        kinks=tuple(kink / b for kink in activation.kinks),
-        parity=activation.parity,
-        lipschitz=abs(a) * b * activation.lipschitz,
-        homogeneous=activation.homogeneous,
-        detected=activation.detected,
-        base=activation,
-        gain=a,
-        steepness=b,
+        parameters=(("activation", base), ("gain", gain), ("steepness", steepness)),
+        kinks=tuple(kink / steepness for kink in base.kinks),
+        parity=base.parity,
+        lipschitz=abs(gain) * steepness * base.lipschitz,
+        homogeneous=base.homogeneous,
+        base=base,
+        gain=gain,
+        steepness=steepness,
     )
 
 
@@ -272,15 +258,6 @@ _PROBE = np.concatenate([np.linspace(-40.0, 40.0, 8001), [-1e3, 1e3]])
 class WithSkip(Activation):
     """ψ, where ψ(g) solves ψ = φ(αψ + g): a unit that sees its own output.
 
-    Attributes
-    ----------
-    base : Activation
-        φ.
-    alpha : float
-        α.
-    increasing : bool
-        Whether φ′ ≥ 0 was seen everywhere: then any negative α is allowed.
-
     Examples
     --------
     >>> from notsodeep.activations import named
@@ -290,9 +267,9 @@ class WithSkip(Activation):
     (True, 2.0)
     """
 
-    base: Activation
-    alpha: float
-    increasing: bool
+    base: Activation  # φ
+    alpha: float  # α
+    min_slope: float  # a lower bound on 1 − αφ′
 
     def argument(self, x: FloatArray) -> FloatArray:
         """Solve h − αφ(h) = x for h = αψ + x, by Newton's method inside a bracket.
@@ -301,9 +278,8 @@ class WithSkip(Activation):
         steps have not halved it, it is bisected.
         """
         h = np.array(x, dtype=np.float64)
-        # The slope of h ↦ h − αφ(h) is at least `steep`, which bounds the way from x to h.
-        steep = self._least_slope
-        reach = np.abs(self.alpha * self.base.value(h)) / steep * 1.0000001
+        # The slope of h ↦ h − αφ(h) is at least `min_slope`, which bounds the way from x to h.
+        reach = np.abs(self.alpha * self.base.value(h)) / self.min_slope * 1.0000001
         low, high = h - reach, h + reach
         width = high - low
         for step in range(_MAX_STEPS):
@@ -313,7 +289,8 @@ class WithSkip(Activation):
             low, high = np.where(gap <= 0.0, h, low), np.where(gap >= 0.0, h, high)
             # A closed bracket is an answer too: where the equation is steep, no h has a small gap.
             resolved |= high - low <= _ROUNDING * np.abs(h)
-            moved = h - gap / np.maximum(1.0 - self.alpha * self.base.derivative(h), steep)
+            slope = np.maximum(1.0 - self.alpha * self.base.derivative(h), self.min_slope)
+            moved = h - gap / slope
             inside = (moved >= low) & (moved <= high)
             if step % 3 == 2:
                 inside &= (high - low <= 0.5 * width) | resolved
@@ -328,13 +305,6 @@ class WithSkip(Activation):
             f"x = {np.ravel(x)[worst]:.6g}. Use an alpha nearer to 0."
         )
 
-    @property
-    def _least_slope(self) -> float:
-        """A lower bound on 1 − αφ′."""
-        if self.alpha < 0.0 and self.increasing:
-            return 1.0
-        return 1.0 - abs(self.alpha) * self.base.lipschitz
-
     def value(self, x: FloatArray) -> FloatArray:
         """Evaluate ψ(x)."""
         return self.base.value(self.argument(x))
@@ -344,14 +314,16 @@ class WithSkip(Activation):
         slope = self.base.derivative(self.argument(x))
         return np.asarray(slope / (1.0 - self.alpha * slope))
 
-    def panel_ends(self, reach: float) -> tuple[float, ...]:
+    def panel_ends(self, largest_scale: float) -> tuple[float, ...]:
         """Where the panels of φ end, moved as ψ moves them; finer ones if ψ is steep at zero."""
+        reach = CUTOFF * largest_scale
         stretch = reach + abs(self.alpha) * (abs(float(self.base(0.0))) + reach)
-        finest = -2 - max(0, math.ceil(math.log2(1.0 / self._least_slope)))
-        own = [2.0**k for k in range(finest, max(1, math.ceil(math.log2(stretch + 2.0))) + 1)]
-        ends = np.array([*self.base.panel_ends(stretch), 0.0, *own, *(-end for end in own)])
+        finest = -2 - max(0, math.ceil(math.log2(1.0 / self.min_slope)))
+        powers = np.arange(finest, max(1, math.ceil(math.log2(stretch + 2.0))) + 1)
+        own = np.ldexp(1.0, powers)
+        ends = np.array([*self.base.panel_ends(stretch / CUTOFF), 0.0, *own, *-own])
         moved = ends - self.alpha * self.base.value(ends)
-        return tuple(sorted({float(end) for end in moved if abs(end) < reach}))
+        return tuple(sorted({*self.kinks, *moved[np.abs(moved) < reach].tolist()}))
 
 
 def with_skip(activation: str | Activation, alpha: float) -> Activation:
@@ -395,20 +367,18 @@ def with_skip(activation: str | Activation, alpha: float) -> Activation:
         return _piecewise(base, number)
     steepness = base.lipschitz
     # ψ′ = φ′/(1 − αφ′) grows with φ′; where φ decreases, slopes of either sign count.
-    lost = number if increasing else abs(number)
+    signed = number if increasing else abs(number)
     # As φ′ → ∞ the slope φ′/(1 − αφ′) tends to −1/α; only α < 0 gets here with an unbounded φ′.
-    lipschitz = steepness / (1.0 - lost * steepness) if math.isfinite(steepness) else -1.0 / number
+    bounded = math.isfinite(steepness)
     return WithSkip(
         name="with_skip",
-        parameters=frozen_parameters({"activation": base, "alpha": number}),
+        parameters=(("activation", base), ("alpha", number)),
         kinks=tuple(float(k - number * base(k)) for k in base.kinks),
         parity="odd" if base.parity == "odd" else None,
-        lipschitz=lipschitz,
-        homogeneous=False,
-        detected=base.detected,
+        lipschitz=steepness / (1.0 - signed * steepness) if bounded else -1.0 / number,
         base=base,
         alpha=number,
-        increasing=increasing,
+        min_slope=1.0 if number < 0.0 and increasing else 1.0 - abs(number) * steepness,
     )
 
 
@@ -419,10 +389,9 @@ def _piecewise(base: PiecewiseLinear, alpha: float) -> Activation:
     steeper = slopes / (1.0 - alpha * slopes)
     # ψ(0) = φ(h) where h − αφ(h) = 0: on the piece whose moved ends enclose zero.
     piece = int(np.searchsorted(moved, 0.0))
-    anchor = float(moved[min(piece, len(moved) - 1)]) if len(moved) else None
-    if anchor is None:
+    if not len(moved):
         at_zero = base.value_at_zero / (1.0 - alpha * float(slopes[0]))
     else:
-        knot = knots[min(piece, len(knots) - 1)]
-        at_zero = float(base.value(np.array([knot]))[0]) - anchor * float(steeper[piece])
+        nearest = min(piece, len(knots) - 1)
+        at_zero = float(base(knots[nearest]) - moved[nearest] * steeper[piece])
     return piecewise_linear(tuple(moved.tolist()), tuple(steeper.tolist()), at_zero)

@@ -511,7 +511,7 @@ def _second_derivative(activation: Activation, scale: float) -> float:
     def value_and_slope(x: FloatArray) -> FloatArray:
         return np.stack([activation.value(x), activation.derivative(x)])
 
-    splits = activation.quadrature_splits(scale)
+    splits = activation.panel_ends(scale)
     total = 0.0
     scales = np.array([scale])
     for part in resolved_samples(value_and_slope, scales, splits, name=str(activation)):

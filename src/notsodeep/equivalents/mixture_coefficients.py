@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.activations import Activation
-from notsodeep.activations.moments import Moments
+from notsodeep.activations import Activation, Moments
 from notsodeep.equivalents.expansion import expansion
 from notsodeep.errors import InvalidInput, NotConverged
 from notsodeep.models import (

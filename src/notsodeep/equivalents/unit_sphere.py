@@ -10,8 +10,8 @@ from numpy.typing import ArrayLike
 
 from notsodeep import checks
 from notsodeep.activations import Activation
-from notsodeep.activations.gaussian_pairs import DualDerivatives, dual_derivatives
 from notsodeep.arrays import FloatArray
+from notsodeep.equivalents.dual_derivatives import DualDerivatives, dual_derivatives
 from notsodeep.equivalents.equivalent_matrix import Equivalent, SphereCoefficients
 from notsodeep.errors import InvalidInput, NotConverged
 from notsodeep.models import (
@@ -199,7 +199,7 @@ def sphere_layers(model: DeepEquilibrium | MonotoneEquilibrium) -> list[SphereLa
     """Return the layers of a cell for inputs of norm one."""
     if isinstance(model, MonotoneEquilibrium):
         scale = float(model.scales(np.ones(1))[0])
-        unit = model.response(scale)
+        unit = model.response
         weight = 2.0 * model.skew + unit.coupling**2
         numbers = (weight, model.inject, model.bias)
         return [SphereLayer(unit.activation, scale**2, *numbers, again=unit.coupling**2)]

@@ -6,7 +6,7 @@ from typing import Any
 
 import streamlit as st
 
-from notsodeep.activations.expressions import FUNCTIONS
+from notsodeep.activations.formulas import FUNCTIONS
 from notsodeep.data import data_directory
 from notsodeep.data.catalogue import IMAGE_SETS
 from notsodeep.data.digits import CLASS_NAMES

@@ -13,7 +13,7 @@ from numpy.polynomial.polynomial import polyval
 from numpy.typing import NDArray
 
 from notsodeep.activations import Activation
-from notsodeep.activations.gaussian_pairs import LEAST_SCALE, standardised_pairs
+from notsodeep.activations.pairs import LEAST_SCALE, standardised_pairs
 from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotConverged
 from notsodeep.kernels.samples import SampleColumns

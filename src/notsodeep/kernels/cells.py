@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from notsodeep.activations.gaussian_pairs import LEAST_SCALE
+from notsodeep.activations.pairs import LEAST_SCALE
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.errors import NotConverged
 from notsodeep.kernels import compiled
@@ -142,7 +142,7 @@ class CellPairs(PairMap):
         if isinstance(self.model, MonotoneEquilibrium):
             model = self.model
             scales = _of_norms(lambda squares: model.scales(squares)[None], self._squares)[0]
-            couplings = _of_norms(lambda q: model.couplings(np.sqrt(q))[None], scales**2)[0]
+            couplings = np.full_like(scales, model.response.coupling)
             described = Dense(model.unit, 2.0 * model.skew, model.inject, model.bias)
             return [self._member(described, scales, np.ones_like(scales), couplings)]
         cell, name = self.model.cell, f"the variance of the {self.model}"

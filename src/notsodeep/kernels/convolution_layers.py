@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from notsodeep import checks
 from notsodeep.activations import Activation, Centred, PiecewiseLinear
-from notsodeep.activations.gaussian_pairs import LEAST_SCALE
-from notsodeep.activations.polynomial import AbstractPolynomial
+from notsodeep.activations.pairs import LEAST_SCALE
+from notsodeep.activations.polynomial import Polynomial
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.errors import NotIntegrable
 from notsodeep.kernels import convolution_compiled as compiled
@@ -121,7 +121,7 @@ class PixelLayer:
             right, left = base.slopes[-1], base.slopes[0]
             self.kind = compiled.HINGE
             self.both, self.cross = right**2 + left**2, 2.0 * right * left
-        self.degree = base.degree if isinstance(base, AbstractPolynomial) else None
+        self.degree = base.degree if isinstance(base, Polynomial) else None
         self._tolerated = 0.0
         self._preparing = threading.RLock()
         self._tables: dict[int, IntArray] = {}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from notsodeep.activations.gaussian_pairs import standardised_pairs
+from notsodeep.activations.pairs import standardised_pairs
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.errors import NotConverged
 from notsodeep.kernels import convolution_compiled as compiled

@@ -10,13 +10,12 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep.activations import Activation, Centred
-from notsodeep.activations.moments import Changes
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.errors import TheoryDoubtful
 from notsodeep.kernels import compiled
@@ -550,6 +549,14 @@ class Plan:
                 stacklevel=4,
             )
         logger.info("%s kernel, %d × %d: %s", self.model, *self.shape, self.explanation)
+
+
+class Changes(NamedTuple):
+    """Derivatives of an activation's Hermite coefficients and moments in P parameters."""
+
+    series: FloatArray  # (P, n, terms): of a_k(τ), at n scales
+    square: FloatArray  # (P, n): of E φ²(τξ)
+    slope_square: FloatArray  # (P, n): of E φ′²(τξ)
 
 
 ChangesAt = Callable[[FloatArray, int], Changes]

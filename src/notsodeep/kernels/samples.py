@@ -17,15 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep.activations import Activation, Centred, PiecewiseLinear
-from notsodeep.activations.gaussian_pairs import LEAST_SCALE
-from notsodeep.activations.polynomial import AbstractPolynomial
+from notsodeep.activations.activation import LEAST_SQUARE
+from notsodeep.activations.pairs import LEAST_SCALE
+from notsodeep.activations.polynomial import Polynomial
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.errors import NotConverged, NotIntegrable
 from notsodeep.kernels import compiled
 from notsodeep.models import DeepEquilibrium
 from notsodeep.numerics.chebyshev import ScaleFunction, at_many_scales, kept_table
 from notsodeep.numerics.fixed_point import solve_fixed_point
-from notsodeep.numerics.hermite import LEAST_SQUARE
 
 TERMS = (48, 384)
 """Lengths of the series that are tried in turn; the longer one serves |ρ| up to about 0.92."""
@@ -212,7 +212,7 @@ class Layer:
         beyond = slice(self._split, None)
         self.columns = self.rows if self.symmetric else self.everything.take(beyond)
         base = activation.base if isinstance(activation, Centred) else activation
-        self.degree = base.degree if isinstance(base, AbstractPolynomial) else None
+        self.degree = base.degree if isinstance(base, Polynomial) else None
         self.constant = activation.constant if isinstance(activation, Centred) else 0.0
         self.kind, self.both, self.cross = compiled.SERIES, 0.0, 0.0
         # The means that the hinge loop takes off are those of the uncentred activation.

@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 
 from notsodeep.activations import Activation, Centred, PiecewiseLinear
 from notsodeep.activations.closed_forms import hinge_rest, root_of
-from notsodeep.activations.gaussian_pairs import LEAST_SCALE, standardised_pairs
+from notsodeep.activations.pairs import LEAST_SCALE, standardised_pairs
 from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotConverged
 from notsodeep.kernels.samples import SampleColumns
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 from notsodeep.numerics.pair_quadrature import pair_distances
-from notsodeep.numerics.quadrature import REACH
 
 _NEAR = 1e-6  # 1 − |ρ| below this is computed by itself; above, √(1 − |ρ|) is right to 1e-13
 _MAX_STEPS = 100
@@ -241,7 +240,6 @@ def feature_rest(
         (partial(_in_units, activation, root), partial(_in_units, activation, s * other))
         for root, other, s in zip(root1[near], root2[near], sign, strict=True)
     )
-    reach = REACH * float(max(one.scales.max(), two.scales.max()))
     plain[near] = 0.5 * pair_distances(
         functions,
         one.scales,
@@ -249,7 +247,6 @@ def feature_rest(
         rho[near],
         root_of(rest[near]),
         activation.kinks,
-        activation.panel_ends(reach),
         name=str(activation),
     )
     return np.asarray(plain)

@@ -25,11 +25,11 @@ from torch.autograd.function import once_differentiable
 
 from notsodeep import checks
 from notsodeep.activations import Activation, Centred, PiecewiseLinear
-from notsodeep.activations.gaussian_pairs import LEAST_SCALE
+from notsodeep.activations.pairs import LEAST_SCALE
 from notsodeep.activations.torch_twins import torch_twin
 from notsodeep.errors import InvalidInput, NotConverged
 from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork, KernelName
-from notsodeep.numerics.hermite import hermite_polynomials
+from notsodeep.numerics.quadrature import hermite_polynomials
 
 _STEPS = 60
 _TERMS = (32, 64, 128, 256, 512)

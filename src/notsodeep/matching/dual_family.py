@@ -8,15 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.activations import hermite
-from notsodeep.activations.polynomial import HermiteSeries
+from notsodeep.activations import Polynomial, hermite
 from notsodeep.arrays import FloatArray
 from notsodeep.matching.family import Family
 from notsodeep.matching.kernel_series import KernelSeries, kernel_series
 from notsodeep.matching.problem import Problem
 from notsodeep.matching.record import Match
 from notsodeep.models import ExplicitNetwork, KernelName
-from notsodeep.numerics.hermite import hermite_polynomials
+from notsodeep.numerics.quadrature import hermite_polynomials
 
 _DEGREE = 32  # of a dual activation, unless another one is asked for
 _REMAINDER = 1e-10  # share of the diagonal that may be left to the last coefficient
@@ -96,7 +95,7 @@ def _largest_cosine(rows: FloatArray) -> float:
     return float(min(cosines.max(), 1.0))
 
 
-def dual_activation(series: KernelSeries, kernel: KernelName, natural: FloatArray) -> HermiteSeries:
+def dual_activation(series: KernelSeries, kernel: KernelName, natural: FloatArray) -> Polynomial:
     """Build σ = Σ ±c_k h_k, c_k² = g_k (CK) or g_k/(k + 1) (NTK): its network has this kernel.
 
     What is beyond the degree goes into the last coefficient, so that the diagonal is exact.  Signs

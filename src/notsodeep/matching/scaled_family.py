@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 
-from notsodeep.activations import Activation, Centred, Function, centre, scaled
+from notsodeep.activations import Activation, Centred, Custom, centre, scaled
 from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotSoDeepError
 from notsodeep.matching.family import LINEAR, SCALE, Family, Infeasible, MixtureFamily

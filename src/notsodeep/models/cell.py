@@ -11,7 +11,7 @@ import numpy as np
 
 from notsodeep import checks
 from notsodeep.activations import Activation, as_activation, from_dict
-from notsodeep.activations.gaussian_pairs import LEAST_SCALE
+from notsodeep.activations.pairs import LEAST_SCALE
 from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotConverged, NotIntegrable, QuadratureError
 from notsodeep.numerics.fixed_point import FixedPoint, solve_fixed_point

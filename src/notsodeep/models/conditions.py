@@ -265,7 +265,7 @@ def _monotone_verdicts(model: MonotoneEquilibrium, tau0: float) -> Iterator[Verd
     )
     if math.isnan(scale):
         return
-    response = model.response(scale)
+    response = model.response
     slopes = float(response.activation.moments(scale).slope_square)
     radius = (2.0 * model.skew + response.coupling**2) * slopes
     yield Verdict(

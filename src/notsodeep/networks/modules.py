@@ -241,7 +241,7 @@ class ImplicitNetwork(FeatureNetwork):
     Examples
     --------
     >>> import notsodeep as nsd
-    >>> net = nsd.build(nsd.MonotoneEquilibrium("tanh"), 4, 16, 2, rng=0, solver="anderson")
+    >>> net = nsd.build(nsd.MonotoneEquilibrium("relu"), 4, 16, 2, rng=0, solver="anderson")
     >>> isinstance(net, ImplicitNetwork), net.solver.name, net.last_record
     (True, 'anderson', None)
     """

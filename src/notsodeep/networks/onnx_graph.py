@@ -13,16 +13,13 @@ from numpy.typing import NDArray
 from notsodeep.activations import (
     Activation,
     Centred,
+    Custom,
     Elementary,
-    Elu,
-    Formula,
-    HermiteSeries,
     PiecewiseLinear,
     Polynomial,
     Scaled,
-    Wave,
 )
-from notsodeep.activations.expressions import evaluate
+from notsodeep.activations.formulas import Formula, evaluate
 from notsodeep.errors import NoOnnxForm
 
 Value = str | float
@@ -107,15 +104,15 @@ def apply_activation(graph: GraphBuilder, activation: Activation, x: str) -> str
             return _scaled(graph, apply_activation(graph, base, _scaled(graph, x, steepness)), gain)
         case PiecewiseLinear():
             return _piecewise_linear(graph, activation, x)
-        case Elementary(name=name) | Wave(name=name):
+        case Elementary(name="elu", parameters=parameters):
+            return graph.apply("Elu", x, **dict(parameters))
+        case Elementary(name=name):
             return _OPERATIONS[name](graph, x)
-        case Elu(alpha=alpha):
-            return graph.apply("Elu", x, alpha=alpha)
-        case Polynomial(coefficients=coefficients):
+        case Polynomial(coefficients=coefficients, scale=None):
             return _horner(graph, x, coefficients)
-        case HermiteSeries(coefficients=coefficients, scale=scale):
+        case Polynomial(coefficients=coefficients, scale=scale):
             return _hermite_series(graph, graph.apply("Div", x, scale), coefficients)
-        case Formula(expression=expression):
+        case Custom(function=Formula(expression=expression)):
             operations = {name: _bound(operation, graph) for name, operation in _OPERATIONS.items()}
             return str(evaluate(expression, x, operations))
         case _:

@@ -16,6 +16,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,14 +29,16 @@ from notsodeep.errors import NotIntegrable, QuadratureError
 NODES = 16
 """Nodes per panel; on a geometric panel the error is about 5.8^(-2·NODES) = 4e-25."""
 
-REACH = 16.0
-"""Integrals stop at |ξ| = REACH, where even h_k(ξ)·exp(-ξ²/2), k large, is below 1e-27."""
+CUTOFF = 16.0
+"""Integrals stop at |ξ| = CUTOFF, where even h_k(ξ)·exp(-ξ²/2), k large, is below 1e-27."""
 
 TOLERANCE = 1e-13
 """Largest estimated error of an integral, relative to the integral of the absolute value."""
 
-_REFINEMENTS = 4
+_MAX_HALVINGS = 6
 _BLOCK = 1 << 17  # function values held at a time, so that a block stays in cache
+
+ArrayFunction = Callable[[FloatArray], FloatArray]
 
 
 @functools.cache
@@ -51,41 +54,35 @@ def _last_legendre_coefficients(nodes: int) -> FloatArray:
     """Rows that map values at the Gauss nodes to the last two Legendre coefficients."""
     x, w = gauss_legendre(nodes)
     basis = np.polynomial.legendre.legvander(x, nodes - 1)[:, -2:]
-    degrees = np.arange(nodes - 2, nodes)
     # c_k = (k + ½) ∫ f P_k; two of them, since one vanishes where the integrand is odd or even.
-    rows: FloatArray = (basis * w[:, None] * (degrees + 0.5)).T
-    return rows
+    return np.asarray((basis * w[:, None] * (np.arange(nodes - 2, nodes) + 0.5)).T)
 
 
-@dataclass(frozen=True)
-class GaussianRule:
+class GaussianRule(NamedTuple):
     """A quadrature rule for the standard Gaussian measure, made of panels.
 
-    Attributes
-    ----------
-    nodes, weights : ndarray of shape (1, panels·NODES) or (n_scales, panels·NODES)
-        One row serves every scale unless a kink other than 0 ties the panels to the scale.
-        The weights contain the Gaussian density.
+    Both arrays have the shape (1, panels·NODES) or (n_scales, panels·NODES): one row serves every
+    scale unless a kink other than 0 ties the panels to the scale.
     """
 
     nodes: FloatArray
-    weights: FloatArray
+    weights: FloatArray  # they contain the Gaussian density
 
     @property
     def shared(self) -> bool:
         """Whether one row of nodes serves every scale."""
         return len(self.nodes) == 1
 
+    def rows(self, chosen: NDArray[np.bool_]) -> GaussianRule:
+        """Return the rule of some of the scales."""
+        return self if self.shared else GaussianRule(self.nodes[chosen], self.weights[chosen])
+
 
 def gauss_legendre_errors(weighted: FloatArray, nodes: int) -> FloatArray:
-    """Estimate the error on each panel from weight × value, of shape (…, panels·nodes).
+    """Estimate the error on each panel, shape (…, panels), from weight × value, (…, panels·nodes).
 
     If the Legendre coefficients of the integrand fall geometrically, a Gauss rule with N nodes
     misses the coefficient of degree 2N, which is about (last coefficient)²/(largest).
-
-    Returns
-    -------
-    ndarray of shape (…, panels)
     """
     _, w = gauss_legendre(nodes)
     # Only the Legendre weights are divided out: the Gaussian density belongs to the integrand, as
@@ -94,84 +91,69 @@ def gauss_legendre_errors(weighted: FloatArray, nodes: int) -> FloatArray:
     last = np.abs(integrand @ _last_legendre_coefficients(nodes).T).sum(axis=-1)
     largest = np.abs(integrand).max(axis=-1)
     ratio = np.divide(last, largest, out=np.zeros_like(last), where=largest > 0.0)
-    estimate: FloatArray = 2.0 * last * ratio
-    return estimate
+    return np.asarray(2.0 * last * ratio)
 
 
 def gaussian_rule(
-    scales: FloatArray, kinks: tuple[float, ...] = (), refinement: int = 0
+    scales: FloatArray, kinks: tuple[float, ...] = (), halvings: int = 0
 ) -> GaussianRule:
-    """Panels for E[f(τξ)] at the given scales τ, split at ξ = kink/τ.
-
-    Parameters
-    ----------
-    scales : ndarray of shape (n_scales,)
-        Positive.
-    kinks : tuple of float
-        Points x at which f is not smooth, or panels must end for other reasons.
-    refinement : int, default 0
-        Each panel is cut into 2**refinement equal ones.
-    """
+    """Build the panels for E[f(τξ)] at positive scales τ, split at ξ = kink/τ and halved."""
     # The innermost panel is at most 1/(2τ) wide in ξ, half a unit in x.
     octaves = max(1, math.ceil(math.log2(float(scales.max()))) + 1)
-    # What is beyond the reach of every scale is left out; beyond that of some, it makes an empty
+    # A kink beyond the cutoff of every scale is dropped; beyond that of some, it makes an empty
     # panel at the end: harmless, and keeps rows equal.
-    reach = REACH * float(scales.max())
-    elsewhere = np.array([k for k in kinks if k != 0.0 and abs(k) < reach])
+    cutoff = CUTOFF * float(scales.max())
+    elsewhere = np.array([k for k in kinks if k != 0.0 and abs(k) < cutoff])
     if not elsewhere.size:
-        return _shared_rule(octaves, refinement)
+        return _shared_rule(octaves, halvings)
     with np.errstate(over="ignore"):
-        split = np.clip(elsewhere / scales[:, None], -REACH, REACH)
+        split = np.clip(elsewhere / scales[:, None], -CUTOFF, CUTOFF)
     ends = np.repeat(_panel_ends(octaves), len(scales), axis=0)
-    return _rule_on(np.sort(np.concatenate([ends, split], axis=1), axis=1), refinement)
+    return _rule_on(np.sort(np.concatenate([ends, split], axis=1), axis=1), halvings)
 
 
 def _panel_ends(octaves: int) -> FloatArray:
     """Return panel ends, shape (1, panels + 1): geometric towards 0, one unit wide outside."""
-    positive = np.concatenate([np.ldexp(1.0, np.arange(-octaves, 1)), np.arange(2.0, REACH + 1.0)])
+    positive = np.concatenate([np.ldexp(1.0, np.arange(-octaves, 1)), np.arange(2.0, CUTOFF + 1.0)])
     return np.concatenate([-positive[::-1], [0.0], positive])[None, :]
 
 
 @functools.lru_cache(maxsize=64)
-def _shared_rule(octaves: int, refinement: int) -> GaussianRule:
-    return _rule_on(_panel_ends(octaves), refinement)
+def _shared_rule(octaves: int, halvings: int) -> GaussianRule:
+    return _rule_on(_panel_ends(octaves), halvings)
 
 
-def _rule_on(ends: FloatArray, refinement: int) -> GaussianRule:
-    """Gauss–Legendre on the panels between the given ends, each cut into 2**refinement."""
-    if refinement:
-        parts = np.arange(1 << refinement) / (1 << refinement)
+def _rule_on(ends: FloatArray, halvings: int) -> GaussianRule:
+    """Gauss–Legendre on the panels between the given ends, each cut into 2**halvings."""
+    if halvings:
+        parts = np.arange(1 << halvings) / (1 << halvings)
         fine = ends[:, :-1, None] + np.diff(ends)[:, :, None] * parts
         ends = np.concatenate([fine.reshape(len(ends), -1), ends[:, -1:]], axis=1)
     x, w = gauss_legendre(NODES)
     half = 0.5 * np.diff(ends)
     middle = 0.5 * (ends[:, 1:] + ends[:, :-1])
     nodes = (middle[:, :, None] + half[:, :, None] * x).reshape(len(ends), -1)
-    density = np.exp(-0.5 * nodes**2) / math.sqrt(2.0 * math.pi)
-    weights = (half[:, :, None] * w).reshape(len(ends), -1) * density
+    weights = (half[:, :, None] * w).reshape(len(ends), -1) * gaussian_density(nodes)
     nodes.flags.writeable = weights.flags.writeable = False
     return GaussianRule(nodes, weights)
 
 
+def gaussian_density(x: FloatArray) -> FloatArray:
+    """Density of the standard normal distribution."""
+    return np.asarray(np.exp(-0.5 * x**2) / math.sqrt(2.0 * math.pi))
+
+
 @dataclass(frozen=True)
 class Samples:
-    """Values of a function at the nodes of a rule that resolves it, for some of the scales.
+    """Values of a function at the nodes of a rule that resolves it, for some of the scales."""
 
-    Attributes
-    ----------
-    index : ndarray of int
-        Which of the scales asked for these rows belong to.
-    rule : GaussianRule
-    values : ndarray of shape (channels, len(index), nodes)
-    """
-
-    index: NDArray[np.intp]
+    index: NDArray[np.intp]  # the scales that these rows belong to
     rule: GaussianRule
-    values: FloatArray
+    values: FloatArray  # (channels, len(index), nodes)
 
 
 def resolved_samples(
-    function: Callable[[FloatArray], FloatArray],
+    function: ArrayFunction,
     scales: FloatArray,
     kinks: tuple[float, ...] = (),
     *,
@@ -183,7 +165,7 @@ def resolved_samples(
     ----------
     function : callable
         Maps an array x to an array of shape (channels, *x.shape): several functions at once, each
-        smooth between the kinks.  The first channel is f itself.
+        smooth between the kinks.
     scales : ndarray of shape (n_scales,)
     kinks : tuple of float
     name : str
@@ -198,13 +180,13 @@ def resolved_samples(
     """
     # In order of size: small scales have no use for panels at kinks that only large ones reach.
     pending = np.argsort(scales, kind="stable")
-    for refinement in range(_REFINEMENTS):
+    for halvings in range(_MAX_HALVINGS):
         unresolved = []
         largest = scales[pending[-1:]]
-        rows = max(1, _BLOCK // gaussian_rule(largest, kinks, refinement).nodes.shape[1])
+        rows = max(1, _BLOCK // gaussian_rule(largest, kinks, halvings).nodes.shape[1])
         for start in range(0, len(pending), rows):
             index = pending[start : start + rows]
-            rule = gaussian_rule(scales[index], kinks, refinement)
+            rule = gaussian_rule(scales[index], kinks, halvings)
             with np.errstate(over="ignore", invalid="ignore"):
                 values = function(scales[index, None] * rule.nodes)
                 # A rule is good only if f² passes too: variances are integrated on the same nodes.
@@ -215,20 +197,15 @@ def resolved_samples(
             good = (errors.sum(axis=-1) <= TOLERANCE * totals).all(axis=0)
             if good.all():
                 yield Samples(index, rule, values)
-                continue
-            unresolved.append(index[~good])
-            if good.any():
-                part = rule if rule.shared else _rows(rule, good)
-                yield Samples(index[good], part, values[:, good])
-            worst = (errors[:, ~good], rule if rule.shared else _rows(rule, ~good))
+            elif good.any():
+                yield Samples(index[good], rule.rows(good), values[:, good])
+            if not good.all():
+                unresolved.append(index[~good])
+                worst = errors[:, ~good][:, -1], rule.rows(~good).nodes[-1]
         if not unresolved:
             return
         pending = np.concatenate(unresolved)
-    raise _unresolved(worst[0], worst[1], float(scales[pending[-1]]), name)
-
-
-def _rows(rule: GaussianRule, rows: NDArray[np.bool_]) -> GaussianRule:
-    return GaussianRule(rule.nodes[rows], rule.weights[rows])
+    raise _unresolved(*worst, float(scales[pending[-1]]), name)
 
 
 def _require_second_moment(weighted: FloatArray, scales: FloatArray, name: str) -> None:
@@ -237,26 +214,75 @@ def _require_second_moment(weighted: FloatArray, scales: FloatArray, name: str) 
         outermost = weighted[..., :NODES].sum(-1) + weighted[..., -NODES:].sum(-1)
         total = weighted.sum(-1)
         # The outermost panels are 15 < |ξ| < 16, where the density is below 1e-49.
-        dead = np.isfinite(total) & (outermost <= 1e-15 * total)
-    bad = ~dead.all(axis=0)
+        bad = ~(np.isfinite(total) & (outermost <= 1e-15 * total)).all(axis=0)
     if bad.any():
-        scale = float(scales[np.flatnonzero(bad)[0]])
+        scale = float(scales[bad.argmax()])
         raise NotIntegrable(
             f"{name} has no finite Gaussian second moment at scale τ = {scale:.6g}: the function "
-            "or its derivative, squared and times the Gaussian density, does not die out by "
-            f"|x| = {REACH * scale:.4g} (or is not a number there). "
+            f"or its derivative has not died out under the density by |x| = {CUTOFF * scale:.4g}. "
             "Use a function that grows at most polynomially, or a smaller scale."
         )
 
 
-def _unresolved(errors: FloatArray, rule: GaussianRule, scale: float, name: str) -> QuadratureError:
-    """Word the failure, with the place x where the worst panel lies."""
-    row = errors[:, -1].max(axis=0)
-    worst = int(row.argmax())
-    panel = rule.nodes[-1, worst * NODES : (worst + 1) * NODES] * scale
+def _unresolved(errors: FloatArray, nodes: FloatArray, scale: float, name: str) -> QuadratureError:
+    """Build the error, with the place x where the worst panel lies."""
+    worst = int(errors.max(axis=0).argmax())
+    panel = nodes[worst * NODES : (worst + 1) * NODES] * scale
     middle = 0.5 * float(panel[0] + panel[-1])
     return QuadratureError(
         f"The integral of {name} at scale τ = {scale:.6g} could not be computed: the function is "
         f"not smooth, or varies very fast, near x = {middle:.6g} (between {panel[0]:.6g} and "
         f"{panel[-1]:.6g}). If it has a kink there, declare it, as in kinks=({middle:.6g},)."
     )
+
+
+# Hermite series ------------------------------------------------------------------------------
+
+
+def iterate_hermite(x: FloatArray, terms: int) -> Iterator[FloatArray]:
+    """Yield h_0(x), …, h_{terms−1}(x), the Hermite polynomials with E[h_j(ξ) h_k(ξ)] = δ_jk.
+
+    Recurrence: √(k+1) h_{k+1} = x h_k − √k h_{k−1}.  Stable for all x; |h_k(x)| ≤ exp(x²/4).
+    """
+    previous, current = np.zeros_like(x), np.ones_like(x)
+    for k in range(terms):
+        yield current
+        following = (x * current - math.sqrt(k) * previous) / math.sqrt(k + 1)
+        previous, current = current, following
+
+
+def hermite_polynomials(x: FloatArray, terms: int) -> FloatArray:
+    """Stack h_0(x), …, h_{terms−1}(x); shape (terms, *x.shape)."""
+    return np.stack(list(iterate_hermite(np.asarray(x, dtype=np.float64), terms)))
+
+
+def hermite_expansion(
+    function: ArrayFunction,
+    scales: FloatArray,
+    terms: int,
+    kinks: tuple[float, ...] = (),
+    *,
+    name: str = "the function",
+) -> tuple[FloatArray, FloatArray]:
+    """Coefficients a_k(τ) = E[f(τξ) h_k(ξ)], shape (n_scales, terms), and E f²(τξ), (n_scales,).
+
+    Examples
+    --------
+    >>> coefficients, squares = hermite_expansion(lambda x: x**2, np.array([1.0, 2.0]), 4)
+    >>> coefficients.round(12) + 0.0
+    array([[1.        , 0.        , 1.41421356, 0.        ],
+           [4.        , 0.        , 5.65685425, 0.        ]])
+    >>> squares.round(12)
+    array([ 3., 48.])
+    """
+    coefficients, squares = np.empty((len(scales), terms)), np.empty(len(scales))
+    for part in resolved_samples(lambda x: function(x)[None], scales, kinks, name=name):
+        weighted = part.rule.weights * part.values[0]
+        squares[part.index] = (weighted * part.values[0]).sum(axis=-1)
+        # One set of nodes for all scales: one matrix product, and polynomials evaluated once.
+        if part.rule.shared:
+            coefficients[part.index] = weighted @ hermite_polynomials(part.rule.nodes[0], terms).T
+        else:
+            for k, polynomial in enumerate(iterate_hermite(part.rule.nodes, terms)):
+                coefficients[part.index, k] = np.einsum("ij,ij->i", weighted, polynomial)
+    return coefficients, squares

@@ -22,14 +22,12 @@ from scipy.optimize import minimize
 from notsodeep.activations import (
     Activation,
     Centred,
+    Custom,
     Elementary,
-    Elu,
-    Formula,
     PiecewiseLinear,
     Scaled,
-    Wave,
 )
-from notsodeep.activations.expressions import Apply, Variable
+from notsodeep.activations.formulas import Apply, Formula, Variable
 from notsodeep.arrays import FloatArray
 from notsodeep.records import Record
 from notsodeep.trained.cell import AffineCell
@@ -102,9 +100,7 @@ def slope_range(activation: Activation) -> SlopeRange:
             return SlopeRange(1.0 - steepest - 1e-9, steepest + 1e-9, True)
         case Elementary(name=name) if name in _OF_X:
             return SlopeRange(*_OF_X[name], True)
-        case Wave():
-            return SlopeRange(-1.0, 1.0, True)
-        case Elu(alpha=alpha):
+        case Elementary(name="elu", parameters=((_, alpha),)):
             return SlopeRange(min(0.0, alpha), max(1.0, alpha), True)
         case Centred(base=base):
             return slope_range(base)
@@ -112,7 +108,9 @@ def slope_range(activation: Activation) -> SlopeRange:
             own = slope_range(base)
             ends = sorted((gain * steepness * own.low, gain * steepness * own.high))
             return SlopeRange(ends[0], ends[1], own.proven)
-        case Formula(expression=Apply(operation=name, arguments=(Variable(),))) if name in _OF_X:
+        case Custom(
+            function=Formula(expression=Apply(operation=name, arguments=(Variable(),)))
+        ) if name in _OF_X:
             return SlopeRange(*_OF_X[name], True)
     sampled = activation.derivative(np.concatenate([-_SAMPLES[::-1], _SAMPLES]))
     low, high = float(np.min(sampled)), float(np.max(sampled))

@@ -8,7 +8,7 @@ import pytest
 from cases import CONTRACT, identifier
 from notsodeep import activations
 from notsodeep.activations import Activation, pair_expectations
-from notsodeep.activations.gaussian_pairs import dual_derivatives
+from notsodeep.equivalents.dual_derivatives import dual_derivatives
 from notsodeep.errors import QuadratureError
 
 COVARIANCES = (-0.5, -0.1, 0.0, 0.2, 0.6)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from notsodeep.activations import expressions, from_formula
+from notsodeep.activations import from_formula
+from notsodeep.activations.formulas import Formula
 from notsodeep.errors import FormulaError, InvalidInput
 
 
@@ -31,15 +32,11 @@ from notsodeep.errors import FormulaError, InvalidInput
 )
 def test_value_and_derivative(formula, function) -> None:
     x = np.linspace(-2.9, 3.1, 60)
-    expression = expressions.parse(formula)
-    np.testing.assert_allclose(
-        expressions.value(expression, x), function(x), rtol=1e-13, atol=1e-14
-    )
+    parsed = Formula.parse(formula)
+    np.testing.assert_allclose(parsed(x), function(x), rtol=1e-13, atol=1e-14)
     step = 1e-6
     differences = (function(x + step) - function(x - step)) / (2 * step)
-    np.testing.assert_allclose(
-        expressions.derivative(expression, x), differences, rtol=1e-6, atol=1e-7
-    )
+    np.testing.assert_allclose(parsed.derivative(x), differences, rtol=1e-6, atol=1e-7)
 
 
 def _erf(x: np.ndarray) -> np.ndarray:
@@ -128,13 +125,13 @@ HOSTILE = [
 @pytest.mark.parametrize("formula", HOSTILE)
 def test_hostile_formulas_are_refused(formula: str) -> None:
     with pytest.raises(FormulaError):
-        expressions.parse(formula)
+        Formula.parse(formula)
 
 
 @pytest.mark.parametrize("formula", [None, 3, b"x", ["x"]])
 def test_formulas_are_strings(formula: object) -> None:
     with pytest.raises(FormulaError, match="must be a string"):
-        expressions.parse(formula)
+        Formula.parse(formula)
 
 
 def test_nothing_of_python_is_ever_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +141,7 @@ def test_nothing_of_python_is_ever_run(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("eval", "exec", "compile"):
         if name != "compile":  # ast.parse compiles to a tree only
             monkeypatch.setattr(f"builtins.{name}", forbidden)
-    assert expressions.value(expressions.parse("2 * x"), np.ones(1))[0] == 2.0
+    assert Formula.parse("2 * x")(np.ones(1))[0] == 2.0
 
 
 @given(
@@ -153,10 +150,10 @@ def test_nothing_of_python_is_ever_run(monkeypatch: pytest.MonkeyPatch) -> None:
 @settings(max_examples=1500)
 def test_fuzzed_text_is_refused_or_computes(text: str) -> None:
     try:
-        expression = expressions.parse(text)
+        parsed = Formula.parse(text)
     except FormulaError:
         return
-    assert expressions.value(expression, np.linspace(-1, 1, 5)).shape == (5,)
+    assert parsed(np.linspace(-1, 1, 5)).shape == (5,)
 
 
 def test_mutated_formulas_are_refused_or_compute() -> None:
@@ -190,11 +187,11 @@ def test_mutated_formulas_are_refused_or_compute() -> None:
             text.insert(rng.randrange(len(text) + 1), rng.choice(pieces))
             del text[rng.randrange(len(text))]
         try:
-            expression = expressions.parse("".join(text))
+            parsed = Formula.parse("".join(text))
         except FormulaError:
             continue
         accepted += 1
-        assert expressions.value(expression, np.ones(3)).shape == (3,)
+        assert parsed(np.ones(3)).shape == (3,)
     assert 0 < accepted < 3000
 
 

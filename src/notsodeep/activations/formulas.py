@@ -21,7 +21,7 @@ from notsodeep.arrays import FloatArray
 from notsodeep.errors import FormulaError
 
 MAX_LENGTH = 400
-MAX_NODES = 120
+MAX_NODES = 360
 MAX_DEPTH = 30
 MAX_EXPONENT = 16.0
 MAX_NUMBER = 1e12
@@ -98,54 +98,70 @@ _BINARY: dict[type[ast.operator], str] = {
 }
 
 
-def parse(formula: str) -> Expression:
-    """Translate a formula in x; raise `FormulaError` on anything outside the grammar.
+@dataclass(frozen=True)
+class Formula:
+    """A parsed formula: a function of arrays, with its derivative.
 
     Examples
     --------
-    >>> parse("2 * x")
+    >>> Formula.parse("2 * x").expression
     Apply(operation='multiply', arguments=(Number(value=2.0), Variable()))
+    >>> Formula.parse("x**2").derivative(np.array([3.0]))
+    array([6.])
     """
-    if not isinstance(formula, str):
-        raise FormulaError(
-            f"A formula must be a string in x, like 'x / (1 + abs(x))'. Got {formula!r}."
-        )
-    if not formula.strip():
-        raise FormulaError("The formula is empty. Write a function of x, like 'x / (1 + abs(x))'.")
-    if len(formula) > MAX_LENGTH:
-        raise FormulaError(
-            f"The formula has {len(formula)} characters; at most {MAX_LENGTH} are read."
-        )
-    if not formula.isascii() or not formula.isprintable():
-        odd = next(c for c in formula if not c.isascii() or not c.isprintable())
-        raise FormulaError(
-            f"The formula contains {odd!r} (U+{ord(odd):04X}). Write it in plain ASCII: "
-            "- for minus, * for times, ** for powers."
-        )
-    if _parenthesis_depth(formula) > MAX_DEPTH:
-        raise FormulaError(f"The formula is nested more than {MAX_DEPTH} deep. Use from_function.")
-    try:
-        tree = ast.parse(formula.strip(), mode="eval")
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
-        reason = error.msg if isinstance(error, SyntaxError) else type(error).__name__
-        raise FormulaError(f"The formula {formula!r} cannot be read: {reason}.") from None
-    nodes = sum(1 for _ in ast.walk(tree))
-    if nodes > 3 * MAX_NODES:
-        raise FormulaError(f"The formula is too long: {nodes} parts. Use from_function instead.")
-    expression = _translate(tree.body, 0)
-    if not _mentions_x(expression):
-        raise FormulaError(f"The formula {formula!r} does not depend on x.")
-    return expression
+
+    text: str
+    expression: Expression
+
+    @classmethod
+    def parse(cls, formula: str) -> Formula:
+        """Translate a formula in x; raise `FormulaError` on anything outside the grammar."""
+        if not isinstance(formula, str) or not formula.strip():
+            raise FormulaError(
+                f"formula must be a string in x, like 'x / (1 + abs(x))', got {formula!r}."
+            )
+        if len(formula) > MAX_LENGTH:
+            raise FormulaError(f"formula must have at most {MAX_LENGTH} characters.")
+        if not formula.isascii() or not formula.isprintable():
+            odd = next(c for c in formula if not c.isascii() or not c.isprintable())
+            raise FormulaError(
+                f"formula must be plain ASCII (- for minus, * for times, ** for powers), got "
+                f"{odd!r} (U+{ord(odd):04X})."
+            )
+        depths = accumulate({"(": 1, ")": -1}.get(character, 0) for character in formula)
+        if max(depths) > MAX_DEPTH:
+            raise _too_deep()
+        try:
+            tree = ast.parse(formula.strip(), mode="eval")
+        except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+            reason = error.msg if isinstance(error, SyntaxError) else type(error).__name__
+            raise FormulaError(f"The formula {formula!r} cannot be read: {reason}.") from None
+        if sum(1 for _ in ast.walk(tree)) > MAX_NODES:
+            raise FormulaError("The formula is too long. Use from_function instead.")
+        expression = _translate(tree.body, 0)
+        if not _mentions_x(expression):
+            raise FormulaError(f"The formula {formula!r} does not depend on x.")
+        return cls(formula.strip(), expression)
+
+    def __call__(self, x: FloatArray) -> FloatArray:
+        """Evaluate f(x); overflow and invalid operations give inf and nan without warnings."""
+        operations = {name: rule.value for name, rule in _RULES.items()}
+        with np.errstate(all="ignore"):
+            return np.asarray(evaluate(self.expression, x, operations) + np.zeros_like(x))
+
+    def derivative(self, x: FloatArray) -> FloatArray:
+        """Evaluate f′(x), by the chain rule carried forward."""
+        with np.errstate(all="ignore"):
+            return np.asarray(_forward(self.expression, x)[1] + np.zeros_like(x))
 
 
-def _parenthesis_depth(formula: str) -> int:
-    depths = accumulate({"(": 1, ")": -1}.get(character, 0) for character in formula)
-    return max(depths)
+def _too_deep() -> FormulaError:
+    return FormulaError(f"The formula is nested more than {MAX_DEPTH} deep. Use from_function.")
 
 
 def _translate(node: ast.expr, depth: int) -> Expression:
     if depth > MAX_DEPTH:
-        raise FormulaError(f"The formula is nested more than {MAX_DEPTH} deep. Use from_function.")
+        raise _too_deep()
     match node:
         case ast.Constant(value=bool() | complex() | str() | bytes() | None):
             pass
@@ -242,19 +258,6 @@ def evaluate(expression: Expression, x: Any, operations: Mapping[str, Callable[.
             return operations[operation](*(evaluate(a, x, operations) for a in arguments))
         case _:
             return x
-
-
-def value(expression: Expression, x: FloatArray) -> FloatArray:
-    """Evaluate f(x) in NumPy; overflow and invalid operations give inf and nan without warnings."""
-    operations = {name: rule.value for name, rule in _RULES.items()}
-    with np.errstate(all="ignore"):
-        return np.asarray(evaluate(expression, x, operations) + np.zeros_like(x))
-
-
-def derivative(expression: Expression, x: FloatArray) -> FloatArray:
-    """Evaluate f′(x) in NumPy, by the chain rule carried forward."""
-    with np.errstate(all="ignore"):
-        return np.asarray(_forward(expression, x)[1] + np.zeros_like(x))
 
 
 def _forward(expression: Expression, x: FloatArray) -> tuple[Any, Any]:
