@@ -186,9 +186,10 @@ def _require_elementwise(function: Callable[[FloatArray], Any], label: str) -> N
     """Require that a function maps float64 arrays entry by entry to float64 arrays."""
     x = np.linspace(-2.0, 2.0, 12)[5 * np.arange(12) % 12]  # in no order that sorting would keep
     arguments = x, x.reshape(3, 4), x[:7]
+    copies = [argument.copy() for argument in arguments]
     try:
         with np.errstate(all="ignore"):
-            results = [np.asarray(function(argument.copy())) for argument in arguments]
+            results = [np.array(function(copy)) for copy in copies]
     except Exception as error:
         raise InvalidInput(
             f"The {label} must accept NumPy arrays of any shape. It raised "
@@ -201,10 +202,11 @@ def _require_elementwise(function: Callable[[FloatArray], Any], label: str) -> N
                 f"The {label} must return float64 arrays of the shape it is given, got shape "
                 f"{result.shape} and dtype {result.dtype} for shape {argument.shape}."
             )
-    if not np.array_equal(results[0][:7], results[2], equal_nan=True):
+    unchanged = all(map(np.array_equal, arguments, copies))
+    if not unchanged or not np.array_equal(results[0][:7], results[2], equal_nan=True):
         raise InvalidInput(
-            f"The {label} must be elementwise and deterministic: its value at a point changed with "
-            "the other points in the array, or from one call to the next."
+            f"The {label} must be elementwise and deterministic, and leave its argument as it is: "
+            "its value at a point changed with the other points, or from one call to the next."
         )
 
 

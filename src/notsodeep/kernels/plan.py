@@ -7,10 +7,9 @@ import logging
 import math
 import threading
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -551,18 +550,6 @@ class Plan:
         logger.info("%s kernel, %d × %d: %s", self.model, *self.shape, self.explanation)
 
 
-class Changes(NamedTuple):
-    """Derivatives of an activation's Hermite coefficients and moments in P parameters."""
-
-    series: FloatArray  # (P, n, terms): of a_k(τ), at n scales
-    square: FloatArray  # (P, n): of E φ²(τξ)
-    slope_square: FloatArray  # (P, n): of E φ′²(τξ)
-
-
-ChangesAt = Callable[[FloatArray, int], Changes]
-"""Scales of shape (n,) and a number of terms ↦ derivatives of a layer in its parameters."""
-
-
 class FixedPairs:
     """All pairs of some rows, whose products serve any number of models.
 
@@ -599,22 +586,6 @@ class FixedPairs:
         result[self._columns, self._rows] = entries[: len(self._rows)]
         result[np.arange(n), np.arange(n)] = entries[len(self._rows) :]
         return result
-
-    def changes(self, layer: Activation, changes: ChangesAt, kernel: KernelName) -> FloatArray:
-        """Differentiate the entries of a network of one layer in P parameters; shape (entries, P).
-
-        For Newton's method, not for results: off the diagonal by Mehler's series of a fixed length,
-        whose remainder matters where |ρ| is nearly one.  Of rows that are nearly the same, the
-        conjugate kernel's is 1e-4 of the derivative, the tangent kernel's some per cent.
-        """
-        terms = self._terms or _TERMS[-1]
-        with np.errstate(under="ignore"):  # densities far out
-            found = changes(self._scales, terms)
-        out = self._sums(layer.hermite_coefficients(self._scales, terms), found.series, kernel)
-        diagonal = found.square
-        if kernel == "tangent":
-            diagonal = diagonal + self._squares * found.slope_square
-        return np.concatenate([out, diagonal], axis=1).T
 
     @cached_property
     def _terms(self) -> int | None:

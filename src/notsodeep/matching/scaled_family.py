@@ -45,7 +45,7 @@ class Scaled(MixtureFamily):
 
     def for_auto(self, problem: Problem) -> Family | None:
         """Leave out a Python function: it may have no torch twin, and has no JSON form."""
-        if isinstance(_plain(problem), Function):
+        if isinstance(phi := _plain(problem), Custom) and phi.formula is None:
             return None
         return super().for_auto(problem)
 
@@ -102,7 +102,10 @@ class Plain(MixtureFamily):
 
     def for_auto(self, problem: Problem) -> Family | None:
         """Leave out a Python function, as `Scaled` does."""
-        return None if isinstance(_plain(problem), Function) else super().for_auto(problem)
+        phi = _plain(problem)
+        if isinstance(phi, Custom) and phi.formula is None:
+            return None
+        return super().for_auto(problem)
 
     def network(self, parameters: FloatArray, problem: Problem) -> ExplicitNetwork:
         """Build it from a."""
