@@ -256,7 +256,7 @@ def _require_visible(phi: Custom, label: str) -> None:
     scales = np.array([1.0, 2.0])
     means, squares = hermite_expansion(inside, scales, 1, ends, name=f"The {label}")
     step = 2.0 * RANGE / _GRID
-    x = -RANGE + step * (np.arange(_GRID) + 0.5)
+    x: FloatArray = -RANGE + step * (np.arange(_GRID, dtype=np.float64) + 0.5)
     values = phi.value(x)
     for scale, mean, square in zip(scales, means[:, 0], squares, strict=True):
         weights = gaussian_density(x / scale) * step / scale
