@@ -55,7 +55,12 @@ def sampled(n: int) -> tuple[Callable[[], Equivalent], np.ndarray, np.ndarray, f
     _ = stats.covariance_spectrum
     seconds = time.perf_counter() - start
     B = np.random.default_rng(1).normal(size=(n, CLASSES))
-    return lambda: nsd.equivalent(deq, X, stats, kernel="tangent"), X, B, seconds
+    return (
+        lambda: nsd.equivalent(deq, X, stats, kind="ntk", convention="preactivation"),
+        X,
+        B,
+        seconds,
+    )
 
 
 def dense_errors(n: int) -> dict[str, float]:

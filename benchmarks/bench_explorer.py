@@ -116,7 +116,7 @@ def main() -> None:
         """Values of σa² one step of the slider apart."""
         return [{"sigma_a2": round(first + 0.01 * k, 2)} for k in range(1, count + 1)]
 
-    tanh = replace(plain, activation="tanh", kernel="tangent")
+    tanh = replace(plain, activation="tanh", kind="ntk")
     larger = [{"dimension": 500 + 10 * k} for k in range(1, count + 1)]
     server: list[tuple[str, ExplorerState, list[dict[str, Any]]]] = [
         ("σa² moves, family auto", plain, shares(0.2)),

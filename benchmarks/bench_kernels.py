@@ -70,11 +70,13 @@ def cases(n: int) -> list[tuple[str, Any, np.ndarray]]:
 
 def kernel_row(name: str, model: Any, X: np.ndarray, flops: float) -> dict[str, Any]:
     """Measure one case, and the limits of the machine beside it."""
-    seconds, gram = best_times(lambda: nsd.kernel_pair(model, X), lambda: X @ X.T, repeats=9)
+    seconds, gram = best_times(
+        lambda: nsd.kernel_pair(model, X, convention="preactivation"), lambda: X @ X.T, repeats=9
+    )
     limits = machine_limits()
-    pair = nsd.kernel_pair(model, X)
+    pair = nsd.kernel_pair(model, X, convention="preactivation")
     few = slice(0, SAMPLE)
-    found = (pair.conjugate[few, few], pair.tangent[few, few])
+    found = (pair.ck[few, few], pair.ntk[few, few])
     pairs = len(X) * (len(X) + 1) / 2
     rate = 1e-9 * pairs / seconds
     own = max(seconds - gram, 1e-9)
@@ -84,8 +86,8 @@ def kernel_row(name: str, model: Any, X: np.ndarray, flops: float) -> dict[str, 
         "gram": gram,
         "ratio": seconds / gram,
         **relative_errors(found, reference_pair(model, X[few])),
-        "mebibytes": peak_growth(lambda: nsd.kernel_pair(model, X)),
-        "mebibytes_of_the_results": 2 * pair.conjugate.nbytes / 2**20,
+        "mebibytes": peak_growth(lambda: nsd.kernel_pair(model, X, convention="preactivation")),
+        "mebibytes_of_the_results": 2 * pair.ck.nbytes / 2**20,
         "route": pair.explanation.route,
         "terms": list(pair.explanation.terms),
         "careful_pairs": pair.explanation.careful_pairs,
@@ -109,7 +111,13 @@ def large_row() -> dict[str, Any]:
 
     def work() -> None:
         out = (room[0], room[1])
-        times.append(once(lambda: nsd.kernel_pair(model, X, dtype=np.float32, out=out)))
+        times.append(
+            once(
+                lambda: nsd.kernel_pair(
+                    model, X, dtype=np.float32, out=out, convention="preactivation"
+                )
+            )
+        )
 
     above = peak_growth(work)
     return {
@@ -126,7 +134,7 @@ def main() -> None:
     options = parser.parse_args()
     n = 300 if options.quick else 2000
     start = time.perf_counter()
-    nsd.kernel_pair(nsd.DeepEquilibrium("tanh", 0.2), np.eye(3))
+    nsd.kernel_pair(nsd.DeepEquilibrium("tanh", 0.2), np.eye(3), convention="preactivation")
     first_call = time.perf_counter() - start
     results = Results("kernels", options.results)
     chosen = cases(n)[:: 6 if options.quick else 1]

@@ -60,7 +60,7 @@ def main() -> None:
     results = Results("matching", options.results)
     for activation, family, where in WITHOUT_DATA[:: 5 if options.quick else 1]:
         deq = nsd.DeepEquilibrium(activation, SIGMA_A2)
-        for kernel in ("conjugate", "tangent"):
+        for kernel in ("ck", "ntk"):
 
             def work(deq: Any = deq, family: str = family, kernel: Any = kernel,
                      where: dict[str, Any] = where) -> Match:  # fmt: skip
@@ -68,12 +68,12 @@ def main() -> None:
                 chosen = family
                 if "layers" in options:
                     chosen = nsd.matching.named(family, layers=options.pop("layers"))
-                return nsd.match(deq, family=chosen, kernel=kernel, **options)
+                return nsd.match(deq, family=chosen, kind=kernel, **options)
 
             match = work()
             results.add(
                 case=name_of(activation, family, where),
-                kernel=kernel,
+                kind=kernel,
                 chosen=match.family,
                 seconds=best_time(work, repeats=1 if options.quick else 3),
                 error=largest_residual(match),
@@ -92,11 +92,13 @@ def main() -> None:
 
             match = fit()
             seconds, kernels = best_times(
-                fit, lambda deq=match.model: nsd.kernel_pair(deq, held_out), repeats=1
+                fit,
+                lambda deq=match.model: nsd.kernel_pair(deq, held_out, convention="preactivation"),
+                repeats=1,
             )
             results.add(
                 case=f"{activation} DEQ, {family}, on data" + (", refined" if refine else ""),
-                kernel="conjugate",
+                kind="ck",
                 seconds=seconds,
                 ratio=seconds / kernels,
                 error=match.certify(held_out, y).matched.relative_gap,

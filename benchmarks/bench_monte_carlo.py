@@ -32,9 +32,9 @@ def exact_row(deq: nsd.DeepEquilibrium, X: np.ndarray) -> dict[str, Any]:
     def work() -> np.ndarray:
         return nsd.conjugate_kernel(deq, X, convention="feature")
 
-    pair = nsd.kernel_pair(deq, X)
+    pair = nsd.kernel_pair(deq, X, convention="preactivation")
     few = slice(0, SAMPLE)
-    found = (pair.conjugate[few, few], pair.tangent[few, few])
+    found = (pair.ck[few, few], pair.ntk[few, few])
     return {
         "seconds": best_time(work, repeats=9),
         "error": relative_errors(found, reference_pair(deq, X[few]))["error_conjugate"],

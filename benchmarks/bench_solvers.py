@@ -63,7 +63,7 @@ def solve_rows(
             "none": lambda: None,
             "equivalent": lambda ridge=ridge: equivalent_preconditioner(eq, ridge),
             "nystrom": lambda ridge=ridge: nystrom_preconditioner(
-                deq, X, rank, ridge, kernel="tangent"
+                deq, X, rank, ridge, kind="ntk", convention="preactivation"
             ),
             "combined": lambda ridge=ridge: combined_preconditioner(eq, rank, ridge),
         }
@@ -106,14 +106,16 @@ def main() -> None:
     Y = targets(y)
     stats = MixtureStatistics.estimate(X, y)
     deq = nsd.DeepEquilibrium("tanh", 0.2).centred(stats.tau0)
-    eq = nsd.equivalent(deq, X, stats, kernel="tangent")
+    eq = nsd.equivalent(deq, X, stats, kind="ntk", convention="preactivation")
     results = Results("solvers", options.results)
     gram = best_time(lambda: X @ X.T, repeats=3)
     start = time.perf_counter()
-    K = nsd.KernelOperator(deq, X, kernel="tangent", cache="float32", memory=4 << 30)
+    K = nsd.KernelOperator(
+        deq, X, kind="ntk", cache="float32", memory=4 << 30, convention="preactivation"
+    )
     _ = K @ Y
     first = time.perf_counter() - start
-    dense = nsd.tangent_kernel(deq, X)
+    dense = nsd.tangent_kernel(deq, X, convention="preactivation")
     results.add(
         case="first product, kernel included", columns=Y.shape[1], seconds=first, gram=gram,
         ratio_to_gram=first / gram, error=relative(K @ Y, dense @ Y),

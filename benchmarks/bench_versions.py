@@ -60,8 +60,10 @@ def prepared(name: str, n: int) -> tuple[Callable[[], Any], np.ndarray]:
             _CASES[n] = {key: (model, X) for key, model, X in cases(n)}
         model, X = _CASES[n][name]
     if single:
-        return lambda: nsd.kernel_pair(model, X, dtype=np.float32), X.astype(np.float32)
-    return lambda: nsd.kernel_pair(model, X), X
+        return lambda: nsd.kernel_pair(
+            model, X, dtype=np.float32, convention="preactivation"
+        ), X.astype(np.float32)
+    return lambda: nsd.kernel_pair(model, X, convention="preactivation"), X
 
 
 def worker() -> None:
@@ -76,7 +78,7 @@ def worker() -> None:
         answer: dict[str, Any] = {"seconds": once(work), "gram": once(partial(np.matmul, X, X.T))}
         if ask.get("save"):
             pair = work()
-            np.savez(ask["save"], conjugate=pair.conjugate, tangent=pair.tangent)
+            np.savez(ask["save"], conjugate=pair.ck, tangent=pair.ntk)
             answer["route"] = pair.explanation.route
         print(json.dumps(answer), flush=True)
 
@@ -113,7 +115,7 @@ def difference(folder: Path) -> float:
     """Largest difference between the two versions' kernels."""
     worst = 0.0
     with np.load(folder / "before.npz") as before, np.load(folder / "after.npz") as after:
-        for name in ("conjugate", "tangent"):
+        for name in ("ck", "ntk"):
             root = np.sqrt(np.diag(before[name]))
             gap = np.abs(after[name] - before[name]) / np.outer(root, root)
             worst = max(worst, float(gap.max()))

@@ -119,7 +119,7 @@ def networks_figure(record: Record) -> Figure:
 def twins_figure(record: Record) -> Figure:
     """Gaps of kernels against σa², and accuracies of finite twins less those of their DEQs."""
     common = {"data": "digits", "activation": "relu", "size": 3, "padding": "circular"}
-    common |= {"pooling": "flatten", "kernel": "conjugate"}
+    common |= {"pooling": "flatten", "kernel": "ck"}
     series = sorted(
         (row for row in record["rows"] if common.items() <= row.items()),
         key=lambda row: row["sigma_a2"],
@@ -158,7 +158,7 @@ def named_twin(row: Record) -> str:
     """Name a DEQ by what differs from 3 × 3 windows, circular, flattened, and 32 channels."""
     sides = {"digits": 8, "mnist": 28}[row["data"]] // row["input_pooling"]
     usual = {"size": 3, "padding": "circular", "pooling": "flatten"}
-    usual |= {"kernel": "conjugate", "channels": 32}
+    usual |= {"kernel": "ck", "channels": 32}
     words = {"size": "{0} × {0}", "padding": "{0} padding", "pooling": "pooling {0}"}
     words |= {"kernel": "{0}", "channels": "{0} channels"}
     other = [words[key].format(row[key]) for key in usual if row[key] != usual[key]]

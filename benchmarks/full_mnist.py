@@ -106,16 +106,18 @@ def main() -> None:
 
     stats = MixtureStatistics.estimate(X, y)
     deq = nsd.DeepEquilibrium(options.activation, options.sigma_a2).centred(stats.tau0)
-    eq = nsd.equivalent(deq, X, stats, kernel="tangent", order=1)
+    eq = nsd.equivalent(deq, X, stats, kind="ntk", order=1, convention="preactivation")
     near = combined_preconditioner(eq, rank, options.ridge)
     task = Task(deq, X, hot - offset, near, options.ridge, options.tolerance)
     watch.mark("preconditioner")
 
-    chosen = {"kernel": "tangent", "cache": "float32"}
+    chosen = {"kernel": "ntk", "cache": "float32"}
     memory = (4 * n * (n + 400)) // 2 + (1 << 30)
     place = options.cache_directory
     K = nsd.KernelOperator(deq, X, memory=memory, cache_directory=place, **chosen)
-    cross = nsd.KernelOperator(deq, data.X_test, X, kernel="tangent", dtype=np.float32)
+    cross = nsd.KernelOperator(
+        deq, data.X_test, X, kind="ntk", dtype=np.float32, convention="preactivation"
+    )
     scores, solution = fit_and_score(task, K, cross, watch, options.checkpoint)
 
     def row(where: str, scores: FloatArray, solution: Solution, watch: Stopwatch) -> dict[str, Any]:

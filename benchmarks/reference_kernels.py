@@ -28,7 +28,7 @@ def reference_pair(
     """CK and NTK of a few rows, with preactivations if it is a DEQ."""
     if isinstance(model, nsd.DeepEquilibrium):
         kernels = equilibrium_kernels(model, X, X, tolerance=_TOLERANCE)
-        return kernels["preactivation conjugate"], kernels["preactivation tangent"]
+        return kernels["preactivation ck"], kernels["preactivation ntk"]
     return explicit_kernels(model, X, X)
 
 

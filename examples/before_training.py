@@ -23,8 +23,8 @@ from notsodeep.plotting import DEEP, MUTED, SHALLOW, house_style, new_figure, sa
 DIMENSION, SAMPLES, NEW, DRAWS = 128, 128, 1000, 3
 # What is trained, the kernel that this has at infinite width, width, rate, and times to look at.
 RUNS = [
-    ("all", "tangent", 512, 0.05, (0.25, 0.5, 1.0, 2.0)),
-    ("readout", "conjugate", 2048, 0.25, (0.5, 1.0, 2.0, 4.0)),
+    ("all", "ntk", 512, 0.05, (0.25, 0.5, 1.0, 2.0)),
+    ("readout", "ck", 2048, 0.25, (0.5, 1.0, 2.0, 4.0)),
 ]
 
 
@@ -72,7 +72,7 @@ def main(out: str | Path = "before_training.png") -> Path:
     with house_style():
         figure, panels = new_figure(2, width=4.6, height=3.6)
     for axes, (trainable, kernel, width, rate, times) in zip(panels, RUNS, strict=True):
-        choice = {"kernel": kernel, "convention": "feature"}
+        choice = {"kind": kernel, "convention": "feature"}
         network = nsd.match(deq, tau0=tau0, family="piecewise_linear", **choice).network
         line = np.geomspace(0.2 * times[0], 2.0 * times[-1], 25)
         curve = nsd.predict_risk(deq, mixture, counts, time=line, **choice)

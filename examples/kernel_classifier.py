@@ -23,7 +23,7 @@ X_train, X_test, y_train, y_test = train_test_split(
 # The exact leave-one-out error of every ridge, from one eigendecomposition, chooses the ridge.
 
 # %%
-kernel = EquilibriumKernelClassifier("tanh", sigma_a2=0.2, ridge="loo")
+kernel = EquilibriumKernelClassifier("tanh", sigma_a2=0.2, ridge="loo", convention="preactivation")
 kernel.fit(X_train, y_train)
 print(f"ridge {kernel.ridge_:.2g}, accuracy {kernel.score(X_test, y_test):.3f}")
 
@@ -46,7 +46,9 @@ ridges = kernel.ridges_[::20]
 targets = np.where(y_test[:, None] == kernel.classes_, 1.0, -1.0)
 errors = []
 for ridge in ridges:
-    one = EquilibriumKernelClassifier("tanh", sigma_a2=0.2, ridge=float(ridge))
+    one = EquilibriumKernelClassifier(
+        "tanh", sigma_a2=0.2, ridge=float(ridge), convention="preactivation"
+    )
     outputs = one.fit(X_train, y_train).decision_function(X_test)
     errors.append(np.square(outputs - targets).mean())
 

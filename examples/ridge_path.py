@@ -32,9 +32,11 @@ def main(out: str | Path = "ridge_path.png") -> Path:
 
     stats = mixture.statistics(X, y)
     deq = nsd.DeepEquilibrium("tanh", sigma_a2=0.2).centred(stats.tau0)
-    K = nsd.tangent_kernel(deq, X)
-    K_new = nsd.tangent_kernel(deq, X_new, X)
-    law = nsd.limiting_spectrum(nsd.equivalent(deq, X, stats, kernel="tangent"))
+    K = nsd.tangent_kernel(deq, X, convention="preactivation")
+    K_new = nsd.tangent_kernel(deq, X_new, X, convention="preactivation")
+    law = nsd.limiting_spectrum(
+        nsd.equivalent(deq, X, stats, kind="ntk", convention="preactivation")
+    )
 
     ridges = np.logspace(-2, 2.5, 40)
     path = ridge_path(K, targets, ridges)

@@ -21,8 +21,8 @@ deq = nsd.DeepEquilibrium("relu", sigma_a2=0.2).centred(stats.tau0)
 # the law knows the population and φ, and no sample.
 
 # %%
-kernel = nsd.conjugate_kernel(deq, X)
-equivalent = nsd.equivalent(deq, X, stats)
+kernel = nsd.conjugate_kernel(deq, X, convention="preactivation")
+equivalent = nsd.equivalent(deq, X, stats, convention="preactivation")
 law = nsd.limiting_spectrum(equivalent)
 comparison = nsd.compare(kernel, equivalent, law)
 print(comparison)

@@ -36,7 +36,7 @@ from notsodeep.records import Record
 X = nsd.data.sphere(30, 40, rng=0)
 RELU = nsd.DeepEquilibrium("normalized_relu", sigma_a2=0.2)
 TANH = nsd.DeepEquilibrium("tanh", sigma_a2=0.2)
-K = nsd.conjugate_kernel(RELU, X)
+K = nsd.conjugate_kernel(RELU, X, convention="preactivation")
 
 
 def _metrics() -> CollapseMetrics:
@@ -49,7 +49,9 @@ def _mixture_law() -> Record:
     mixture = nsd.data.paper_mixture(dimension=60)
     rows, labels = mixture.sample(50, rng=0)
     stats = mixture.statistics(rows, labels)
-    return nsd.limiting_spectrum(nsd.equivalent(TANH.centred(stats.tau0), rows, stats))
+    return nsd.limiting_spectrum(
+        nsd.equivalent(TANH.centred(stats.tau0), rows, stats, convention="preactivation")
+    )
 
 
 def _match() -> nsd.matching.Match:
@@ -58,25 +60,35 @@ def _match() -> nsd.matching.Match:
 
 RECORDS: dict[str, Callable[[], Record]] = {
     "certificate": lambda: _match().certify(X, np.arange(30) % 2),
-    "coefficients": lambda: coefficients(TANH.centred(1.0), 1.0),
-    "coefficients on the sphere": lambda: nsd.sphere_equivalent(RELU, X).coefficients,
+    "coefficients": lambda: coefficients(TANH.centred(1.0), 1.0, convention="preactivation"),
+    "coefficients on the sphere": lambda: (
+        nsd.sphere_equivalent(RELU, X, convention="preactivation").coefficients
+    ),
     "collapse of features": lambda: _metrics().compute(),
     "collapse with classifier": lambda: _metrics().compute(simplex_etf(3, 4, rng=0)),
-    "comparison": lambda: nsd.compare(K, nsd.sphere_equivalent(RELU, X)),
+    "comparison": lambda: nsd.compare(
+        K, nsd.sphere_equivalent(RELU, X, convention="preactivation")
+    ),
     "conditions": lambda: nsd.conditions(TANH, X=X),
     "conditions that are not finite": lambda: nsd.conditions(
         nsd.DeepEquilibrium(nsd.activations.from_formula("x**2"), 0.1), tau0=0.5
     ),
     "early stopping": lambda: early_stopping_path(K, X[:, :2], [0.1, 1.0]),
     "eigenpairs": lambda: top_eigenpairs(K, 3),
-    "explanation": lambda: nsd.kernel_pair(TANH, X).explanation,
+    "explanation": lambda: nsd.kernel_pair(TANH, X, convention="preactivation").explanation,
     "fixed point": lambda: TANH.solve_tau_star(1.0),
-    "kernel pair": lambda: nsd.kernel_pair(TANH, X),
-    "kernel pair in single precision": lambda: nsd.kernel_pair(RELU, X, X[:4], dtype=np.float32),
+    "kernel pair": lambda: nsd.kernel_pair(TANH, X, convention="preactivation"),
+    "kernel pair in single precision": lambda: nsd.kernel_pair(
+        RELU, X, X[:4], dtype=np.float32, convention="preactivation"
+    ),
     "layer-peeled optimum": lambda: layer_peeled([10, 10, 1, 1], budget=1.0),
     "law of a mixture": _mixture_law,
     "law of a kernel without linear part": lambda: nsd.limiting_spectrum(
-        nsd.sphere_equivalent(nsd.ExplicitNetwork([nsd.activations.from_formula("x**2 - 1")]), X)
+        nsd.sphere_equivalent(
+            nsd.ExplicitNetwork([nsd.activations.from_formula("x**2 - 1")]),
+            X,
+            convention="preactivation",
+        )
     ),
     "match": _match,
     "match of all families": lambda: nsd.match(TANH, tau0=1.0),

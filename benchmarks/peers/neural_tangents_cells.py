@@ -88,8 +88,8 @@ def kernels(cell: list[dict[str, Any]]) -> dict[str, list[list[float]]]:
     carried = turn(turn((None, state)))
     field, _ = jax.jit(lambda c: jax.lax.fori_loop(0, TURNS, lambda _, k: turn(k), c))(carried)
     return {
-        "conjugate": np.asarray(field.nngp).tolist(),
-        "tangent": np.asarray(field.ntk).tolist(),
+        "ck": np.asarray(field.nngp).tolist(),
+        "ntk": np.asarray(field.ntk).tolist(),
     }
 
 

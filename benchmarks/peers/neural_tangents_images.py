@@ -95,7 +95,7 @@ def main() -> None:
     record["cases"] = {}
     for name, case in CASES.items():
         conjugate, tangent = unrolled(case, WEIGHT, INJECT, BIAS, TURNS, False)(images(SHAPE))
-        found = {"conjugate": conjugate.tolist(), "tangent": tangent.tolist()}
+        found = {"ck": conjugate.tolist(), "ntk": tangent.tolist()}
         record["cases"][name] = {**case, **found}
     json.dump(record, sys.stdout, indent=1)
 

@@ -21,8 +21,8 @@ def main() -> None:
 
     def kernels(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """CK and NTK."""
-        pair = nsd.kernel_pair(model, X)
-        return pair.conjugate, pair.tangent
+        pair = nsd.kernel_pair(model, X, convention="preactivation")
+        return pair.ck, pair.ntk
 
     answer(request, kernels, {name: version(name) for name in ("notsodeep", "numpy")})
 

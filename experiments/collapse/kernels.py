@@ -53,7 +53,7 @@ def _compute(cell: Cell, seed: int) -> Record:
     tau0 = float(np.sqrt(np.square(data.X).sum(axis=1).mean()))
     deq = DeepEquilibrium(cell["activation"], cell["sigma_a2"]).centred(tau0)
     kernel: Any = cell["kernel"]
-    found = match(deq, data.X, kernel=kernel, refine=False)
+    found = match(deq, data.X, kind=kernel, refine=False)
     X, y = data.X_test, data.y_test
     models: dict[str, Model] = {
         "deq": found.model,

@@ -35,7 +35,7 @@ _TWINS = (
     _twin("digits", size=5),
     _twin("digits", pooling=3),
     _twin("mnist", "tanh", input_pooling=2),
-    _twin("digits", kernel="tangent"),
+    _twin("digits", kind="tangent"),
     _twin("digits", pooling="average"),
     _twin("mnist", sigma_a2=0.6, input_pooling=2),
     # With 32 channels a draw of this one reaches its fixed point too slowly for the solver.
@@ -67,7 +67,7 @@ def _compute(cell: Cell, seed: int) -> Record:
         [layer], shape, cell["pooling"], input_pooling=cell["input_pooling"]
     )
     compiled = nsd.compile(
-        deq, data, kernel=cell["kernel"], width=cell["channels"], seeds=cell["seeds"]
+        deq, data, kind=cell["kernel"], width=cell["channels"], seeds=cell["seeds"]
     )
     summary = compiled.records["summary"]
     named = ("relative_gap", "unmatched_relative_gap", "unmatched_scaled_gap", "scaled_gap")

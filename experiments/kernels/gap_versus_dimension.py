@@ -9,7 +9,7 @@ from notsodeep.data import paper_mixture
 from notsodeep.equivalents import equivalent
 from notsodeep.equivalents.distances import difference_norms
 from notsodeep.kernels import kernel_pair
-from notsodeep.models import DeepEquilibrium
+from notsodeep.models import DeepEquilibrium, KernelName
 
 _ACTIVATIONS = ("relu", "tanh", "leaky_relu", "elu", "swish")
 _SIZES = {"smoke": (60, 120), "quick": (125, 250, 500), "paper": (250, 500, 1000, 2000)}
@@ -33,25 +33,26 @@ def _compute(cell: Cell, seed: int) -> Record:
     X, y = mixture.sample(4 * p // 5, rng=seed)
     statistics = mixture.statistics(X, y)
     deq = DeepEquilibrium(cell["activation"], cell["sigma_a2"]).centred(statistics.tau0)
-    pair = kernel_pair(deq, X)
+    pair = kernel_pair(deq, X, convention="preactivation")
     record: Record = {}
-    exact = {"conjugate": pair.conjugate, "tangent": pair.tangent}
-    for kernel in ("conjugate", "tangent"):
-        eq = equivalent(deq, X, statistics, kernel=kernel, order=1)
+    exact = {"conjugate": pair.ck, "tangent": pair.ntk}
+    kinds: dict[str, KernelName] = {"conjugate": "ck", "tangent": "ntk"}
+    for kernel, kind in kinds.items():
+        eq = equivalent(deq, X, statistics, kind=kind, order=1, convention="preactivation")
         trace = (float(np.trace(exact[kernel])) - eq.trace()) / len(X)
         gap = difference_norms(np.asarray(exact[kernel], np.float64), eq)[0]
         record[kernel] = {"gap": gap, "trace": trace}
     return record
 
 
-def slopes(records: list[Record], kernel: str) -> dict[str, float]:
+def slopes(records: list[Record], kind: str) -> dict[str, float]:
     """Return the slope of log gap against log p for each activation, draws averaged."""
     result = {}
     for name in dict.fromkeys(record["cell"]["activation"] for record in records):
         mine = [record for record in records if record["cell"]["activation"] == name]
         sizes = sorted({record["cell"]["dimension"] for record in mine})
         gaps = [
-            np.mean([r[kernel]["gap"] for r in mine if r["cell"]["dimension"] == p]) for p in sizes
+            np.mean([r[kind]["gap"] for r in mine if r["cell"]["dimension"] == p]) for p in sizes
         ]
         result[name] = float(np.polyfit(np.log(sizes), np.log(gaps), 1)[0])
     return result

@@ -58,8 +58,10 @@ def _compute(cell: Cell, seed: int) -> Record:
     statistics = MixtureStatistics.estimate(X, raw.y)
     norm2 = float(np.square(X).sum() / len(X))
     deq = DeepEquilibrium("tanh", 0.1).centred(statistics.tau0)
-    K = np.asarray(kernel(deq, X, kind="conjugate"))
-    gap = operator_norm(K - equivalent(deq, X, statistics, order=1).to_dense())
+    K = np.asarray(kernel(deq, X, kind="ck", convention="preactivation"))
+    gap = operator_norm(
+        K - equivalent(deq, X, statistics, order=1, convention="preactivation").to_dense()
+    )
     record: Record = {
         "mean_squared_norm": norm2,
         "tau0": statistics.tau0,
@@ -95,7 +97,7 @@ def _matched_gaps(X: FloatArray, tau0: float) -> dict[str, dict[str, Any]]:
             )  # fmt: skip
             if target is None:
                 target = np.asarray(kernel(found.model, X, convention=convention))
-            reached = np.asarray(kernel(found.network, X))
+            reached = np.asarray(kernel(found.network, X, convention="preactivation"))
             gaps[f"{convention}, {layers} layers"] = {
                 "gap": operator_norm(target - reached),
                 "norm": operator_norm(target),

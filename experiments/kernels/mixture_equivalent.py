@@ -47,8 +47,8 @@ def _compute(cell: Cell, seed: int) -> Record:
     else:
         statistics = MixtureStatistics.estimate(data.X, data.y)
     deq = DeepEquilibrium(cell["activation"], cell["sigma_a2"]).centred(statistics.tau0)
-    eq = equivalent(deq, data.X, statistics, order=1)
-    exact = conjugate_kernel(deq, data.X)
+    eq = equivalent(deq, data.X, statistics, order=1, convention="preactivation")
+    exact = conjugate_kernel(deq, data.X, convention="preactivation")
     comparison = compare(exact, eq)
     record: dict[str, Any] = {
         "exact": comparison.to_dict(arrays=False),

@@ -30,8 +30,8 @@ def _compute(cell: Cell, seed: int) -> Record:
     X = sphere(cell["samples"], cell["dimension"], rng=seed)
     deq = DeepEquilibrium("normalized_relu", cell["sigma_a2"])
     kernel: Any = cell["kernel"]
-    exact = exact_kernel(deq, X, kind=kernel)
-    eq = sphere_equivalent(deq, X, kernel=kernel)
+    exact = exact_kernel(deq, X, kind=kernel, convention="preactivation")
+    eq = sphere_equivalent(deq, X, kind=kernel, convention="preactivation")
     comparison = compare(exact, eq)
     options: Any = {"kernel": kernel, "convention": "preactivation"}
     networks = {

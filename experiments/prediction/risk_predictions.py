@@ -176,7 +176,7 @@ def _models(deq: DeepEquilibrium, tau0: float, cell: Cell) -> dict[str, Network]
     """Return the DEQ of a cell, and the networks that its part sets beside it."""
     if cell["part"] not in ("width", "matching", "training"):
         return {"DEQ": deq}
-    choice: Any = {"kernel": cell["kernel"], "convention": cell["convention"]}
+    choice: Any = {"kind": cell["kernel"], "convention": cell["convention"]}
     family = "hard_tanh" if cell["activation"] == "tanh" else "piecewise_linear"
     found = match(deq, tau0=tau0, family=family, **choice)
     models: dict[str, Network] = {"DEQ": deq, "matched": found.network}

@@ -323,11 +323,17 @@ def test_kernels_go_by_their_other_names(name: str) -> None:
     from notsodeep.estimators import EquilibriumKernelRidge
 
     deq, X = nsd.DeepEquilibrium("tanh", 0.2), nsd.data.sphere(12, 5, rng=0)
-    usual = "tangent" if name == "ntk" else "conjugate"
-    np.testing.assert_array_equal(nsd.kernel(deq, X, kind=name), nsd.kernel(deq, X, kind=usual))
-    assert nsd.match(deq, tau0=1.0, kernel=name).kernel == usual
-    assert nsd.KernelOperator(deq, X, kernel=name).kernel == usual
-    fits = (EquilibriumKernelRidge(kernel=k, ridge=0.1).fit(X, X[:, 0]) for k in (name, usual))
+    usual = "ntk" if name == "ntk" else "ck"
+    np.testing.assert_array_equal(
+        nsd.kernel(deq, X, kind=name, convention="preactivation"),
+        nsd.kernel(deq, X, kind=usual, convention="preactivation"),
+    )
+    assert nsd.match(deq, tau0=1.0, kind=name).kind == usual
+    assert nsd.KernelOperator(deq, X, kind=name, convention="preactivation").kind == usual
+    fits = (
+        EquilibriumKernelRidge(kind=k, ridge=0.1, convention="preactivation").fit(X, X[:, 0])
+        for k in (name, usual)
+    )
     np.testing.assert_array_equal(*(fit.predict(X) for fit in fits))
 
 

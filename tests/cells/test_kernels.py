@@ -20,10 +20,10 @@ X = np.array([[1.0, 0.0, 0.0], [0.6, 0.8, 0.0], [-0.3, 0.5, 0.9]])
 # Written by benchmarks/peers/neural_tangents_cells.py.
 PEER = json.loads((Path(__file__).parents[1] / "references/neural_tangents_cells.json").read_text())
 FOUR = [
-    ("preactivation", "conjugate"),
-    ("preactivation", "tangent"),
-    ("feature", "conjugate"),
-    ("feature", "tangent"),
+    ("preactivation", "ck"),
+    ("preactivation", "ntk"),
+    ("feature", "ck"),
+    ("feature", "ntk"),
 ]
 
 
@@ -136,10 +136,12 @@ def test_biases_and_free_variances_are_a_vanilla_model_of_longer_rows() -> None:
         [rows * np.sqrt(inject / (1 - weight)), np.full(50, np.sqrt(bias / (1 - weight)))]
     )
     for activation in ("relu", "tanh", "hard_tanh"):
-        K = nsd.kernel_pair(ring((activation, weight, inject, bias)), rows)
-        L = nsd.kernel_pair(DeepEquilibrium(activation, weight), longer)
-        np.testing.assert_allclose(K.conjugate, L.conjugate, rtol=1e-13, atol=1e-13)
-        np.testing.assert_allclose(K.tangent, L.tangent, rtol=1e-13, atol=1e-13)
+        K = nsd.kernel_pair(
+            ring((activation, weight, inject, bias)), rows, convention="preactivation"
+        )
+        L = nsd.kernel_pair(DeepEquilibrium(activation, weight), longer, convention="preactivation")
+        np.testing.assert_allclose(K.ck, L.ck, rtol=1e-13, atol=1e-13)
+        np.testing.assert_allclose(K.ntk, L.ntk, rtol=1e-13, atol=1e-13)
 
 
 def test_monotone_relu_has_the_kernel_of_a_vanilla_model() -> None:
@@ -148,8 +150,8 @@ def test_monotone_relu_has_the_kernel_of_a_vanilla_model() -> None:
     response = model.response
     weight = (2 * model.skew + response.coupling**2) / (1 - response.feedback) ** 2
     assert weight == pytest.approx(0.3277, abs=5e-5)
-    G = nsd.conjugate_kernel(model, rows)
-    same = nsd.conjugate_kernel(ring(("relu", weight, 1.0)), rows)
+    G = nsd.conjugate_kernel(model, rows, convention="preactivation")
+    same = nsd.conjugate_kernel(ring(("relu", weight, 1.0)), rows, convention="preactivation")
     np.testing.assert_allclose(G, same, rtol=1e-13, atol=1e-14)
     features = nsd.conjugate_kernel(model, rows, convention="feature")
     plain = nsd.conjugate_kernel(ring(("relu", weight, 1.0)), rows, convention="feature")
@@ -181,10 +183,10 @@ def slow_kernels(cell: tuple[Dense, ...], rows: np.ndarray) -> dict[tuple[str, s
         if np.abs(theta - before).max() < 1e-14:
             break
     return {
-        ("preactivation", "conjugate"): G,
-        ("preactivation", "tangent"): theta,
-        ("feature", "conjugate"): V,
-        ("feature", "tangent"): V + slope * theta,
+        ("preactivation", "ck"): G,
+        ("preactivation", "ntk"): theta,
+        ("feature", "ck"): V,
+        ("feature", "ntk"): V + slope * theta,
     }
 
 
@@ -217,7 +219,7 @@ def test_nearly_equal_and_opposite_inputs_keep_their_digits() -> None:
     model = ring(("relu", 0.5, 0.6, 0.1), ("leaky_relu", 0.8, 0.3))
     losses = []
     for epsilon in (1e-5, 1e-6, 1e-7):
-        K = nsd.tangent_kernel(model, np.stack([x, x + epsilon * y]))
+        K = nsd.tangent_kernel(model, np.stack([x, x + epsilon * y]), convention="preactivation")
         losses.append(1.0 - K[0, 1] / np.sqrt(K[0, 0] * K[1, 1]))
     assert losses[0] / losses[1] == pytest.approx(10.0, rel=1e-3)
     assert losses[1] / losses[2] == pytest.approx(10.0, rel=1e-3)
@@ -228,17 +230,22 @@ def test_routes_agree_on_many_norms() -> None:
     rows = rows_of(120, 8) * np.linspace(0.5, 2.0, 120)[:, None]
     rows[7] = 0.0
     model = ring(("tanh", 0.5, 0.6, 0.1), ("relu", 0.8, 0.3, 0.05))
-    everything = nsd.kernel_pair(model, rows)
-    few = nsd.kernel_pair(model, rows[5:9])
-    np.testing.assert_allclose(everything.conjugate[5:9, 5:9], few.conjugate, rtol=2e-13)
-    np.testing.assert_allclose(everything.tangent[5:9, 5:9], few.tangent, rtol=2e-13)
+    everything = nsd.kernel_pair(model, rows, convention="preactivation")
+    few = nsd.kernel_pair(model, rows[5:9], convention="preactivation")
+    np.testing.assert_allclose(everything.ck[5:9, 5:9], few.ck, rtol=2e-13)
+    np.testing.assert_allclose(everything.ntk[5:9, 5:9], few.ntk, rtol=2e-13)
     unit = rows_of(60, 8, unit=True)
-    assert nsd.kernel_pair(model, unit).explanation.route == "univariate"
+    assert (
+        nsd.kernel_pair(model, unit, convention="preactivation").explanation.route == "univariate"
+    )
     scaled = np.concatenate([unit, unit[:1] * 1.5])
-    direct = nsd.kernel_pair(model, scaled)
+    direct = nsd.kernel_pair(model, scaled, convention="preactivation")
     assert direct.explanation.route == "series"
     np.testing.assert_allclose(
-        direct.tangent[:60, :60], nsd.tangent_kernel(model, unit), rtol=1e-12, atol=1e-13
+        direct.ntk[:60, :60],
+        nsd.tangent_kernel(model, unit, convention="preactivation"),
+        rtol=1e-12,
+        atol=1e-13,
     )
 
 
@@ -255,23 +262,25 @@ def test_trained_parts_add_up() -> None:
     np.testing.assert_allclose(parts[3], features, rtol=1e-13)
     vanilla = DeepEquilibrium("tanh", 0.3)
     np.testing.assert_allclose(
-        nsd.tangent_kernel(vanilla, rows, train=("weights",))
-        + nsd.tangent_kernel(vanilla, rows, train=("inputs",)),
-        nsd.tangent_kernel(vanilla, rows),
+        nsd.tangent_kernel(vanilla, rows, train=("weights",), convention="preactivation")
+        + nsd.tangent_kernel(vanilla, rows, train=("inputs",), convention="preactivation"),
+        nsd.tangent_kernel(vanilla, rows, convention="preactivation"),
         rtol=1e-13,
     )
     with pytest.raises(InvalidInput, match="train"):
-        nsd.tangent_kernel(model, rows, train=("everything",))
+        nsd.tangent_kernel(model, rows, train=("everything",), convention="preactivation")
 
 
 def test_beyond_the_threshold_there_is_no_kernel() -> None:
     steep = nsd.activations.from_formula("tanh(3*x)")
     with pytest.raises(NotConverged, match=r"1\.634"):
-        nsd.conjugate_kernel(DeepEquilibrium(steep, 0.9), X)
+        nsd.conjugate_kernel(DeepEquilibrium(steep, 0.9), X, convention="preactivation")
     with pytest.raises(NotConverged, match="below 1"):
-        nsd.conjugate_kernel(ring(("tanh", 6.0, 0.1), ("tanh", 2.0)), 0.5 * X)
+        nsd.conjugate_kernel(
+            ring(("tanh", 6.0, 0.1), ("tanh", 2.0)), 0.5 * X, convention="preactivation"
+        )
     with pytest.raises(NotConverged, match="Smaller weights"):
-        nsd.conjugate_kernel(ring(("relu", 2.5, 0.9, 0.15)), X)
+        nsd.conjugate_kernel(ring(("relu", 2.5, 0.9, 0.15)), X, convention="preactivation")
 
 
 def test_consumers_of_the_vanilla_model_say_no() -> None:
@@ -284,8 +293,8 @@ def test_consumers_of_the_vanilla_model_say_no() -> None:
 def test_operators_and_tiles_follow() -> None:
     rows = rows_of(90, 10)
     model = ring(("tanh", 0.5, 0.6, 0.1), ("relu", 0.8, 0.3))
-    operator = nsd.KernelOperator(model, rows)
-    K = nsd.conjugate_kernel(model, rows)
+    operator = nsd.KernelOperator(model, rows, convention="preactivation")
+    K = nsd.conjugate_kernel(model, rows, convention="preactivation")
     vector = np.arange(90.0)
     np.testing.assert_allclose(operator @ vector, K @ vector, rtol=1e-13)
     plan = Plan(model, rows, None, "preactivation")
@@ -296,9 +305,11 @@ def test_stores_and_estimators_follow(tmp_path: Path) -> None:
     rows = rows_of(90, 10)
     for model in (ring(("tanh", 0.5, 0.6, 0.1), ("relu", 0.8, 0.3)), MonotoneEquilibrium("relu")):
         K = nsd.tangent_kernel(model, rows, convention="feature")
-        options = {"kernel": "tangent", "convention": "feature"}
+        options = {"kind": "ntk", "convention": "feature"}
         directory = tmp_path / type(model).__name__
-        stored = store_kernel(directory, model, rows, kind="ntk", block=64)
+        stored = store_kernel(
+            directory, model, rows, kind="ntk", block=64, convention="preactivation"
+        )
         np.testing.assert_allclose(stored.operator() @ K[:, :2], K @ K[:, :2], rtol=1e-12)
         ridge = EquilibriumKernelRidge(model=model, ridge=0.1, preprocessing="none", **options)
         ridge.fit(rows, rows[:, 0])
@@ -311,9 +322,9 @@ def test_kernels_of_another_library_unrolled(name: str) -> None:
     """Its tangent kernel loses digits on the diagonal, where it computes what is known as one."""
     case = PEER["cells"][name]
     model = DeepEquilibrium(cell=[Dense(**layer) for layer in case["cell"]])
-    pair = nsd.kernel_pair(model, PEER["rows"])
-    np.testing.assert_allclose(pair.conjugate, case["conjugate"], atol=2e-15)
-    error = np.abs(pair.tangent - case["tangent"])
+    pair = nsd.kernel_pair(model, PEER["rows"], convention="preactivation")
+    np.testing.assert_allclose(pair.ck, case["ck"], atol=2e-15)
+    error = np.abs(pair.ntk - case["ntk"])
     assert np.diag(error).max() < 1e-9
     np.fill_diagonal(error, 0.0)
     assert error.max() < 1e-14

@@ -15,13 +15,13 @@ BENT = DeepEquilibrium(cell=[Dense("tanh", 0.2, 0.8, 0.1)])
 NORMALISED = DeepEquilibrium(cell=[Dense("relu", 0.3, 0.9, 0.1, "feature")])
 
 
-@pytest.mark.parametrize("kernel", ["conjugate", "tangent"])
+@pytest.mark.parametrize("kind", ["ck", "ntk"])
 @pytest.mark.parametrize("model", [BIASED, NORMALISED, MIXED], ids=str)
-def test_the_dual_has_the_kernel_itself_on_the_sphere(model: DeepEquilibrium, kernel: str) -> None:
+def test_the_dual_has_the_kernel_itself_on_the_sphere(model: DeepEquilibrium, kind: str) -> None:
     X = nsd.data.sphere(40, 30, rng=0)
-    m = nsd.match(model, family="dual", kernel=kernel, convention="feature")
-    wanted = nsd.kernel(model, X, kind=kernel, convention="feature")
-    got = nsd.kernel(m.network, X, kind=kernel)
+    m = nsd.match(model, family="dual", kind=kind, convention="feature")
+    wanted = nsd.kernel(model, X, kind=kind, convention="feature")
+    got = nsd.kernel(m.network, X, kind=kind, convention="preactivation")
     bound = m.achieved.error_bound(0.75)
     assert np.abs(got - wanted).max() <= bound + 1e-10
 
@@ -41,22 +41,20 @@ def test_a_mixed_ring_is_matched() -> None:
     assert gaps[1] < 0.75 * gaps[0]
 
 
-@pytest.mark.parametrize("kernel", ["conjugate", "tangent"])
+@pytest.mark.parametrize("kind", ["ck", "ntk"])
 @pytest.mark.parametrize(
     ("model", "scale"),
     [(BIASED, 1.0), (BIASED, 1.3), (MIXED, 1.0), (MIXED.centred(1.0), 1.0), (BENT, 1.0)],
     ids=str,
 )
-def test_two_kinks_meet_every_coefficient(
-    model: DeepEquilibrium, scale: float, kernel: str
-) -> None:
-    m = nsd.match(model, tau0=scale, family="two_kinks", kernel=kernel)
+def test_two_kinks_meet_every_coefficient(model: DeepEquilibrium, scale: float, kind: str) -> None:
+    m = nsd.match(model, tau0=scale, family="two_kinks", kind=kind)
     assert m.feasible, m.reason
     assert m.model == model  # nothing is put in its place
     largest = max(abs(value) for name, value in m.residuals.items() if name != "rescaling")
     assert largest < 1e-9 * m.target.size
     # The coefficients are those of the network itself, which knows no closed forms.
-    found = expansion(m.network, scale, kernel=kernel)
+    found = expansion(m.network, scale, kind=kind, convention="preactivation")
     assert found.constant == m.achieved.constant
     assert type(m).from_dict(m.to_dict()).target == m.target
 
@@ -90,7 +88,7 @@ def test_a_vanilla_model_is_matched_as_it_is() -> None:
     assert odd.network.depth == 1  # centred as it is
 
 
-@pytest.mark.parametrize("kernel", ["conjugate", "tangent"])
+@pytest.mark.parametrize("kind", ["ck", "ntk"])
 @pytest.mark.parametrize(
     ("model", "family", "scale"),
     [
@@ -102,9 +100,9 @@ def test_a_vanilla_model_is_matched_as_it_is() -> None:
     ],
 )
 def test_one_layer_with_a_mean_meets_what_it_promises(
-    model: DeepEquilibrium, family: str, scale: float, kernel: str
+    model: DeepEquilibrium, family: str, scale: float, kind: str
 ) -> None:
-    m = nsd.match(model, tau0=scale, family=family, kernel=kernel)
+    m = nsd.match(model, tau0=scale, family=family, kind=kind)
     assert m.feasible, m.reason
     assert (m.model, m.network.depth) == (model, 1)
     met = ["constant", "linear", "scale2"]
@@ -160,7 +158,7 @@ def test_auto_answers_for_the_model_that_was_given(activation: str) -> None:
     """No match of the centred sibling, however close that would be."""
     digits = nsd.data.load("digits", samples=300)
     deq = DeepEquilibrium(activation, 0.2)
-    m = nsd.match(deq, digits.X, kernel="tangent", refine=False)
+    m = nsd.match(deq, digits.X, kind="ntk", refine=False)
     assert m.model == deq
     assert m.certify(digits.X_test[:200]).matched.relative_gap < 0.02
 

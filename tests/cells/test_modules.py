@@ -135,7 +135,7 @@ def agree(
         nsd.build(model, X.shape[1], width, 2, seed, dtype=torch.float64) for seed in range(draws)
     ]
     pairs = [nsd.empirical_kernels(module, X) for module in modules]
-    for kind, name in (("ck", "conjugate"), ("ntk", "tangent")):
+    for kind, name in (("ck", "ck"), ("ntk", "ntk")):
         exact = nsd.kernel(model, X, kind=kind, convention="feature")
         values = np.stack([np.asarray(getattr(pair, name)) for pair in pairs])
         standard_error = values.std(axis=0, ddof=1) / draws**0.5

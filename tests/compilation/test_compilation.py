@@ -74,7 +74,7 @@ def test_settings_are_stored_as_ever(finished: Path) -> None:
     settings = json.loads((finished / "settings.json").read_text())["settings"]
     assert settings == {
         "deq": RELU.to_dict(), "data": "digits", "samples": 200, "test_samples": 60,
-        "family": "leaky_relu", "kernel": "conjugate", "convention": "feature", "refine": False,
+        "family": "leaky_relu", "kind": "ck", "convention": "feature", "refine": False,
         "width": 48, "train": "readout", "epochs": 10, "seeds": 2, "seed": 0, "ridge": 0.01,
         "tolerance": 1e-05, "gap_limit": 0.05, "accuracy_limit": 0.5, "format": 2,
     }  # fmt: skip
@@ -197,7 +197,7 @@ def test_a_corrupted_piece_is_named(finished: Path, tmp_path: Path) -> None:
         ({"gap_limit": 0.0}, "gap_limit"),
         ({"train": "everything"}, "train"),
         ({"family": "leaky"}, "family"),
-        ({"kernel": "ntkk"}, "kernel"),
+        ({"kind": "ntkk"}, "kernel"),
     ],
 )
 def test_bad_settings_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

@@ -66,7 +66,7 @@ def test_reference_numbers(name: str) -> None:
     found = []
     for convention in CONVENTIONS:
         pair = nsd.kernel_pair(model, X, convention=convention)
-        found += [pair.conjugate[0], pair.tangent[0]]
+        found += [pair.ck[0], pair.ntk[0]]
     np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-12)
 
 
@@ -84,8 +84,8 @@ def test_another_library_unrolled(name: str) -> None:
         **{key: PEER[key] for key in ("weight", "inject", "bias")},
     )  # fmt: skip
     pair = nsd.kernel_pair(model, waves(*PEER["shape"]), convention="preactivation")
-    np.testing.assert_allclose(pair.conjugate, case["conjugate"], rtol=0.0, atol=1e-12)
-    np.testing.assert_allclose(pair.tangent, case["tangent"], rtol=0.0, atol=1e-12)
+    np.testing.assert_allclose(pair.ck, case["ck"], rtol=0.0, atol=1e-12)
+    np.testing.assert_allclose(pair.ntk, case["ntk"], rtol=0.0, atol=1e-12)
 
 
 GRID = [
@@ -116,7 +116,7 @@ def test_brute_force_over_all_positions(activation: str, options: dict[str, obje
     expected = brute_force.kernels(model, *X)
     for convention in CONVENTIONS:
         pair = nsd.kernel_pair(model, X[:1], X[1:], convention=convention)
-        for name in ("conjugate", "tangent"):
+        for name in ("ck", "ntk"):
             found = getattr(pair, name)[0, 0]
             assert found == pytest.approx(expected[f"{convention} {name}"], rel=1e-11, abs=1e-12)
 
@@ -144,24 +144,26 @@ def test_several_layers(model: nsd.ConvolutionalEquilibrium) -> None:
     X = waves(2, *model.image_shape)
     expected = brute_force.kernels(model, *X)
     pair = nsd.kernel_pair(model, X[:1], X[1:], convention="feature")
-    assert pair.conjugate[0, 0] == pytest.approx(expected["feature conjugate"], rel=1e-12)
-    assert pair.tangent[0, 0] == pytest.approx(expected["feature tangent"], rel=1e-12)
+    assert pair.ck[0, 0] == pytest.approx(expected["feature ck"], rel=1e-12)
+    assert pair.ntk[0, 0] == pytest.approx(expected["feature ntk"], rel=1e-12)
 
 
 def test_average_is_the_mean_over_translations() -> None:
     X = waves(3, 4, 5, 2)
     options = {"image_shape": (4, 5, 2)}
-    average = nsd.kernel_pair(equilibrium(pooling="average", **options), X)
+    average = nsd.kernel_pair(
+        equilibrium(pooling="average", **options), X, convention="preactivation"
+    )
     flat = equilibrium(**options)
     total = np.zeros((2, 3, 3))
     for down in range(4):
         for right in range(5):
             moved = np.roll(X.reshape(3, 4, 5, 2), (down, right), (1, 2)).reshape(3, -1)
-            pair = nsd.kernel_pair(flat, X, moved)
-            total += np.stack([pair.conjugate, pair.tangent])
+            pair = nsd.kernel_pair(flat, X, moved, convention="preactivation")
+            total += np.stack([pair.ck, pair.ntk])
     expected = total / 20.0
-    np.testing.assert_allclose(average.conjugate, expected[0], atol=1e-13)
-    np.testing.assert_allclose(average.tangent, expected[1], atol=1e-13)
+    np.testing.assert_allclose(average.ck, expected[0], atol=1e-13)
+    np.testing.assert_allclose(average.ntk, expected[1], atol=1e-13)
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
@@ -172,21 +174,28 @@ def test_constant_images_are_the_dense_cell(activation: str, pooling: object) ->
         activation, weight=0.2, inject=0.8, bias=0.0, image_shape=(4, 4, 3), pooling=pooling
     )
     images = np.tile(pixels, (1, 16))
-    dense = nsd.kernel_pair(nsd.DeepEquilibrium(activation, 0.2), pixels)
-    found = nsd.kernel_pair(model, images)
-    np.testing.assert_allclose(found.conjugate, dense.conjugate, rtol=1e-12, atol=1e-14)
-    np.testing.assert_allclose(found.tangent, dense.tangent, rtol=1e-12, atol=1e-14)
+    dense = nsd.kernel_pair(
+        nsd.DeepEquilibrium(activation, 0.2), pixels, convention="preactivation"
+    )
+    found = nsd.kernel_pair(model, images, convention="preactivation")
+    np.testing.assert_allclose(found.ck, dense.ck, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(found.ntk, dense.ntk, rtol=1e-12, atol=1e-14)
 
 
 def test_channels_are_last() -> None:
     """The same permutation of channels everywhere changes nothing, planes of channels much."""
     X = np.random.default_rng(4).normal(size=(6, 48)) / 3.0**0.5
     model = equilibrium(image_shape=(4, 4, 3))
-    kernel = nsd.conjugate_kernel(model, X)
+    kernel = nsd.conjugate_kernel(model, X, convention="preactivation")
     permuted = X.reshape(6, 16, 3)[:, :, [2, 0, 1]].reshape(6, -1)
-    np.testing.assert_allclose(nsd.conjugate_kernel(model, permuted), kernel, rtol=1e-12)
+    np.testing.assert_allclose(
+        nsd.conjugate_kernel(model, permuted, convention="preactivation"), kernel, rtol=1e-12
+    )
     planes = X.reshape(6, 16, 3).transpose(0, 2, 1).reshape(6, -1)
-    assert np.abs(nsd.conjugate_kernel(model, planes) / kernel - 1.0).max() > 5e-4
+    assert (
+        np.abs(nsd.conjugate_kernel(model, planes, convention="preactivation") / kernel - 1.0).max()
+        > 5e-4
+    )
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
@@ -194,20 +203,20 @@ def test_channels_are_last() -> None:
 def test_contract(activation: str, pooling: object) -> None:
     X = np.random.default_rng(1).normal(size=(70, 50)) / 5.0
     model = equilibrium(activation, weight=0.2, image_shape=(5, 5, 2), pooling=pooling)
-    pair = nsd.kernel_pair(model, X)
-    cross = nsd.kernel_pair(model, X, X[:3])
-    for name in ("conjugate", "tangent"):
+    pair = nsd.kernel_pair(model, X, convention="preactivation")
+    cross = nsd.kernel_pair(model, X, X[:3], convention="preactivation")
+    for name in ("ck", "ntk"):
         kernel = getattr(pair, name)
         assert (kernel == kernel.T).all()
         assert np.linalg.eigvalsh(kernel).min() > -1e-13
         np.testing.assert_allclose(getattr(cross, name), kernel[:, :3], rtol=1e-12, atol=1e-14)
-    single = nsd.conjugate_kernel(model, X, dtype=np.float32)
+    single = nsd.conjugate_kernel(model, X, dtype=np.float32, convention="preactivation")
     assert single.dtype == np.float32
-    np.testing.assert_allclose(single, pair.conjugate, rtol=1e-6)
+    np.testing.assert_allclose(single, pair.ck, rtol=1e-6)
     v = np.arange(70.0)
-    operator = nsd.KernelOperator(model, X, kernel="tangent")
-    np.testing.assert_allclose(operator @ v, pair.tangent @ v, rtol=1e-12)
-    np.testing.assert_allclose(operator.diagonal(), np.diag(pair.tangent), rtol=1e-13)
+    operator = nsd.KernelOperator(model, X, kind="ntk", convention="preactivation")
+    np.testing.assert_allclose(operator @ v, pair.ntk @ v, rtol=1e-12)
+    np.testing.assert_allclose(operator.diagonal(), np.diag(pair.ntk), rtol=1e-13)
 
 
 def test_series_grow_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,13 +224,13 @@ def test_series_grow_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> N
     X = np.random.default_rng(2).normal(size=(9, 36))
     X[8] = X[0] + 1e-3 * X[1]
     model = equilibrium("tanh", weight=0.5, inject=0.5, image_shape=(6, 6))
-    pair = nsd.kernel_pair(model, X)
+    pair = nsd.kernel_pair(model, X, convention="preactivation")
     monkeypatch.setattr(PixelLayer, "has_room", lambda *_: False)
     plan = ConvolutionPlan(model, X[:1], X[1:8], "preactivation")
     assert plan._first_attempt < plan.states.attempts - 1
-    again = nsd.kernel_pair(model, X)
-    np.testing.assert_allclose(again.conjugate, pair.conjugate, rtol=1e-13, atol=1e-15)
-    np.testing.assert_allclose(again.tangent, pair.tangent, rtol=1e-13, atol=1e-15)
+    again = nsd.kernel_pair(model, X, convention="preactivation")
+    np.testing.assert_allclose(again.ck, pair.ck, rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(again.ntk, pair.ntk, rtol=1e-13, atol=1e-15)
 
 
 def near_images() -> np.ndarray:
@@ -238,16 +247,16 @@ def test_equal_backgrounds_cost_no_digits(bias: float) -> None:
     """Moving both images by a common circular shift changes nothing but the roundings."""
     X = near_images()
     model = equilibrium(bias=bias, image_shape=(10, 10, 1))
-    pair = nsd.kernel_pair(model, X[:1], X[1:])
+    pair = nsd.kernel_pair(model, X[:1], X[1:], convention="preactivation")
     plan = ConvolutionPlan(model, X, None, "preactivation")
     careful = careful_pairs(plan.states, plan.offsets[0], np.array([0, 0, 0]), np.array([1, 2, 3]))
-    np.testing.assert_allclose(pair.tangent[0], careful[1], rtol=1e-13)
+    np.testing.assert_allclose(pair.ntk[0], careful[1], rtol=1e-13)
     # Of nearly equal images the NTK differs from the diagonal by O(distance), not by 1e-8.
-    tangent = nsd.tangent_kernel(model, X)
+    tangent = nsd.tangent_kernel(model, X, convention="preactivation")
     assert abs(tangent[2, 3] / tangent[2, 2] - 1.0) < 1e-8
     # 50 digits: a kink's slope loses half of the digits of ρ where images are equal.
     in_digits = high_precision_tangent(model, X[0], X[1])
-    assert pair.tangent[0, 0] == pytest.approx(in_digits, rel=2e-14)
+    assert pair.ntk[0, 0] == pytest.approx(in_digits, rel=2e-14)
 
 
 def high_precision_tangent(
@@ -283,22 +292,26 @@ def high_precision_tangent(
 def test_blank_images() -> None:
     X = np.vstack([np.zeros(16), waves(1, 4, 4, 1)])
     for activation in ("relu", "tanh"):
-        pair = nsd.kernel_pair(equilibrium(activation, bias=0.0, image_shape=(4, 4)), X)
-        assert np.abs(pair.conjugate[0]).max() < 1e-15
-        assert np.abs(pair.tangent[0]).max() < 1e-15
+        pair = nsd.kernel_pair(
+            equilibrium(activation, bias=0.0, image_shape=(4, 4)), X, convention="preactivation"
+        )
+        assert np.abs(pair.ck[0]).max() < 1e-15
+        assert np.abs(pair.ntk[0]).max() < 1e-15
     cosine = nsd.kernel_pair(
         equilibrium("cos", weight=0.3, bias=0.0, image_shape=(4, 4)), X, convention="feature"
     )
-    assert np.isfinite(cosine.tangent).all()
-    assert cosine.conjugate[0, 0] > 0.5
+    assert np.isfinite(cosine.ntk).all()
+    assert cosine.ck[0, 0] > 0.5
 
 
 def test_no_stable_equilibrium() -> None:
     X = waves(2, 4, 4, 2)
     with pytest.raises(NotConverged, match="variances"):
-        nsd.conjugate_kernel(equilibrium(weight=2.1), X)
+        nsd.conjugate_kernel(equilibrium(weight=2.1), X, convention="preactivation")
     with pytest.raises(NotConverged, match="spectral radius"):
-        nsd.conjugate_kernel(equilibrium("tanh", weight=4.0, bias=0.0), 0.1 * X)
+        nsd.conjugate_kernel(
+            equilibrium("tanh", weight=4.0, bias=0.0), 0.1 * X, convention="preactivation"
+        )
 
 
 def test_careful_route_agrees_with_the_compiled_one() -> None:
@@ -310,9 +323,5 @@ def test_careful_route_agrees_with_the_compiled_one() -> None:
                 plan.states, plan.offsets[0], np.array([0, 1]), np.array([1, 2])
             )
             pair = nsd.kernel_pair(model, X, convention=convention)
-            np.testing.assert_allclose(
-                pair.conjugate[[0, 1], [1, 2]], careful[0], rtol=1e-12, atol=1e-14
-            )
-            np.testing.assert_allclose(
-                pair.tangent[[0, 1], [1, 2]], careful[1], rtol=1e-12, atol=1e-14
-            )
+            np.testing.assert_allclose(pair.ck[[0, 1], [1, 2]], careful[0], rtol=1e-12, atol=1e-14)
+            np.testing.assert_allclose(pair.ntk[[0, 1], [1, 2]], careful[1], rtol=1e-12, atol=1e-14)

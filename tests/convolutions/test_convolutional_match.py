@@ -27,7 +27,7 @@ def test_one_designed_activation_on_digits() -> None:
     assert certificate.matched.readout_gap < 0.05
     # The certificate is about the kernels of the two descriptions.
     exact = nsd.conjugate_kernel(found.model, DIGITS.X_test[:60], convention="feature")
-    reached = nsd.conjugate_kernel(found.network, DIGITS.X_test[:60])
+    reached = nsd.conjugate_kernel(found.network, DIGITS.X_test[:60], convention="preactivation")
     gap = np.linalg.norm(exact - reached, 2) / np.linalg.norm(exact, 2)
     assert certificate.matched.relative_gap == pytest.approx(gap, rel=1e-9)
     assert type(found).from_dict(found.to_dict()).to_dict() == found.to_dict()
@@ -44,7 +44,7 @@ def test_borders_windows_and_pooling(activation: str, options: dict[str, object]
 
 @pytest.mark.slow
 def test_tangent_kernel() -> None:
-    found = nsd.match(vanilla(), DIGITS.X, kernel="tangent", family="leaky_relu")
+    found = nsd.match(vanilla(), DIGITS.X, kind="ntk", family="leaky_relu")
     assert found.certify(DIGITS.X_test[:100]).matched.relative_gap < 0.03
 
 

@@ -72,12 +72,10 @@ def test_monte_carlo_over_finite_networks(model: object, width: int) -> None:
     for seed in range(60):
         module = nsd.build(model, 16, width, 1, rng=seed, dtype=torch.float64)
         kernels = nsd.empirical_kernels(module, X)
-        draws.append([kernels.conjugate, kernels.tangent])
+        draws.append([kernels.ck, kernels.ntk])
     draws = np.asarray(draws)
     error = draws.std(axis=0, ddof=1) / math.sqrt(len(draws))
-    for mean, s, expected in zip(
-        draws.mean(axis=0), error, (exact.conjugate, exact.tangent), strict=True
-    ):
+    for mean, s, expected in zip(draws.mean(axis=0), error, (exact.ck, exact.ntk), strict=True):
         assert (np.abs(mean - expected) <= 5.0 * s).all()
 
 

@@ -31,8 +31,8 @@ def test_planes_become_pixels() -> None:
     assert last.images_last() is last
     assert data.images_last().image_shape == (8, 8, 1)
     model = equilibrium(image_shape=(8, 8, 3))
-    right = nsd.conjugate_kernel(model, last.X[:5])
-    wrong = nsd.conjugate_kernel(model, planes.X[:5])
+    right = nsd.conjugate_kernel(model, last.X[:5], convention="preactivation")
+    wrong = nsd.conjugate_kernel(model, planes.X[:5], convention="preactivation")
     assert np.abs(right - wrong).max() > 1e-3 * np.abs(right).max()
 
 
@@ -54,8 +54,12 @@ def test_pixels_have_norm_one() -> None:
 def test_small_pixels_are_warned_of() -> None:
     X = load("digits", samples=20, rng=0).X
     with pytest.warns(TheoryDoubtful, match="preprocessing='pixels'"):
-        nsd.conjugate_kernel(equilibrium("tanh", weight=0.2, image_shape=(8, 8)), X)
-    nsd.conjugate_kernel(equilibrium("relu", image_shape=(8, 8)), X)  # has no scale of its own
+        nsd.conjugate_kernel(
+            equilibrium("tanh", weight=0.2, image_shape=(8, 8)), X, convention="preactivation"
+        )
+    nsd.conjugate_kernel(
+        equilibrium("relu", image_shape=(8, 8)), X, convention="preactivation"
+    )  # has no scale of its own
 
 
 def test_a_long_run_is_announced(caplog: pytest.LogCaptureFixture) -> None:
@@ -63,26 +67,30 @@ def test_a_long_run_is_announced(caplog: pytest.LogCaptureFixture) -> None:
     # Hours on two cores: a fast machine is to announce it too.
     X = np.random.default_rng(0).normal(size=(1600, 784))
     with caplog.at_level("WARNING", logger="notsodeep.kernels"):
-        nsd.KernelOperator(model, X[:40])
+        nsd.KernelOperator(model, X[:40], convention="preactivation")
         assert "will take about" not in caplog.text
-        nsd.KernelOperator(model, X)
+        nsd.KernelOperator(model, X, convention="preactivation")
     assert "will take about" in caplog.text
 
 
 def test_classifier_of_a_convolutional_model() -> None:
     data = load("digits", samples=300, test_samples=200, preprocessing="none", rng=0)
     model = equilibrium(weight=0.2, inject=0.8, bias=0.0, image_shape=(8, 8))
-    classifier = EquilibriumKernelClassifier(model=model).fit(data.X, data.y)
+    classifier = EquilibriumKernelClassifier(model=model, convention="preactivation").fit(
+        data.X, data.y
+    )
     assert classifier.preprocessing_.kind == "pixels"
     assert classifier.score(data.X_test, data.y_test) > 0.9
     with pytest.raises(InvalidInput, match="centred"):
-        EquilibriumKernelClassifier(model=model, centred=True).fit(data.X, data.y)
+        EquilibriumKernelClassifier(model=model, centred=True, convention="preactivation").fit(
+            data.X, data.y
+        )
 
 
 def test_store(tmp_path: Path) -> None:
     model = equilibrium(image_shape=(4, 4, 1), pooling=2)
     X = waves(20, 4, 4, 1)
-    store_kernel(tmp_path / "kernel", model, X, kind="ntk")
+    store_kernel(tmp_path / "kernel", model, X, kind="ntk", convention="preactivation")
     stored = KernelStore(tmp_path / "kernel")
     assert stored.model == model
     K = nsd.kernel(model, X, kind="ntk", convention="feature")
@@ -101,7 +109,9 @@ LAYER = nsd.Convolution("relu", weight=0.2, inject=0.8)
         (lambda: nsd.ConvolutionalEquilibrium([LAYER], (8,)), "image_shape"),
         (
             lambda: nsd.kernel_pair(
-                nsd.ConvolutionalEquilibrium([LAYER], (8, 8, 3)), np.ones((2, 3, 8, 8))
+                nsd.ConvolutionalEquilibrium([LAYER], (8, 8, 3)),
+                np.ones((2, 3, 8, 8)),
+                convention="preactivation",
             ),
             r"shape \(n, 8, 8, 3\)",
         ),
@@ -114,14 +124,21 @@ LAYER = nsd.Convolution("relu", weight=0.2, inject=0.8)
         (lambda: nsd.ConvolutionalEquilibrium([LAYER], (8, 8), stride=0), "stride"),
         (
             lambda: nsd.kernel_pair(
-                nsd.ConvolutionalEquilibrium([LAYER], (8, 9)), np.ones((2, 64))
+                nsd.ConvolutionalEquilibrium([LAYER], (8, 9)),
+                np.ones((2, 64)),
+                convention="preactivation",
             ),
             r"72 numbers.* 64\. Give the image_shape",
         ),
         (lambda: equilibrium(weight=0.0), "ConvolutionalNetwork"),
         (lambda: nsd.ConvolutionalEquilibrium([nsd.Dense("relu", 0.2, 0.8)], (8, 8)), "cell"),
         (lambda: nsd.ConvolutionalNetwork("relu", (8, 8)), "list"),
-        (lambda: nsd.conjugate_kernel(equilibrium(), np.ones((2, 31))), "32 numbers"),
+        (
+            lambda: nsd.conjugate_kernel(
+                equilibrium(), np.ones((2, 31)), convention="preactivation"
+            ),
+            "32 numbers",
+        ),
         (
             lambda: nsd.conjugate_kernel(equilibrium(), np.ones((2, 32)), convention="x"),
             "convention",
@@ -136,7 +153,7 @@ def test_bad_input(make: object, message: str) -> None:
 def test_images_that_do_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("notsodeep.checks.available_memory", lambda: 10**5)
     with pytest.raises(NotEnoughMemory, match=r"2000 images.*fewer images"):
-        nsd.KernelOperator(equilibrium(), np.ones((2000, 32)))
+        nsd.KernelOperator(equilibrium(), np.ones((2000, 32)), convention="preactivation")
 
 
 def test_input_pooling_is_that_of_torch() -> None:
@@ -148,7 +165,9 @@ def test_input_pooling_is_that_of_torch() -> None:
     np.testing.assert_allclose(model.images(X), pooled, atol=1e-15)
     small = equilibrium(image_shape=(2, 3, 2), size=1)
     np.testing.assert_allclose(
-        nsd.tangent_kernel(model, X), nsd.tangent_kernel(small, pooled), rtol=1e-13
+        nsd.tangent_kernel(model, X, convention="preactivation"),
+        nsd.tangent_kernel(small, pooled, convention="preactivation"),
+        rtol=1e-13,
     )
 
 

@@ -18,16 +18,17 @@ from notsodeep.errors import InvalidInput
 def compared(
     sample: Sample, activation: str = "relu", **options: str
 ) -> tuple[Comparison, np.ndarray, np.ndarray]:
+    options.setdefault("convention", "preactivation")
     deq = nsd.DeepEquilibrium(activation, 0.2).centred(sample.stats.tau0)
     eq = nsd.equivalent(deq, sample.X, sample.stats, **options)
-    kernel = options.pop("kernel", "conjugate")
+    kernel = options.pop("kind", "ck")
     exact = getattr(nsd.kernel_pair(deq, sample.X, **options), kernel)
     return nsd.compare(exact, eq), exact, eq.to_dense()
 
 
-@pytest.mark.parametrize(("n", "kernel"), [(240, "tangent"), (450, "conjugate")])
-def test_numbers(n: int, kernel: str) -> None:
-    result, exact, dense = compared(draw(mixture_of("different", 300, mean=8.0), n), kernel=kernel)
+@pytest.mark.parametrize(("n", "kind"), [(240, "ntk"), (450, "ck")])
+def test_numbers(n: int, kind: str) -> None:
+    result, exact, dense = compared(draw(mixture_of("different", 300, mean=8.0), n), kind=kind)
     difference = exact - dense
     assert result.gap == pytest.approx(np.linalg.norm(difference, 2), rel=1e-8)
     assert result.relative_gap == pytest.approx(result.gap / np.linalg.norm(exact, 2), rel=1e-10)
@@ -78,8 +79,8 @@ def test_without_a_law() -> None:
     X, y, _, _ = draw(nsd.data.paper_mixture(200), 160)
     stats = MixtureStatistics.estimate(X, y)
     deq = nsd.DeepEquilibrium("relu", 0.2).centred(stats.tau0)
-    eq = nsd.equivalent(deq, X, stats)
-    exact = nsd.conjugate_kernel(deq, X)
+    eq = nsd.equivalent(deq, X, stats, convention="preactivation")
+    exact = nsd.conjugate_kernel(deq, X, convention="preactivation")
     result = nsd.compare(exact, eq)
     assert result.law is None
     assert math.isnan(result.law_kolmogorov)
@@ -107,7 +108,10 @@ def test_kernels_without_a_linear_part() -> None:
 def test_sphere() -> None:
     X = nsd.data.sphere(200, 240, rng=0)
     network = nsd.ExplicitNetwork(["relu", "tanh"])
-    result = nsd.compare(nsd.conjugate_kernel(network, X), nsd.sphere_equivalent(network, X))
+    result = nsd.compare(
+        nsd.conjugate_kernel(network, X, convention="preactivation"),
+        nsd.sphere_equivalent(network, X, convention="preactivation"),
+    )
     assert result.relative_gap < 1e-3
     assert len(result.spikes) == 1
 
@@ -115,7 +119,7 @@ def test_sphere() -> None:
 def test_bad_input_is_refused() -> None:
     sample = draw(nsd.data.paper_mixture(100), 80)
     deq = nsd.DeepEquilibrium("relu", 0.2).centred(sample.stats.tau0)
-    eq = nsd.equivalent(deq, sample.X, sample.stats)
+    eq = nsd.equivalent(deq, sample.X, sample.stats, convention="preactivation")
     with pytest.raises(InvalidInput, match=r"kernel of compare must have shape \(80, 80\)"):
         nsd.compare(np.eye(79), eq)
     with pytest.raises(InvalidInput, match=r"be symmetric. Got an asymmetry of 1"):

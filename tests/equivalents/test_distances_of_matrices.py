@@ -58,16 +58,16 @@ def test_differences(n: int, p: int) -> None:
     assert frobenius is None  # it has no rows to offer
 
 
-@pytest.mark.parametrize("kernel", ["conjugate", "tangent"])
-def test_kernel_operator_minus_equivalent(kernel: str) -> None:
+@pytest.mark.parametrize("kind", ["ck", "ntk"])
+def test_kernel_operator_minus_equivalent(kind: str) -> None:
     mixture = nsd.data.paper_mixture(dimension=400)
     X, y = mixture.sample(320, rng=0)
     stats = mixture.statistics(X, y)
     deq = nsd.DeepEquilibrium("swish", sigma_a2=0.2).centred(stats.tau0)
-    eq = nsd.equivalent(deq, X, stats, kernel=kernel)
-    exact = nsd.KernelOperator(deq, X, kernel=kernel, memory=1 << 18)
-    function = nsd.conjugate_kernel if kernel == "conjugate" else nsd.tangent_kernel
-    dense = np.linalg.norm(function(deq, X) - eq.to_dense(), 2)
+    eq = nsd.equivalent(deq, X, stats, kind=kind, convention="preactivation")
+    exact = nsd.KernelOperator(deq, X, kind=kind, memory=1 << 18, convention="preactivation")
+    function = nsd.conjugate_kernel if kind == "ck" else nsd.tangent_kernel
+    dense = np.linalg.norm(function(deq, X, convention="preactivation") - eq.to_dense(), 2)
     assert difference_norms(exact, eq)[0] == pytest.approx(dense, rel=1e-7)
     assert operator_norm(exact - eq) == pytest.approx(dense, rel=1e-7)
 

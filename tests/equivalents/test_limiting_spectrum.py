@@ -50,7 +50,7 @@ def test_one_isotropic_class_in_closed_form(n: int, p: int) -> None:
         mean = np.zeros((1, p))
         mean[0, 3] = np.sqrt(factor * threshold / c)
         X, _, stats, _ = draw(GaussianMixture(mean, tau2), n)
-        law = nsd.limiting_spectrum(nsd.equivalent(LINEAR, X, stats))
+        law = nsd.limiting_spectrum(nsd.equivalent(LINEAR, X, stats, convention="preactivation"))
         assert law.support[0] == pytest.approx(
             (tau2 * (1 - np.sqrt(c)) ** 2, tau2 * (1 + np.sqrt(c)) ** 2), rel=1e-12
         )
@@ -71,7 +71,7 @@ def test_one_direction_of_an_anisotropic_class() -> None:
     n, p = 400, 500
     mixture = with_means(p, levels(p)[None], (6.0,))
     X, _, stats, _ = draw(mixture, n)
-    law = nsd.limiting_spectrum(nsd.equivalent(LINEAR, X, stats))
+    law = nsd.limiting_spectrum(nsd.equivalent(LINEAR, X, stats, convention="preactivation"))
     (spike,) = law.spikes
     z = spike.value
     delta = float(law.bulk.equation.solve(np.array([z]))[0, 0].real)
@@ -85,7 +85,7 @@ def test_sphere_in_closed_form() -> None:
     n, d = 300, 500
     X = nsd.data.sphere(n, d, rng=0)
     deq = nsd.DeepEquilibrium("normalized_relu", 0.2)
-    eq = nsd.sphere_equivalent(deq, X)
+    eq = nsd.sphere_equivalent(deq, X, convention="preactivation")
     law = nsd.limiting_spectrum(eq)
     c, a = n / d, eq.coefficients
     edges = [a.linear * (1 + s * np.sqrt(c)) ** 2 + a.diagonal for s in (-1, 1)]
@@ -109,7 +109,7 @@ def test_law_of_the_equivalent(kind: str, n: int, p: int) -> None:
     sample = draw(mixture_of(kind, p, mean=8.0), n)
     for activation, options in (
         ("tanh", {}),
-        ("relu", {"kernel": "tangent", "convention": "feature"}),
+        ("relu", {"kind": "ntk", "convention": "feature"}),
     ):
         eq = equivalent_of(sample, activation, **options)
         law = nsd.limiting_spectrum(eq)
@@ -126,16 +126,16 @@ def test_law_of_the_equivalent(kind: str, n: int, p: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "kernel", "convention", "counts"),
-    [(900, "tangent", "feature", (3, 1, 0)), (2500, "conjugate", "preactivation", (3, 0, 2))],
+    ("n", "kind", "convention", "counts"),
+    [(900, "ntk", "feature", (3, 1, 0)), (2500, "ck", "preactivation", (3, 0, 2))],
 )
 def test_spikes_in_gaps_and_below_the_bulk(
-    n: int, kernel: str, convention: str, counts: tuple[int, int, int]
+    n: int, kind: str, convention: str, counts: tuple[int, int, int]
 ) -> None:
     # Two levels of variance leave a gap in the bulk, and n > p one between point mass and bulk.
     p = 1000
     sample = draw(with_means(p, np.stack([levels(p)] * 3), (6.0, 6.0, 6.0)), n)
-    eq = equivalent_of(sample, "relu", kernel=kernel, convention=convention)
+    eq = equivalent_of(sample, "relu", kind=kind, convention=convention)
     law = nsd.limiting_spectrum(eq)
     (low, a), (b, high) = law.support
     eigenvalues = eq.eigvalsh()
@@ -240,13 +240,15 @@ def assert_law_of_exact_kernels(
     """Kolmogorov distance of every draw; strong spikes, of unequal strength, in the mean."""
     two = np.stack([np.where(np.arange(p) < p // 2, 0.4, 1.6)] * 2)
     covariances = two if kind == "levels" else mixture_of(kind, p).covariances
-    errors: dict[str, list[np.ndarray]] = {"conjugate": [], "tangent": []}
+    errors: dict[str, list[np.ndarray]] = {"ck": [], "ntk": []}
     for seed in range(draws):
         X, _, stats, _ = draw(with_means(p, covariances), 4 * p // 5, seed)
         deq = nsd.DeepEquilibrium(activation, 0.2).centred(stats.tau0)
-        pair = nsd.kernel_pair(deq, X)
+        pair = nsd.kernel_pair(deq, X, convention="preactivation")
         for kernel, rows in errors.items():
-            law = nsd.limiting_spectrum(nsd.equivalent(deq, X, stats, kernel=kernel))
+            law = nsd.limiting_spectrum(
+                nsd.equivalent(deq, X, stats, kind=kernel, convention="preactivation")
+            )
             eigenvalues = np.linalg.eigvalsh(getattr(pair, kernel))
             assert kolmogorov_to_law(eigenvalues, law.cdf) <= distance
             assert len(law.spikes) == 2

@@ -46,7 +46,9 @@ def test_without_the_series_the_spikes_are_the_same(monkeypatch: pytest.MonkeyPa
     means = np.zeros((2, 200))
     means[[0, 1], [0, 8]] = (6.0, 5.0)
     X, _, stats, _ = draw(GaussianMixture(means, np.array([1.0, 1.3])), 150)
-    eq = nsd.equivalent(nsd.DeepEquilibrium("relu", 0.2).centred(stats.tau0), X, stats)
+    eq = nsd.equivalent(
+        nsd.DeepEquilibrium("relu", 0.2).centred(stats.tau0), X, stats, convention="preactivation"
+    )
     quick = nsd.limiting_spectrum(eq)
     monkeypatch.setattr(spikes, "_RESOLVED", 0.0)  # no series is good enough
     noise = NoiseLaw.of(eq)
@@ -63,7 +65,12 @@ def test_other_means_leave_the_bulk_as_it_is() -> None:
         means = np.zeros((2, 200))
         means[[0, 1], [0, 8]] = length
         X, _, stats, _ = draw(GaussianMixture(means, np.array([1.0, 1.3])), n)
-        eq = nsd.equivalent(nsd.DeepEquilibrium("tanh", 0.2).centred(stats.tau0), X, stats)
+        eq = nsd.equivalent(
+            nsd.DeepEquilibrium("tanh", 0.2).centred(stats.tau0),
+            X,
+            stats,
+            convention="preactivation",
+        )
         return eq, NoiseLaw.of(eq, like=like)
 
     _, first = noise(2.0, 150)

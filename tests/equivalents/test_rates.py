@@ -23,14 +23,14 @@ def slope(sizes: Iterable[int], values: Iterable[float]) -> float:
 
 def gaps(make, samples: list[list[Sample]], convention: str = "preactivation") -> dict[str, list]:
     """For either kernel the geometric mean over draws of ‖G − Ḡ‖, one for each size."""
-    result: dict[str, list[float]] = {"conjugate": [], "tangent": []}
+    result: dict[str, list[float]] = {"ck": [], "ntk": []}
     for draws in samples:
-        logs: dict[str, list[float]] = {"conjugate": [], "tangent": []}
+        logs: dict[str, list[float]] = {"ck": [], "ntk": []}
         for X, _, stats, _ in draws:
             model = make.centred(stats.tau0)
             pair = nsd.kernel_pair(model, X, convention=convention)
             for kernel in logs:
-                eq = nsd.equivalent(model, X, stats, kernel=kernel, convention=convention, order=1)
+                eq = nsd.equivalent(model, X, stats, kind=kernel, convention=convention, order=1)
                 difference = getattr(pair, kernel) - eq.to_dense()
                 logs[kernel].append(np.log(operator_norm(difference)))
         for kernel in result:
@@ -87,13 +87,13 @@ def test_gap_of_features_falls(activation: str) -> None:
     assert_rates(nsd.DeepEquilibrium(activation, 0.0), samples, SMALL, convention="feature")
 
 
-@pytest.mark.parametrize("kernel", ["conjugate", "tangent"])
-def test_feature_gap_is_the_other_gap_over_sigma_a2(kernel: str) -> None:
+@pytest.mark.parametrize("kind", ["ck", "ntk"])
+def test_feature_gap_is_the_other_gap_over_sigma_a2(kind: str) -> None:
     X, _, stats, _ = draw(mixture_of("different", 200), 160)
     deq = nsd.DeepEquilibrium("swish", 0.2).centred(stats.tau0)
     found = [
-        getattr(nsd.kernel_pair(deq, X, convention=c), kernel)
-        - nsd.equivalent(deq, X, stats, kernel=kernel, convention=c, order=1).to_dense()
+        getattr(nsd.kernel_pair(deq, X, convention=c), kind)
+        - nsd.equivalent(deq, X, stats, kind=kind, convention=c, order=1).to_dense()
         for c in ("preactivation", "feature")
     ]
     np.testing.assert_allclose(found[1], found[0] / 0.2, atol=1e-12)
@@ -107,8 +107,8 @@ def trace_gaps(
     for p in sizes:
         X, _, stats, _ = draw(nsd.data.paper_mixture(p), 4 * p // 5)
         deq = nsd.DeepEquilibrium(activation, 0.2).centred(stats.tau0)
-        eq = nsd.equivalent(deq, X, stats, order=1)
-        exact = float(np.trace(nsd.conjugate_kernel(deq, X)))
+        eq = nsd.equivalent(deq, X, stats, order=1, convention="preactivation")
+        exact = float(np.trace(nsd.conjugate_kernel(deq, X, convention="preactivation")))
         result.append(abs(exact / len(X) - eq.trace() / len(X) - identity(eq)))
     return result
 
@@ -132,7 +132,7 @@ def test_identity_term_without_the_spurious_part(activation: str) -> None:
     # With −τ0⁴α3 in it, the trace is off by just that in the limit.
     wrong = trace_gaps(activation, sizes, printed_in_the_paper)
     deq = nsd.DeepEquilibrium(activation, 0.2).centred(1.0)
-    limit = coefficients(deq, 1.0).covariance_overlap
+    limit = coefficients(deq, 1.0, convention="preactivation").covariance_overlap
     assert wrong[-1] == pytest.approx(limit, rel=0.25)
     assert wrong[-1] > 5.0 * correct[-1]
     assert slope(sizes, wrong) > -0.3
@@ -145,9 +145,12 @@ def test_identity_term_without_the_spurious_part(activation: str) -> None:
 def test_gap_on_the_data_of_the_paper(activation: str, bound: float) -> None:
     X, _, stats, _ = draw(nsd.data.paper_mixture(1000), 800)
     deq = nsd.DeepEquilibrium(activation, 0.1).centred(stats.tau0)
-    G = nsd.conjugate_kernel(deq, X)
+    G = nsd.conjugate_kernel(deq, X, convention="preactivation")
     gap, sharper = (
-        operator_norm(G - nsd.equivalent(deq, X, stats, order=order).to_dense()) for order in (1, 2)
+        operator_norm(
+            G - nsd.equivalent(deq, X, stats, order=order, convention="preactivation").to_dense()
+        )
+        for order in (1, 2)
     )
     assert 0.5 * bound < gap <= bound
     assert sharper < (0.5 if activation == "relu" else 0.05) * gap
@@ -156,8 +159,11 @@ def test_gap_on_the_data_of_the_paper(activation: str, bound: float) -> None:
 def test_an_uncentred_kernel_is_far_away() -> None:
     X, _, stats, _ = draw(nsd.data.paper_mixture(400), 320)
     deq = nsd.DeepEquilibrium("relu", 0.2)
-    eq = nsd.equivalent(deq.centred(stats.tau0), X, stats)
-    assert operator_norm(nsd.conjugate_kernel(deq, X) - eq.to_dense()) > 5.0
+    eq = nsd.equivalent(deq.centred(stats.tau0), X, stats, convention="preactivation")
+    assert (
+        operator_norm(nsd.conjugate_kernel(deq, X, convention="preactivation") - eq.to_dense())
+        > 5.0
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -167,6 +173,8 @@ def test_estimated_statistics_do_nearly_as_well(kind: str) -> None:
     found = []
     for s in (stats, estimated):
         deq = nsd.DeepEquilibrium("relu", 0.2).centred(s.tau0)
-        exact = nsd.conjugate_kernel(deq, X)
-        found.append(operator_norm(exact - nsd.equivalent(deq, X, s).to_dense()))
+        exact = nsd.conjugate_kernel(deq, X, convention="preactivation")
+        found.append(
+            operator_norm(exact - nsd.equivalent(deq, X, s, convention="preactivation").to_dense())
+        )
     assert found[1] < 2.0 * found[0] + 0.01

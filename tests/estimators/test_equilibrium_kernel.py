@@ -33,7 +33,7 @@ def gradients() -> list[Any]:
     cases = [
         (*model, kernel, convention)
         for model in models
-        for kernel in ("conjugate", "tangent")
+        for kernel in ("ck", "ntk")
         for convention in ("preactivation", "feature")
     ]
     slow = [case[0] == "hard_tanh" and case != cases[-1] for case in cases]
@@ -43,12 +43,12 @@ def gradients() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(("activation", "sigma_a2", "kernel", "convention"), gradients())
+@pytest.mark.parametrize(("activation", "sigma_a2", "kind", "convention"), gradients())
 def test_gradient_against_differences(
-    activation: str, sigma_a2: float, kernel: str, convention: str
+    activation: str, sigma_a2: float, kind: str, convention: str
 ) -> None:
     X = awkward_rows()
-    k = EquilibriumKernel(activation, sigma_a2, kernel, convention)
+    k = EquilibriumKernel(activation, sigma_a2, kind, convention)
     matrix, gradient = k(X, eval_gradient=True)
     np.testing.assert_array_equal(matrix, k(X))
     assert gradient.shape == (12, 12, 1)
@@ -69,7 +69,7 @@ def relu_derivative(X: np.ndarray, s: float) -> tuple[np.ndarray, np.ndarray]:
     for F = E[φφ], H = E[φ′φ′] = (π − arccos ρ)/2π, H_G = 1/(2π√(qq' − G²)).
     """
     deq = nsd.DeepEquilibrium("relu", s)
-    G = nsd.conjugate_kernel(deq, X)
+    G = nsd.conjugate_kernel(deq, X, convention="preactivation")
     S, q = X @ X.T, np.diag(G)
     dq = (0.5 * q - np.diag(S)) / (1.0 - 0.5 * s)
     relative = (dq / q)[:, None] + (dq / q)[None, :]
@@ -88,16 +88,16 @@ def relu_derivative(X: np.ndarray, s: float) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("sigma_a2", [0.01, 0.2, 0.8])
 def test_gradient_against_the_implicit_function_theorem(sigma_a2: float) -> None:
     X = np.random.default_rng(1).standard_normal((15, 6))
-    for kernel, expected in zip(
-        ("conjugate", "tangent"), relu_derivative(X, sigma_a2), strict=True
-    ):
-        _, gradient = EquilibriumKernel("relu", sigma_a2, kernel)(X, eval_gradient=True)
+    for kernel, expected in zip(("ck", "ntk"), relu_derivative(X, sigma_a2), strict=True):
+        _, gradient = EquilibriumKernel("relu", sigma_a2, kernel, convention="preactivation")(
+            X, eval_gradient=True
+        )
         np.testing.assert_allclose(gradient[:, :, 0], expected, rtol=1e-8, atol=1e-10)
 
 
 def test_kernel_contract() -> None:
     X = awkward_rows()
-    k = EquilibriumKernel("tanh", 0.3, "conjugate", "feature", (0.1, 0.5))
+    k = EquilibriumKernel("tanh", 0.3, "ck", "feature", (0.1, 0.5))
     assert k.theta == pytest.approx(np.log([0.3]))
     np.testing.assert_allclose(np.exp(k.bounds), [[0.1, 0.5]])
     assert clone(k) == k
@@ -113,19 +113,21 @@ def test_kernel_contract() -> None:
 
 
 def test_a_fixed_sigma_has_no_gradient() -> None:
-    k = EquilibriumKernel("relu", 0.0, sigma_a2_bounds="fixed")
+    k = EquilibriumKernel("relu", 0.0, sigma_a2_bounds="fixed", convention="preactivation")
     assert k.theta.size == 0
     assert k(np.eye(3), eval_gradient=True)[1].shape == (3, 3, 0)
     with pytest.raises(InvalidInput, match=r"sigma_a2 .* must be positive.*fixed"):
-        EquilibriumKernel("relu", 0.0)(np.eye(3), eval_gradient=True)
+        EquilibriumKernel("relu", 0.0, convention="preactivation")(np.eye(3), eval_gradient=True)
 
 
 def test_gaussian_process_finds_sigma() -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((80, 4))
-    truth = EquilibriumKernel("relu", 0.6, "conjugate")
+    truth = EquilibriumKernel("relu", 0.6, "ck", convention="preactivation")
     y = rng.multivariate_normal(np.zeros(80), truth(X) + 1e-6 * np.eye(80), method="cholesky")
-    start = ConstantKernel(1.0, "fixed") * EquilibriumKernel("relu", 0.05, "conjugate")
+    start = ConstantKernel(1.0, "fixed") * EquilibriumKernel(
+        "relu", 0.05, "ck", convention="preactivation"
+    )
     process = GaussianProcessRegressor(start, alpha=1e-6).fit(X, y)
     found = process.kernel_.k2.sigma_a2
     assert abs(found - 0.6) < 0.15
@@ -136,7 +138,7 @@ def test_gaussian_process_finds_sigma() -> None:
 
 
 def test_support_vector_classifier(digits: Split) -> None:
-    k = EquilibriumKernel("relu")
+    k = EquilibriumKernel("relu", convention="preactivation")
     svc = make_pipeline(TheoryScaler(), SVC(kernel=k, C=10.0)).fit(digits.X, digits.y)
     scaler = TheoryScaler().fit(digits.X)
     X, X_test = scaler.transform(digits.X), scaler.transform(digits.X_test)
@@ -177,7 +179,7 @@ def test_kernel_ridge_and_kernel_pca_get_whole_matrices() -> None:
 def test_a_pair_of_rows_gives_a_number() -> None:
     # A function, unlike a kernel object, is called by KernelRidge for every pair of rows.
     X = np.random.default_rng(0).standard_normal((5, 3))
-    k = EquilibriumKernel("relu")
+    k = EquilibriumKernel("relu", convention="preactivation")
     value = k(X[0], X[1])
     assert isinstance(value, float)
     assert value == pytest.approx(k(X)[0, 1], rel=1e-12)
@@ -192,9 +194,9 @@ def test_a_pair_of_rows_gives_a_number() -> None:
         (lambda k, X: k(X[0]), InvalidInput, "X of EquilibriumKernel must be a matrix"),
         (lambda k, X: k(X, X[:, :2]), InvalidInput, "as many features as X"),
         (lambda k, X: k(X, X, eval_gradient=True), InvalidInput, "be left out"),
-        (lambda k, X: clone(k).set_params(kernel="cck")(X), UnknownName, "Unknown kernel"),
+        (lambda k, X: clone(k).set_params(kind="cck")(X), UnknownName, "Unknown kernel"),
     ],
 )
 def test_refusals(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        call(EquilibriumKernel(), np.eye(3))
+        call(EquilibriumKernel(convention="preactivation"), np.eye(3))

@@ -22,19 +22,21 @@ SHORT = TrainingSettings(20, optimiser="adam", learning_rate=0.03)
 QUICK = [
     TheoryScaler(),
     TheoryScaler("none"),
-    EquilibriumKernelRidge(ridge=0.01),
-    EquilibriumKernelClassifier(calibrated=True),
+    EquilibriumKernelRidge(ridge=0.01, convention="preactivation"),
+    EquilibriumKernelClassifier(calibrated=True, convention="preactivation"),
     RandomEquilibriumFeatures(width=32),
     RandomEquilibriumFeatures(width=32, network="matched", family="leaky_relu"),
     CompiledClassifier(width=32, family="leaky_relu"),
 ]
 
 SLOW = [
-    EquilibriumKernelRidge(),
-    EquilibriumKernelRidge(ridge=0.01, solver="cg"),
-    EquilibriumKernelClassifier(),
-    EquilibriumKernelClassifier(ridge="loo", kernel="conjugate", centred=True),
-    EquilibriumKernelClassifier("tanh", ridge=0.1, preprocessing="none"),
+    EquilibriumKernelRidge(convention="preactivation"),
+    EquilibriumKernelRidge(ridge=0.01, solver="cg", convention="preactivation"),
+    EquilibriumKernelClassifier(convention="preactivation"),
+    EquilibriumKernelClassifier(ridge="loo", kind="ck", centred=True, convention="preactivation"),
+    EquilibriumKernelClassifier(
+        "tanh", ridge=0.1, preprocessing="none", convention="preactivation"
+    ),
     CompiledClassifier(),
     CompiledClassifier(width=32, family="leaky_relu", train="all", settings=SHORT),
     RandomEquilibriumFeatures("tanh"),

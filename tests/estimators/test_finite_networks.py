@@ -87,7 +87,7 @@ def test_compiled_classifier_reaches_the_kernel_it_stands_for(digits: Split) -> 
     compiled = CompiledClassifier("relu", width=1500, family="leaky_relu", random_state=0)
     compiled.fit(digits.X, digits.y)
     kernel = EquilibriumKernelClassifier(
-        "relu", kernel="conjugate", convention="feature", centred=True, ridge=1e-3
+        "relu", kind="ck", convention="feature", centred=True, ridge=1e-3
     ).fit(digits.X, digits.y)
     X, y = digits.X_test, digits.y_test
     assert compiled.score(X, y) > kernel.score(X, y) - 0.03
@@ -119,7 +119,7 @@ def test_trained_network(digits: Split) -> None:
         "relu", width=64, family="leaky_relu", train="all", settings=settings, random_state=0
     ).fit(digits.X, digits.y)
     assert compiled.score(digits.X_test, digits.y_test) > 0.9
-    assert compiled.match_.kernel == "tangent"
+    assert compiled.match_.kind == "ntk"
     probabilities = compiled.predict_proba(digits.X_test)
     np.testing.assert_allclose(probabilities.sum(axis=1), 1.0)
     assert compiled.fit_record_.history[-1].loss < 0.5 * compiled.fit_record_.history[0].loss

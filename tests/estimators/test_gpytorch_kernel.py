@@ -16,8 +16,8 @@ X = torch.as_tensor(np.random.default_rng(0).standard_normal((12, 4)))
 
 
 def test_values_and_gradient_are_those_of_the_other_door() -> None:
-    ours = GPyTorchEquilibriumKernel("relu", 0.3)
-    theirs = EquilibriumKernel("relu", 0.3)
+    ours = GPyTorchEquilibriumKernel("relu", 0.3, convention="preactivation")
+    theirs = EquilibriumKernel("relu", 0.3, convention="preactivation")
     matrix, gradient = theirs(X.numpy(), eval_gradient=True)
     np.testing.assert_allclose(ours(X).to_dense().detach().numpy(), matrix, rtol=1e-10)
     np.testing.assert_allclose(
@@ -37,7 +37,9 @@ def test_training_moves_sigma_uphill() -> None:
     class Process(gpytorch.models.ExactGP):
         def __init__(self, rows: torch.Tensor, values: torch.Tensor, likelihood: Any) -> None:
             super().__init__(rows, values, likelihood)
-            self.covar_module = GPyTorchEquilibriumKernel("relu", 0.05, "conjugate")
+            self.covar_module = GPyTorchEquilibriumKernel(
+                "relu", 0.05, "ck", convention="preactivation"
+            )
 
         def forward(self, rows: torch.Tensor) -> Any:
             mean = torch.zeros(len(rows), dtype=rows.dtype)
@@ -45,7 +47,9 @@ def test_training_moves_sigma_uphill() -> None:
 
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((40, 4))
-    covariance = EquilibriumKernel("relu", 0.6, "conjugate")(rows) + 0.01 * np.eye(40)
+    covariance = EquilibriumKernel("relu", 0.6, "ck", convention="preactivation")(
+        rows
+    ) + 0.01 * np.eye(40)
     values = torch.as_tensor(rng.multivariate_normal(np.zeros(40), covariance))
     likelihood = gpytorch.likelihoods.GaussianLikelihood().double()
     likelihood.noise = 0.01
@@ -68,12 +72,12 @@ def test_training_moves_sigma_uphill() -> None:
 
 
 def test_refusals() -> None:
-    kernel = GPyTorchEquilibriumKernel()
+    kernel = GPyTorchEquilibriumKernel(convention="preactivation")
     with pytest.raises(InvalidInput, match=r"x1 .* must not require gradients"):
-        kernel(X.clone().requires_grad_()).to_dense()
+        kernel(X.clone().requires_grad_(), convention="preactivation").to_dense()
     with pytest.raises(InvalidInput, match=r"without batches"):
-        kernel(X.reshape(2, 6, 4)).to_dense()
+        kernel(X.reshape(2, 6, 4), convention="preactivation").to_dense()
     with pytest.raises(InvalidInput, match=r"sigma_a2 .* must lie between its bounds"):
-        GPyTorchEquilibriumKernel(sigma_a2=0.95)
+        GPyTorchEquilibriumKernel(sigma_a2=0.95, convention="preactivation")
     with pytest.raises(InvalidInput, match=r"sigma_a2_bounds .* must satisfy"):
-        GPyTorchEquilibriumKernel(sigma_a2_bounds=(0.0, 0.5))
+        GPyTorchEquilibriumKernel(sigma_a2_bounds=(0.0, 0.5), convention="preactivation")

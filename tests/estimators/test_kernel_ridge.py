@@ -30,16 +30,16 @@ def curve(n: int, p: int = 5) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("convention", ["preactivation", "feature"])
-@pytest.mark.parametrize("kernel", ["conjugate", "tangent"])
+@pytest.mark.parametrize("kind", ["ck", "ntk"])
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_same_as_scikit_learn(activation: str, kernel: str, convention: str, digits: Split) -> None:
-    ours = EquilibriumKernelRidge(activation, 0.15, kernel, convention, ridge=0.02)
+def test_same_as_scikit_learn(activation: str, kind: str, convention: str, digits: Split) -> None:
+    ours = EquilibriumKernelRidge(activation, 0.15, kind, convention, ridge=0.02)
     ours.fit(digits.X, digits.y)
 
     mean = digits.X.mean(axis=0)
     scale = np.sqrt(np.square(digits.X - mean).sum(axis=1).mean())
     X, X_test = ((rows - mean) / scale for rows in (digits.X, digits.X_test))
-    compute = nsd.tangent_kernel if kernel == "tangent" else nsd.conjugate_kernel
+    compute = nsd.tangent_kernel if kind == "ntk" else nsd.conjugate_kernel
     deq = nsd.DeepEquilibrium(activation, 0.15)
     theirs = KernelRidge(alpha=0.02, kernel="precomputed")
     theirs.fit(compute(deq, X, convention=convention), digits.y)
@@ -49,8 +49,12 @@ def test_same_as_scikit_learn(activation: str, kernel: str, convention: str, dig
 
 def test_several_targets_and_one_are_shaped_as_given() -> None:
     X, y = curve(40)
-    both = EquilibriumKernelRidge(ridge=0.1).fit(X, np.stack([y, -y], axis=1)).predict(X)
-    one = EquilibriumKernelRidge(ridge=0.1).fit(X, y).predict(X)
+    both = (
+        EquilibriumKernelRidge(ridge=0.1, convention="preactivation")
+        .fit(X, np.stack([y, -y], axis=1))
+        .predict(X)
+    )
+    one = EquilibriumKernelRidge(ridge=0.1, convention="preactivation").fit(X, y).predict(X)
     assert one.shape == (40,)
     np.testing.assert_allclose(both, np.stack([one, -one], axis=1), atol=1e-12)
 
@@ -58,10 +62,12 @@ def test_several_targets_and_one_are_shaped_as_given() -> None:
 @pytest.mark.parametrize("rule", ["loo", "gcv"])
 def test_rules_are_what_they_say(rule: str) -> None:
     X, y = curve(30)
-    fitted = EquilibriumKernelRidge(ridge=rule, preprocessing="none").fit(X, y)
+    fitted = EquilibriumKernelRidge(
+        ridge=rule, preprocessing="none", convention="preactivation"
+    ).fit(X, y)
     assert fitted.ridges_ is not None
     assert fitted.ridge_ == fitted.ridges_[fitted.ridge_scores_.argmin()]
-    K = nsd.tangent_kernel(fitted.model_, X)
+    K = nsd.tangent_kernel(fitted.model_, X, convention="preactivation")
     for index in (5, 30, 50):
         ridge, score = fitted.ridges_[index], fitted.ridge_scores_[index]
         if rule == "loo":
@@ -82,9 +88,11 @@ def test_rules_are_what_they_say(rule: str) -> None:
 def test_a_rule_finds_a_useful_ridge() -> None:
     X, y = curve(400)
     X_train, y_train, X_test, y_test = X[:200], y[:200], X[200:], y[200:]
-    chosen = EquilibriumKernelRidge().fit(X_train, y_train)
+    chosen = EquilibriumKernelRidge(convention="preactivation").fit(X_train, y_train)
     scores = [
-        EquilibriumKernelRidge(ridge=ridge).fit(X_train, y_train).score(X_test, y_test)
+        EquilibriumKernelRidge(ridge=ridge, convention="preactivation")
+        .fit(X_train, y_train)
+        .score(X_test, y_test)
         for ridge in (1e-6, 1e-3, 1e-1, 1.0, 100.0)
     ]
     assert chosen.score(X_test, y_test) > max(scores) - 0.02
@@ -95,8 +103,12 @@ def test_a_rule_finds_a_useful_ridge() -> None:
 def test_iteration_and_factorisation_agree(memory: int, digits: Split) -> None:
     # A tile in work takes 4.7 MB, the triangle 1.3 MB in float64 and half of it in float32: room
     # for the one, for the other, for neither.
-    dense = EquilibriumKernelRidge("tanh", ridge=0.01, solver="dense").fit(digits.X, digits.y)
-    cg = EquilibriumKernelRidge("tanh", ridge=0.01, solver="cg", rank=50, memory=memory)
+    dense = EquilibriumKernelRidge(
+        "tanh", ridge=0.01, solver="dense", convention="preactivation"
+    ).fit(digits.X, digits.y)
+    cg = EquilibriumKernelRidge(
+        "tanh", ridge=0.01, solver="cg", rank=50, memory=memory, convention="preactivation"
+    )
     cg.fit(digits.X, digits.y)
     assert (dense.solver_, dense.n_iter_, cg.solver_) == ("dense", None, "cg")
     assert cg.n_iter_ is not None
@@ -108,7 +120,9 @@ def test_iteration_and_factorisation_agree(memory: int, digits: Split) -> None:
 @pytest.mark.slow
 def test_more_columns_mean_fewer_iterations(digits: Split) -> None:
     steps = [
-        EquilibriumKernelRidge(ridge=0.001, solver="cg", rank=rank).fit(digits.X, digits.y).n_iter_
+        EquilibriumKernelRidge(ridge=0.001, solver="cg", rank=rank, convention="preactivation")
+        .fit(digits.X, digits.y)
+        .n_iter_
         for rank in (5, 400)
     ]
     assert steps[0] > 2 * steps[1]
@@ -116,17 +130,23 @@ def test_more_columns_mean_fewer_iterations(digits: Split) -> None:
 
 def test_auto_switches_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = curve(60)
-    assert EquilibriumKernelRidge(ridge=0.1).fit(X, y).solver_ == "dense"
+    assert (
+        EquilibriumKernelRidge(ridge=0.1, convention="preactivation").fit(X, y).solver_ == "dense"
+    )
     monkeypatch.setattr(kernel_model, "DENSE_UP_TO", 59)
-    assert EquilibriumKernelRidge(ridge=0.1).fit(X, y).solver_ == "cg"
-    ruled = EquilibriumKernelRidge().fit(X, y)  # the rule looks at some samples, here at all
+    assert EquilibriumKernelRidge(ridge=0.1, convention="preactivation").fit(X, y).solver_ == "cg"
+    ruled = EquilibriumKernelRidge(convention="preactivation").fit(
+        X, y
+    )  # the rule looks at some samples, here at all
     assert ruled.solver_ == "cg"
     monkeypatch.undo()
-    assert ruled.ridge_ == pytest.approx(EquilibriumKernelRidge().fit(X, y).ridge_)
+    assert ruled.ridge_ == pytest.approx(
+        EquilibriumKernelRidge(convention="preactivation").fit(X, y).ridge_
+    )
 
 
 def test_preprocessing_is_that_of_the_training_data(digits: Split) -> None:
-    fitted = EquilibriumKernelRidge(ridge=0.1).fit(digits.X, digits.y)
+    fitted = EquilibriumKernelRidge(ridge=0.1, convention="preactivation").fit(digits.X, digits.y)
     assert fitted.preprocessing_ == nsd.data.Preprocessing.fit(digits.X)
     whole = fitted.predict(digits.X_test)
     np.testing.assert_allclose(fitted.predict(digits.X_test[:1]), whole[:1], rtol=1e-12)
@@ -135,7 +155,9 @@ def test_preprocessing_is_that_of_the_training_data(digits: Split) -> None:
 
 
 def test_centred_model(digits: Split) -> None:
-    fitted = EquilibriumKernelRidge("relu", centred=True, ridge=0.1).fit(digits.X, digits.y)
+    fitted = EquilibriumKernelRidge(
+        "relu", centred=True, ridge=0.1, convention="preactivation"
+    ).fit(digits.X, digits.y)
     scale = float(np.sqrt(np.einsum("ij,ij->", fitted.X_fit_, fitted.X_fit_) / len(digits.X)))
     assert scale == pytest.approx(1.0, rel=1e-12)
     assert fitted.model_ == nsd.DeepEquilibrium("relu", 0.2).centred(scale)
@@ -143,7 +165,9 @@ def test_centred_model(digits: Split) -> None:
 
 def test_grid_search_pipeline_and_clone() -> None:
     X, y = curve(60)
-    pipeline = make_pipeline(StandardScaler(), EquilibriumKernelRidge(ridge=0.1))
+    pipeline = make_pipeline(
+        StandardScaler(), EquilibriumKernelRidge(ridge=0.1, convention="preactivation")
+    )
     grid = {
         "equilibriumkernelridge__sigma_a2": [0.0, 0.3],
         "equilibriumkernelridge__activation": ["relu", nsd.activations.hard_tanh(1.0, 2.0)],
@@ -157,7 +181,7 @@ def test_grid_search_pipeline_and_clone() -> None:
 
 def test_joblib_round_trip() -> None:
     X, y = curve(40)
-    fitted = EquilibriumKernelRidge("tanh", centred=True).fit(X, y)
+    fitted = EquilibriumKernelRidge("tanh", centred=True, convention="preactivation").fit(X, y)
     stream = BytesIO()
     joblib.dump(fitted, stream)
     stream.seek(0)
@@ -172,7 +196,7 @@ def test_joblib_round_trip() -> None:
         ({"ridge": "cv"}, "Unknown rule for the ridge .* 'cv'"),
         ({"sigma_a2": 1.5}, "sigma_a2 of DeepEquilibrium must satisfy"),
         ({"activation": "rellu"}, "Did you mean 'relu'"),
-        ({"kernel": "ntkk"}, "Unknown kernel of EquilibriumKernelRidge 'ntkk'"),
+        ({"kind": "ntkk"}, "Unknown kernel of EquilibriumKernelRidge 'ntkk'"),
         ({"preprocessing": "standard"}, "Unknown preprocessing 'standard'"),
         ({"solver": "qr"}, "Unknown solver of EquilibriumKernelRidge 'qr'"),
         ({"centred": "yes"}, "centred of EquilibriumKernelRidge must be True or False"),
@@ -189,13 +213,13 @@ def test_refusals(parameters: dict[str, object], message: str) -> None:
 def test_too_small_a_ridge_is_named() -> None:
     X, y = np.repeat(curve(10)[0], 3, axis=0), np.arange(30.0)
     with pytest.raises(InvalidInput, match=r"ridge .* must make the kernel positive definite"):
-        EquilibriumKernelRidge("identity", ridge=1e-18).fit(X, y)
+        EquilibriumKernelRidge("identity", ridge=1e-18, convention="preactivation").fit(X, y)
 
 
 def test_sparse_rows_are_refused() -> None:
     X, y = curve(10)
     with pytest.raises(TypeError, match=r"[Ss]parse data was passed"):
-        EquilibriumKernelRidge().fit(csr_array(X), y)
+        EquilibriumKernelRidge(convention="preactivation").fit(csr_array(X), y)
 
 
 def test_a_dense_solve_beyond_memory_is_refused_beforehand() -> None:
@@ -224,7 +248,9 @@ def test_weights_count_samples(intercept: bool, centred: bool) -> None:
 def test_rules_know_of_the_intercept(rule: str) -> None:
     """Leave-one-out, by fitting to all others: targets may lie anywhere."""
     X, y = curve(40)
-    fitted = EquilibriumKernelRidge("relu", ridge=rule, fit_intercept=True, preprocessing="none")
+    fitted = EquilibriumKernelRidge(
+        "relu", ridge=rule, fit_intercept=True, preprocessing="none", convention="preactivation"
+    )
     far = clone(fitted).fit(X, y + 1e4)
     fitted.fit(X, y)
     assert far.ridge_ == pytest.approx(fitted.ridge_, rel=1e-6)
@@ -245,14 +271,28 @@ def test_an_intercept_minimises_what_it_says(solver: str) -> None:
     X, y = curve(80)
     y = np.column_stack([y + 50.0, y - 3.0])
     fitted = EquilibriumKernelRidge(
-        "tanh", ridge=0.1, fit_intercept=True, solver=solver, tolerance=1e-12
+        "tanh",
+        ridge=0.1,
+        fit_intercept=True,
+        solver=solver,
+        tolerance=1e-12,
+        convention="preactivation",
     ).fit(X, y)
     residual = y - fitted.predict(X)
     np.testing.assert_allclose(residual.sum(axis=0), 0.0, atol=1e-8)  # in c
     np.testing.assert_allclose(residual, 0.1 * fitted.dual_coef_, atol=1e-8)  # in f
-    shifted = EquilibriumKernelRidge("tanh", ridge=0.1, fit_intercept=True).fit(X, y + 1000.0)
+    shifted = EquilibriumKernelRidge(
+        "tanh", ridge=0.1, fit_intercept=True, convention="preactivation"
+    ).fit(X, y + 1000.0)
     np.testing.assert_allclose(shifted.predict(X), fitted.predict(X) + 1000.0, rtol=1e-9)
-    assert np.ndim(EquilibriumKernelRidge(fit_intercept=True).fit(X, y[:, 0]).intercept_) == 0
+    assert (
+        np.ndim(
+            EquilibriumKernelRidge(fit_intercept=True, convention="preactivation")
+            .fit(X, y[:, 0])
+            .intercept_
+        )
+        == 0
+    )
 
 
 def test_a_rule_looks_at_some_of_many_samples(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,14 +300,22 @@ def test_a_rule_looks_at_some_of_many_samples(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("notsodeep.estimators.kernel_model.RULED", 50)
     X, y = curve(150)
     X = X / np.linalg.norm(X, axis=1).mean()
-    many = EquilibriumKernelRidge("tanh", preprocessing="none").fit(X, y)
+    many = EquilibriumKernelRidge("tanh", preprocessing="none", convention="preactivation").fit(
+        X, y
+    )
     some = draw_rows(X, 50)
-    few = EquilibriumKernelRidge("tanh", preprocessing="none").fit(X[some], y[some])
+    few = EquilibriumKernelRidge("tanh", preprocessing="none", convention="preactivation").fit(
+        X[some], y[some]
+    )
     assert many.ridge_ == few.ridge_
     assert len(many.ridges_) == len(many.ridge_scores_) == 61
-    given = EquilibriumKernelRidge("tanh", preprocessing="none", ridge=few.ridge_).fit(X, y)
+    given = EquilibriumKernelRidge(
+        "tanh", preprocessing="none", ridge=few.ridge_, convention="preactivation"
+    ).fit(X, y)
     np.testing.assert_array_equal(many.predict(X), given.predict(X))
-    iterated = EquilibriumKernelRidge("tanh", preprocessing="none", solver="cg").fit(X, y)
+    iterated = EquilibriumKernelRidge(
+        "tanh", preprocessing="none", solver="cg", convention="preactivation"
+    ).fit(X, y)
     assert iterated.ridge_ == few.ridge_
 
 
@@ -281,9 +329,13 @@ def test_a_rule_looks_at_some_of_many_samples(monkeypatch: pytest.MonkeyPatch) -
 )
 def test_wrong_weights_are_rejected(weights: np.ndarray, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        EquilibriumKernelRidge(ridge=0.1).fit(*curve(20), sample_weight=weights)
+        EquilibriumKernelRidge(ridge=0.1, convention="preactivation").fit(
+            *curve(20), sample_weight=weights
+        )
 
 
 def test_iterations_take_no_weights() -> None:
     with pytest.raises(InvalidInput, match=r"sample_weight .* must be None for the solver cg"):
-        EquilibriumKernelRidge(ridge=0.1, solver="cg").fit(*curve(20), sample_weight=np.ones(20))
+        EquilibriumKernelRidge(ridge=0.1, solver="cg", convention="preactivation").fit(
+            *curve(20), sample_weight=np.ones(20)
+        )

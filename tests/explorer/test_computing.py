@@ -94,7 +94,7 @@ def test_the_view_is_a_match_and_its_certificate() -> None:
     ("changes", "population"),
     [
         ({}, None),
-        ({"kernel": "tangent", "convention": "preactivation"}, None),
+        ({"kind": "ntk", "convention": "preactivation"}, None),
         ({"activation": "cos"}, None),
         ({"data": "digits", "classes": "6,8"}, "deconvolved"),
     ],
@@ -102,13 +102,13 @@ def test_the_view_is_a_match_and_its_certificate() -> None:
 def test_the_law_is_that_of_the_library(changes: dict[str, str], population: str | None) -> None:
     state = ExplorerState(**{**SMALL, **changes})
     data = KnownData.of(prepared(state))
-    law = data.limiting_spectrum(deq_of(state), state.kernel, state.convention)
+    law = data.limiting_spectrum(deq_of(state), state.kind, state.convention)
     assert data.statistics is not None
     eq = nsd.equivalent(
         deq_of(state),
         data.rows.X_test,
         data.statistics,
-        kernel=state.kernel,
+        kind=state.kind,
         convention=state.convention,
     )
     expected = nsd.limiting_spectrum(eq, population=population)
@@ -245,7 +245,7 @@ def test_a_deq_that_does_not_contract_has_no_count() -> None:
     "changes",
     [
         {"family": "leaky_relu"},
-        {"spread": 0.4, "num_classes": 3, "kernel": "tangent", "family": "leaky_relu"},
+        {"spread": 0.4, "num_classes": 3, "kind": "ntk", "family": "leaky_relu"},
         pytest.param({"num_classes": 1}, marks=pytest.mark.slow),
         {"data": "sphere", "family": "leaky_relu"},
         pytest.param({"data": "sphere"}, marks=pytest.mark.slow),

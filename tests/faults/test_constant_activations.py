@@ -53,18 +53,18 @@ DOORS: dict[str, Callable[[Activation], Any]] = {
     "conditions": lambda a: nsd.conditions(nsd.DeepEquilibrium(a, 0.2), X=BASE),
     "conditions without recurrence": lambda a: nsd.conditions(nsd.DeepEquilibrium(a, 0.0)),
     "equivalent": lambda a: nsd.equivalent(
-        nsd.DeepEquilibrium(centred_by_hand(a), 0.2), BASE, STATISTICS
+        nsd.DeepEquilibrium(centred_by_hand(a), 0.2), BASE, STATISTICS, convention="preactivation"
     ),
     "equivalent of a network": lambda a: nsd.equivalent(
-        nsd.ExplicitNetwork([centred_by_hand(a)]), BASE, STATISTICS
+        nsd.ExplicitNetwork([centred_by_hand(a)]), BASE, STATISTICS, convention="preactivation"
     ),
     "match on data": lambda a: nsd.match(nsd.DeepEquilibrium(a, 0.2), BASE, refine=True),
     "match on the sphere": lambda a: nsd.match(nsd.DeepEquilibrium(a, 0.2), sphere=5),
     "dual": lambda a: nsd.match(nsd.DeepEquilibrium(a, 0.2), SPHERE, family="dual"),
     "compile": lambda a: CompileSettings(nsd.DeepEquilibrium(a, 0.2)),
-    "centred ridge": lambda a: estimators.EquilibriumKernelRidge(a, centred=True).fit(
-        BASE, 1.0 * LABELS
-    ),
+    "centred ridge": lambda a: estimators.EquilibriumKernelRidge(
+        a, centred=True, convention="preactivation"
+    ).fit(BASE, 1.0 * LABELS),
     "compiled": lambda a: estimators.CompiledClassifier(a, width=8).fit(BASE, LABELS),
     "random features": lambda a: estimators.RandomEquilibriumFeatures(a, width=8).fit(BASE),
 }
@@ -80,13 +80,13 @@ def test_every_door(activation: Activation) -> None:
 
 
 @every_constant
-@pytest.mark.parametrize("kernel", ["conjugate", "tangent"])
+@pytest.mark.parametrize("kind", ["ck", "ntk"])
 @pytest.mark.parametrize("convention", ["feature", "preactivation"])
-def test_every_family(activation: Activation, kernel: Any, convention: Any) -> None:
+def test_every_family(activation: Activation, kind: Any, convention: Any) -> None:
     deq = nsd.DeepEquilibrium(activation, 0.2)
     for family in FAMILIES:
         with pytest.raises(ConstantActivation, match="activation of match is constant"):
-            nsd.match(deq, tau0=1.0, family=family, kernel=kernel, convention=convention)
+            nsd.match(deq, tau0=1.0, family=family, kind=kind, convention=convention)
 
 
 @pytest.mark.parametrize("constant", [0.0, 2.0])
@@ -94,9 +94,9 @@ def test_exact_kernels_are_what_they_are(constant: float) -> None:
     """Nothing comes back through a constant: G = σa² c² + σb² XXᵀ, and Φ = c²."""
     deq = nsd.DeepEquilibrium(activations.polynomial([constant]), 0.2)
     expected = 0.2 * constant**2 + 0.8 * BASE @ BASE.T
-    pair = nsd.kernel_pair(deq, BASE)
-    np.testing.assert_allclose(pair.conjugate, expected, atol=1e-14)
-    np.testing.assert_allclose(pair.tangent, expected, atol=1e-14)
+    pair = nsd.kernel_pair(deq, BASE, convention="preactivation")
+    np.testing.assert_allclose(pair.ck, expected, atol=1e-14)
+    np.testing.assert_allclose(pair.ntk, expected, atol=1e-14)
     features = nsd.conjugate_kernel(deq, BASE, convention="feature")
     np.testing.assert_allclose(features, constant**2, atol=1e-14)
 
@@ -106,8 +106,8 @@ def test_finite_networks_are_what_they_are(activation: Activation) -> None:
     module = nsd.build(nsd.DeepEquilibrium(activation, 0.2), 5, 8, 2, rng=0, dtype=torch.float64)
     kernels = nsd.empirical_kernels(module, BASE)
     square = float(activation(0.0)) ** 2
-    np.testing.assert_allclose(kernels.conjugate, square, rtol=1e-12)
-    np.testing.assert_allclose(kernels.tangent, square, rtol=1e-12)
+    np.testing.assert_allclose(kernels.ck, square, rtol=1e-12)
+    np.testing.assert_allclose(kernels.ntk, square, rtol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -133,11 +133,11 @@ def test_the_scale_of_the_data_is_another_matter(tau0: float) -> None:
         assert nsd.DeepEquilibrium(activation, 0.2).centred(tau0).tau_star > 0.0
 
 
-@pytest.mark.parametrize("kernel", ["conjugate", "tangent"])
+@pytest.mark.parametrize("kind", ["ck", "ntk"])
 @pytest.mark.parametrize("tau0", [1e20, 1e60])
-def test_far_out_a_sigmoid_is_a_jump(tau0: float, kernel: Any) -> None:
+def test_far_out_a_sigmoid_is_a_jump(tau0: float, kind: Any) -> None:
     for family in FAMILIES:
-        found = nsd.match(nsd.DeepEquilibrium("tanh", 0.2), tau0=tau0, family=family, kernel=kernel)
+        found = nsd.match(nsd.DeepEquilibrium("tanh", 0.2), tau0=tau0, family=family, kind=kind)
         if found.feasible:
             # In units of the kernel's diagonal: beside a jump the linear part is next to nothing.
             missed = [found.residuals["scale2"], tau0**2 * found.residuals["linear"]]
@@ -156,7 +156,9 @@ def test_activations_of_absurd_size() -> None:
         with pytest.raises(InvalidInput, match=r"standard deviation of at most 1e\+60"):
             call()
     with pytest.raises(InvalidInput, match="is too large on the unit sphere"):
-        nsd.sphere_equivalent(nsd.ExplicitNetwork([huge, "tanh"]), SPHERE)
+        nsd.sphere_equivalent(
+            nsd.ExplicitNetwork([huge, "tanh"]), SPHERE, convention="preactivation"
+        )
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-200, 1e-61, 1e-40, 1e-31])
@@ -164,7 +166,7 @@ def test_networks_on_the_sphere(size: float) -> None:
     tiny = activations.leaky_relu(size, 0.0)
     for network in (nsd.ExplicitNetwork([tiny]), nsd.ExplicitNetwork([tiny, "tanh"])):
         with pytest.raises(InvalidInput, match="vanishes on the unit sphere"):
-            nsd.sphere_equivalent(network, SPHERE)
+            nsd.sphere_equivalent(network, SPHERE, convention="preactivation")
 
 
 @pytest.mark.parametrize(

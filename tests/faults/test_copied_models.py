@@ -75,7 +75,7 @@ def test_networks_after_their_kernels() -> None:
     kernels = nsd.empirical_kernels(module, ROWS)
     for copied in COPIES.values():
         again = nsd.empirical_kernels(copied(module), ROWS)
-        assert np.array_equal(again.tangent, kernels.tangent)
+        assert np.array_equal(again.ntk, kernels.ntk)
 
 
 FITTED: dict[str, Callable[[], Any]] = {
@@ -92,8 +92,12 @@ FITTED: dict[str, Callable[[], Any]] = {
     "matched features": lambda: estimators.RandomEquilibriumFeatures(
         "swish", width=16, network="matched", random_state=0
     ),
-    "classifier": lambda: estimators.EquilibriumKernelClassifier("tanh"),
-    "ridge": lambda: estimators.EquilibriumKernelRidge("softplus", centred=True),
+    "classifier": lambda: estimators.EquilibriumKernelClassifier(
+        "tanh", convention="preactivation"
+    ),
+    "ridge": lambda: estimators.EquilibriumKernelRidge(
+        "softplus", centred=True, convention="preactivation"
+    ),
     "scaler": lambda: estimators.TheoryScaler(),
 }
 
@@ -108,6 +112,6 @@ def test_estimators(make: Callable[[], Any]) -> None:
 
 
 def test_kernels_of_scikit_learn() -> None:
-    kernel = estimators.EquilibriumKernel("tanh", sigma_a2=0.1)
+    kernel = estimators.EquilibriumKernel("tanh", sigma_a2=0.1, convention="preactivation")
     for copied in COPIES.values():
         assert np.array_equal(copied(kernel)(ROWS), kernel(ROWS))

@@ -26,13 +26,17 @@ TWICE = np.repeat(BASE[:4], 2, axis=0)
 )
 def test_no_ridge_with_equal_rows(solver: str, ridge: float, message: str) -> None:
     """Equal rows with unequal targets: there is no function through both."""
-    model = EquilibriumKernelRidge(ridge=ridge, solver=solver, preprocessing="none")
+    model = EquilibriumKernelRidge(
+        ridge=ridge, solver=solver, preprocessing="none", convention="preactivation"
+    )
     with pytest.raises(NotSoDeepError, match=message):
         model.fit(TWICE, np.arange(8.0))
 
 
 def test_equal_rows_with_a_ridge_share_their_targets() -> None:
-    model = EquilibriumKernelRidge(ridge=1e-6, preprocessing="none").fit(TWICE, np.arange(8.0))
+    model = EquilibriumKernelRidge(
+        ridge=1e-6, preprocessing="none", convention="preactivation"
+    ).fit(TWICE, np.arange(8.0))
     predicted = model.predict(TWICE)
     np.testing.assert_allclose(predicted[::2], predicted[1::2], rtol=1e-9)
 
@@ -59,7 +63,7 @@ def test_indefinite_kernels_are_noticed() -> None:
 def test_degenerate_classes(labels: np.ndarray, message: str) -> None:
     if labels.ndim == 1 and len(labels) == 8 and not labels.any():
         with pytest.raises(ValueError, match=message):
-            EquilibriumKernelClassifier(ridge=0.1).fit(BASE, labels)
+            EquilibriumKernelClassifier(ridge=0.1, convention="preactivation").fit(BASE, labels)
         return
     with pytest.raises(InvalidInput, match=message):
         nsd.data.MixtureStatistics.estimate(BASE, labels)
@@ -74,7 +78,10 @@ def test_classes_that_coincide_have_no_between_class_geometry() -> None:
 def test_a_repelling_fixed_point_is_an_error() -> None:
     """x + x³ grows faster than any σa² damps at this scale."""
     deq = nsd.DeepEquilibrium(nsd.activations.polynomial((0.0, 1.0, 0.0, 1.0)), 0.9)
-    for call in (lambda: nsd.conjugate_kernel(deq, BASE), lambda: deq.centred(1.0)):
+    for call in (
+        lambda: nsd.conjugate_kernel(deq, BASE, convention="preactivation"),
+        lambda: deq.centred(1.0),
+    ):
         with pytest.raises(NotConverged, match="was not found"):
             call()
     assert not nsd.conditions(deq, tau0=1.0)["existence of τ*"].holds
@@ -85,7 +92,7 @@ def test_kernels_beyond_memory_are_refused_before_work(n: int) -> None:
     rows = np.broadcast_to(BASE[:1, :1], (n, 1)) if n < 2**20 else None
     if rows is not None:
         with pytest.raises(NotEnoughMemory, match="KernelOperator"):
-            nsd.conjugate_kernel(DEQ, rows)
+            nsd.conjugate_kernel(DEQ, rows, convention="preactivation")
     with pytest.raises(NotEnoughMemory, match="GiB"):
         nsd.build(DEQ, 1, n, 1, rng=0)
 

@@ -27,21 +27,25 @@ def network() -> Any:
 
 
 CALLS: dict[str, Callable[[], Any]] = {
-    "kernels": lambda: nsd.tangent_kernel(DEQ.centred(1.0), BASE),
-    "operator": lambda: nsd.KernelOperator(DEQ, BASE) @ np.ones(len(BASE)),
+    "kernels": lambda: nsd.tangent_kernel(DEQ.centred(1.0), BASE, convention="preactivation"),
+    "operator": lambda: (
+        nsd.KernelOperator(DEQ, BASE, convention="preactivation") @ np.ones(len(BASE))
+    ),
     "match": lambda: list(nsd.match(DEQ, tau0=1.0, family="leaky_relu").parameters.values()),
     "refined": lambda: list(
         nsd.match(DEQ, BASE, family="piecewise_linear", refine=True).parameters.values()
     ),
     "certified": lambda: nsd.match(DEQ, BASE, family="leaky_relu").certify(BASE).difference,
     "statistics": lambda: nsd.data.MixtureStatistics.estimate(BASE, Y).T,
-    "equivalent": lambda: nsd.equivalent(CELL, BASE, Y).to_dense(),
+    "equivalent": lambda: nsd.equivalent(CELL, BASE, Y, convention="preactivation").to_dense(),
     "sample": lambda: nsd.data.sphere(4, 3, rng=0),
     "build": lambda: network().readout.detach().numpy(),
     "forward": lambda: network()(torch.tensor(BASE, dtype=torch.float32)).detach().numpy(),
-    "empirical": lambda: nsd.empirical_kernels(network(), BASE).tangent,
+    "empirical": lambda: nsd.empirical_kernels(network(), BASE).ntk,
     "classifier": lambda: (
-        EquilibriumKernelClassifier(ridge=0.1).fit(BASE, Y).decision_function(BASE)
+        EquilibriumKernelClassifier(ridge=0.1, convention="preactivation")
+        .fit(BASE, Y)
+        .decision_function(BASE)
     ),
     "load": lambda: nsd.data.load("digits", samples=10, rng=0).X,
 }
@@ -101,10 +105,12 @@ def test_global_state_is_left_alone(name: str) -> None:
 def test_arguments_are_left_alone() -> None:
     X = BASE.copy()
     for call in (
-        lambda: nsd.kernel_pair(DEQ, X),
+        lambda: nsd.kernel_pair(DEQ, X, convention="preactivation"),
         lambda: nsd.match(DEQ, X, family="leaky_relu"),
         lambda: nsd.data.MixtureStatistics.estimate(X, Y),
-        lambda: EquilibriumKernelClassifier(ridge=0.1).fit(X, Y).predict(X),
+        lambda: (
+            EquilibriumKernelClassifier(ridge=0.1, convention="preactivation").fit(X, Y).predict(X)
+        ),
         lambda: nsd.empirical_kernels(network(), X),
     ):
         call()

@@ -19,7 +19,7 @@ from notsodeep.networks.build import build
 from public_calls import BASE, CALLS, DEQ, FEATURES
 
 LABELS = np.arange(len(BASE)) % 2
-KERNEL = nsd.tangent_kernel(DEQ, BASE)
+KERNEL = nsd.tangent_kernel(DEQ, BASE, convention="preactivation")
 
 
 def masked(values: Any, *index: int) -> Any:
@@ -53,8 +53,10 @@ SAMPLES: dict[str, Callable[[Any], Any]] = {
     "CompiledClassifier": lambda X: fitted("CompiledClassifier", X, LABELS),
     "RandomEquilibriumFeatures": lambda X: fitted("RandomEquilibriumFeatures", X, None),
     "predict": lambda X: fitted("EquilibriumKernelRidge", BASE, LABELS).predict(X),
-    "EquilibriumKernel": lambda X: estimators.EquilibriumKernel()(X),
-    "EquilibriumKernel, one row": lambda X: estimators.EquilibriumKernel()(BASE[0], X[0]),
+    "EquilibriumKernel": lambda X: estimators.EquilibriumKernel(convention="preactivation")(X),
+    "EquilibriumKernel, one row": lambda X: estimators.EquilibriumKernel(
+        convention="preactivation"
+    )(BASE[0], X[0]),
 }
 TARGETS: dict[str, Callable[[Any], Any]] = {
     "MixtureStatistics.estimate": lambda y: nsd.data.MixtureStatistics.estimate(BASE, y),
@@ -89,7 +91,7 @@ def test_labels_and_targets(call: Callable[[Any], Any]) -> None:
 
 def test_lists_of_masked_rows() -> None:
     rows = [np.ma.array(row) for row in BASE]
-    nsd.tangent_kernel(DEQ, rows)
+    nsd.tangent_kernel(DEQ, rows, convention="preactivation")
     rows[2] = masked(BASE[2], 1)
     for call in (CALLS["tangent_kernel"], CALLS["ridge"], CALLS["CollapseMetrics.update"]):
         with pytest.raises(InvalidInput, match=r"no masked entries. Got 1 masked .* at index 1"):

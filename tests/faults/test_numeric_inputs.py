@@ -124,14 +124,19 @@ def test_equal_samples_have_equal_rows(call: str) -> None:
 
 
 def test_opposite_samples_of_an_odd_activation() -> None:
-    kernel = nsd.conjugate_kernel(nsd.DeepEquilibrium("tanh", 0.2), USABLE["antipodes"])
+    kernel = nsd.conjugate_kernel(
+        nsd.DeepEquilibrium("tanh", 0.2), USABLE["antipodes"], convention="preactivation"
+    )
     np.testing.assert_allclose(kernel[:4, 4:], -kernel[:4, :4], rtol=0, atol=1e-14)
     assert np.linalg.eigvalsh(kernel).min() > -1e-14
 
 
 @pytest.mark.parametrize("row", ["zero row", "denormal row", "tiny row"])
 def test_a_row_that_is_nearly_zero_counts_as_one_of_norm_1e30(row: str) -> None:
-    for kernel in (nsd.conjugate_kernel(DEQ, USABLE[row]), nsd.tangent_kernel(DEQ, USABLE[row])):
+    for kernel in (
+        nsd.conjugate_kernel(DEQ, USABLE[row], convention="preactivation"),
+        nsd.tangent_kernel(DEQ, USABLE[row], convention="preactivation"),
+    ):
         assert np.abs(kernel[1]).max() < 1e-30
 
 
@@ -150,8 +155,10 @@ def test_data_whose_powers_vanish_is_refused(call: str) -> None:
 
 @pytest.mark.parametrize("factor", [1e-13, 1e50])
 def test_units_do_not_matter_within_the_range(factor: float) -> None:
-    kernel = nsd.tangent_kernel(DEQ, BASE * factor) / factor**2
-    np.testing.assert_allclose(kernel, nsd.tangent_kernel(DEQ, BASE), rtol=1e-12)
+    kernel = nsd.tangent_kernel(DEQ, BASE * factor, convention="preactivation") / factor**2
+    np.testing.assert_allclose(
+        kernel, nsd.tangent_kernel(DEQ, BASE, convention="preactivation"), rtol=1e-12
+    )
     assert CALLS["CollapseMetrics.update"](BASE * factor) == pytest.approx(
         CALLS["CollapseMetrics.update"](BASE), rel=1e-9
     )
@@ -213,7 +220,7 @@ def test_an_explicit_network_passes_nan_on_as_torch_does() -> None:
 
 def test_sparse_rows_are_rejected_with_the_call_that_makes_them_dense() -> None:
     with pytest.raises(InvalidInput, match=r"be a dense array.*Pass X\.toarray\(\)"):
-        nsd.kernel(DEQ, csr_array(BASE))
+        nsd.kernel(DEQ, csr_array(BASE), convention="preactivation")
 
 
 def test_a_message_repeats_no_whole_array() -> None:

@@ -47,13 +47,17 @@ def test_next_to_one_nothing_is_silent(call: Any) -> None:
 def test_a_gain_of_nearly_one_is_refused_before_rounding_takes_over(name: str) -> None:
     for gap in (1e-16, 1e-12, 1e-9):
         with pytest.raises(NotConverged, match="rounding errors decide"):
-            nsd.conjugate_kernel(nsd.DeepEquilibrium(name, 1.0 - gap), BASE)
+            nsd.conjugate_kernel(
+                nsd.DeepEquilibrium(name, 1.0 - gap), BASE, convention="preactivation"
+            )
 
 
 def test_what_is_not_refused_has_the_digits_it_can_have() -> None:
     """The kernel of a linear network is the Gram matrix whatever σa² is."""
     deq = nsd.DeepEquilibrium("identity", 1.0 - 1e-6)
-    np.testing.assert_allclose(nsd.conjugate_kernel(deq, BASE), BASE @ BASE.T, rtol=1e-8)
+    np.testing.assert_allclose(
+        nsd.conjugate_kernel(deq, BASE, convention="preactivation"), BASE @ BASE.T, rtol=1e-8
+    )
 
 
 @pytest.mark.parametrize("value", [0, -1, np.nan, np.inf, "1", True, None, 1e-310, 1e200, [1]])

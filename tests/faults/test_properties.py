@@ -38,8 +38,11 @@ def test_kernels_of_any_samples(X: np.ndarray, model: Any, random: Any) -> None:
     """Symmetric, positive semi-definite, bounded by the diagonal, and without an order of rows."""
     order = list(range(len(X)))
     random.shuffle(order)
-    pair, shuffled = nsd.kernel_pair(model, X), nsd.kernel_pair(model, X[order])
-    for name in ("conjugate", "tangent"):
+    pair, shuffled = (
+        nsd.kernel_pair(model, X, convention="preactivation"),
+        nsd.kernel_pair(model, X[order], convention="preactivation"),
+    )
+    for name in ("ck", "ntk"):
         kernel = getattr(pair, name)
         size = float(np.abs(kernel).max())
         diagonal = np.sqrt(np.diag(kernel))

@@ -32,7 +32,9 @@ ROUNDED = 1e-6
 
 
 def kernel(X: Array) -> Array:
-    return nsd.tangent_kernel(DEQ, nsd.data.Preprocessing.fit(X).apply(X))
+    return nsd.tangent_kernel(
+        DEQ, nsd.data.Preprocessing.fit(X).apply(X), convention="preactivation"
+    )
 
 
 def missing(K: Array, ridge: float, alpha: Array, targets: Array) -> float:
@@ -41,16 +43,20 @@ def missing(K: Array, ridge: float, alpha: Array, targets: Array) -> float:
 
 
 def estimator(X: Array, ridge: Any, **options: Any) -> float:
-    fitted = EquilibriumKernelRidge("tanh", 0.3, ridge=ridge, solver="dense", **options)
+    fitted = EquilibriumKernelRidge(
+        "tanh", 0.3, ridge=ridge, solver="dense", convention="preactivation", **options
+    )
     fitted.fit(X, TARGETS)
-    K = nsd.tangent_kernel(fitted.model_, fitted.X_fit_)
+    K = nsd.tangent_kernel(fitted.model_, fitted.X_fit_, convention="preactivation")
     return missing(K, fitted.ridge_, fitted.dual_coef_, TARGETS)
 
 
 def calibrated(X: Array, ridge: Any) -> float:
-    fitted = EquilibriumKernelClassifier("tanh", 0.3, ridge=ridge, calibrated=True)
+    fitted = EquilibriumKernelClassifier(
+        "tanh", 0.3, ridge=ridge, calibrated=True, convention="preactivation"
+    )
     fitted.fit(X, TARGETS > 0.0)
-    K = nsd.tangent_kernel(fitted.model_, fitted.X_fit_)
+    K = nsd.tangent_kernel(fitted.model_, fitted.X_fit_, convention="preactivation")
     signs = np.where(TARGETS > 0.0, 1.0, -1.0)[:, None]
     return missing(K, fitted.ridge_, fitted.dual_coef_, signs)
 
@@ -114,7 +120,9 @@ def test_rules_choose_what_can_be_solved(X: Array, rule: str) -> None:
 
 def test_equal_rows_of_one_mind_take_any_ridge() -> None:
     targets = np.concatenate([TARGETS[:30], TARGETS[:30]])
-    fitted = EquilibriumKernelRidge("tanh", 0.3, ridge=1e-12).fit(EQUAL, targets)
+    fitted = EquilibriumKernelRidge("tanh", 0.3, ridge=1e-12, convention="preactivation").fit(
+        EQUAL, targets
+    )
     assert np.abs(fitted.predict(EQUAL) - targets).max() < 1e-6
 
 
@@ -166,7 +174,11 @@ def test_flows_that_run_too_long() -> None:
 @pytest.mark.parametrize("unit", [1e-200, 1e200])
 def test_the_unit_of_the_targets_does_not_hide_it(unit: float) -> None:
     with pytest.raises(NotConverged, match="rounding errors"):
-        EquilibriumKernelRidge("tanh", 0.3, ridge=1e-13).fit(EQUAL, unit * TARGETS)
+        EquilibriumKernelRidge("tanh", 0.3, ridge=1e-13, convention="preactivation").fit(
+            EQUAL, unit * TARGETS
+        )
     # Squared errors in this unit are zero or infinite, and cannot choose a ridge.
     with pytest.raises(InvalidInput, match="Y of ridge_path must have"):
-        EquilibriumKernelRidge("tanh", 0.3, ridge="gcv").fit(EQUAL, unit * TARGETS)
+        EquilibriumKernelRidge("tanh", 0.3, ridge="gcv", convention="preactivation").fit(
+            EQUAL, unit * TARGETS
+        )

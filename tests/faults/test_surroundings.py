@@ -126,7 +126,7 @@ pairs = [
     nsd.kernel_pair(nsd.DeepEquilibrium("tanh", 0.2), rows)
     for rows in (X, X / np.linalg.norm(X, axis=1, keepdims=True))
 ]
-np.save(sys.argv[1], [(pair.conjugate, pair.tangent) for pair in pairs])
+np.save(sys.argv[1], [(pair.ck, pair.ntk) for pair in pairs])
 """
 
 

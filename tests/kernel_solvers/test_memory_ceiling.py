@@ -26,8 +26,8 @@ try:
     np.empty((n, n))
 except MemoryError:
     print("no room for the matrix")
-K = nsd.KernelOperator(deq, X, kernel="tangent", memory=2**25)
-near = nystrom_preconditioner(deq, X, 100, 1.0, kernel="tangent")
+K = nsd.KernelOperator(deq, X, kind="ntk", convention="preactivation", memory=2**25)
+near = nystrom_preconditioner(deq, X, 100, 1.0, kind="ntk", convention="preactivation")
 print(solve(K, X[:, :2], 1.0, preconditioner=near, tolerance=1e-3).reason)
 """
 

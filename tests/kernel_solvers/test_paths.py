@@ -120,14 +120,16 @@ def test_flow_of_a_nearly_singular_kernel_to_rounding() -> None:
     np.testing.assert_allclose(path.coefficients(1.0)[0], 1.0 - 2.5e-9, rtol=1e-15)
 
 
-@pytest.mark.parametrize("kernel", ["conjugate", "tangent"])
-def test_effective_dimension_and_risk_from_the_law(kernel) -> None:
+@pytest.mark.parametrize("kind", ["ck", "ntk"])
+def test_effective_dimension_and_risk_from_the_law(kind) -> None:
     mixture = nsd.data.paper_mixture(dimension=900)
     X, y = mixture.sample(700, rng=0)
     stats = mixture.statistics(X, y)
     deq = nsd.DeepEquilibrium("tanh", sigma_a2=0.1).centred(stats.tau0)
-    law = nsd.limiting_spectrum(nsd.equivalent(deq, X, stats, kernel=kernel))
-    K = nsd.KernelOperator(deq, X, kernel=kernel) @ np.eye(700)
+    law = nsd.limiting_spectrum(
+        nsd.equivalent(deq, X, stats, kind=kind, convention="preactivation")
+    )
+    K = nsd.KernelOperator(deq, X, kind=kind, convention="preactivation") @ np.eye(700)
     path = ridge_path(0.5 * (K + K.T), 2.0 * y - 1.0, [0.01, 0.1, 1.0])
     predicted = predicted_effective_dimension(law, path.ridges)
     np.testing.assert_allclose(predicted, path.effective_dimension, rtol=0.01)

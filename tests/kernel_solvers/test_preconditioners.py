@@ -19,7 +19,9 @@ from problems import RIDGE, digits
 
 def nystrom(rank: int, ridge: float = RIDGE, n: int = 700):
     problem = digits(n)
-    return nystrom_preconditioner(problem.eq.model, problem.X, rank, ridge, kernel="tangent")
+    return nystrom_preconditioner(
+        problem.eq.model, problem.X, rank, ridge, kind="ntk", convention="preactivation"
+    )
 
 
 def test_inverse_of_low_rank_plus_ridge() -> None:
@@ -129,10 +131,10 @@ def test_bad_arguments_are_refused() -> None:
     with pytest.raises(InvalidInput, match="rank of combined_preconditioner must be an integer"):
         combined_preconditioner(problem.eq, 0, RIDGE)
     with pytest.raises(InvalidInput, match="ridge of nystrom_preconditioner must be positive"):
-        nystrom_preconditioner(model, problem.X, 10, 0.0)
+        nystrom_preconditioner(model, problem.X, 10, 0.0, convention="preactivation")
     with pytest.raises(InvalidInput, match="ridge of combined_preconditioner must be positive"):
         combined_preconditioner(problem.eq, 10, 0.0)
     with pytest.raises(InvalidInput, match="DeepEquilibrium or an ExplicitNetwork"):
-        nystrom_preconditioner("relu", problem.X, 10, RIDGE)
+        nystrom_preconditioner("relu", problem.X, 10, RIDGE, convention="preactivation")
     with pytest.raises(InvalidInput, match="rng of combined_preconditioner"):
         combined_preconditioner(problem.eq, 10, RIDGE, rng=-1)

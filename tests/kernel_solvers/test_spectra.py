@@ -75,12 +75,16 @@ def test_share_below_a_point_and_density() -> None:
 def test_density_of_a_kernel_is_near_its_limiting_law() -> None:
     X = nsd.data.sphere(1000, 1500, rng=0)
     deq = nsd.DeepEquilibrium("normalized_relu", 0.2)
-    law = nsd.limiting_spectrum(nsd.sphere_equivalent(deq, X))
-    density = spectral_density(nsd.KernelOperator(deq, X, cache="float64"), probes=4, steps=40)
+    law = nsd.limiting_spectrum(nsd.sphere_equivalent(deq, X, convention="preactivation"))
+    density = spectral_density(
+        nsd.KernelOperator(deq, X, cache="float64", convention="preactivation"), probes=4, steps=40
+    )
     points = np.linspace(*law.support[0], 30)
     share, error = density.cdf(points)
     assert (np.abs(share - law.cdf(points)) <= 5.0 * error + 1.0 / 40).all()
-    other = nsd.limiting_spectrum(nsd.sphere_equivalent(deq, X, kernel="tangent"))
+    other = nsd.limiting_spectrum(
+        nsd.sphere_equivalent(deq, X, kind="ntk", convention="preactivation")
+    )
     assert np.abs(share - other.cdf(points)).max() > 0.1
 
 

@@ -44,8 +44,11 @@ def inputs(n: int, unit: bool, seed: int = 0, p: int = 30) -> np.ndarray:
 @both_inputs
 def test_symmetric_equals_cross(model, unit: bool) -> None:
     X = inputs(150, unit)
-    symmetric, cross = nsd.kernel_pair(model, X), nsd.kernel_pair(model, X, X.copy())
-    for name in ("conjugate", "tangent"):
+    symmetric, cross = (
+        nsd.kernel_pair(model, X, convention="preactivation"),
+        nsd.kernel_pair(model, X, X.copy(), convention="preactivation"),
+    )
+    for name in ("ck", "ntk"):
         a, b = getattr(symmetric, name), getattr(cross, name)
         np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-13)
         assert np.array_equal(a, a.T)
@@ -55,8 +58,8 @@ def test_symmetric_equals_cross(model, unit: bool) -> None:
 @both_inputs
 def test_positive_semidefinite_and_cauchy_schwarz(model, unit: bool) -> None:
     X = inputs(80, unit)
-    pair = nsd.kernel_pair(model, X)
-    for kernel in (pair.conjugate, pair.tangent):
+    pair = nsd.kernel_pair(model, X, convention="preactivation")
+    for kernel in (pair.ck, pair.ntk):
         assert np.linalg.eigvalsh(kernel).min() >= -1e-12 * np.trace(kernel)
         d = np.sqrt(np.diag(kernel))
         assert (np.abs(kernel) <= np.outer(d, d) * (1 + 1e-12)).all()
@@ -69,9 +72,12 @@ def test_permutation_and_rotation(model, unit: bool) -> None:
     rng = np.random.default_rng(1)
     order = rng.permutation(70)
     rotation = np.linalg.qr(rng.normal(size=(30, 30)))[0]
-    base = nsd.kernel_pair(model, X)
-    permuted, rotated = nsd.kernel_pair(model, X[order]), nsd.kernel_pair(model, X @ rotation)
-    for name in ("conjugate", "tangent"):
+    base = nsd.kernel_pair(model, X, convention="preactivation")
+    permuted, rotated = (
+        nsd.kernel_pair(model, X[order], convention="preactivation"),
+        nsd.kernel_pair(model, X @ rotation, convention="preactivation"),
+    )
+    for name in ("ck", "ntk"):
         kernel = getattr(base, name)
         np.testing.assert_allclose(
             getattr(permuted, name), kernel[np.ix_(order, order)], rtol=1e-11, atol=1e-13
@@ -82,10 +88,16 @@ def test_permutation_and_rotation(model, unit: bool) -> None:
 @every_model
 def test_blocks_equal_the_whole(model, monkeypatch: pytest.MonkeyPatch) -> None:
     X, Y = inputs(100, False), inputs(37, False, seed=5)
-    whole, cross = nsd.kernel_pair(model, X), nsd.kernel_pair(model, X, Y)
+    whole, cross = (
+        nsd.kernel_pair(model, X, convention="preactivation"),
+        nsd.kernel_pair(model, X, Y, convention="preactivation"),
+    )
     monkeypatch.setattr(plan, "SIDE", 23)
-    pieces, cross_pieces = nsd.kernel_pair(model, X), nsd.kernel_pair(model, X, Y)
-    for name in ("conjugate", "tangent"):
+    pieces, cross_pieces = (
+        nsd.kernel_pair(model, X, convention="preactivation"),
+        nsd.kernel_pair(model, X, Y, convention="preactivation"),
+    )
+    for name in ("ck", "ntk"):
         np.testing.assert_allclose(
             getattr(pieces, name), getattr(whole, name), rtol=1e-12, atol=1e-14
         )
@@ -98,11 +110,11 @@ def test_blocks_equal_the_whole(model, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_thread_equals_many(model, monkeypatch: pytest.MonkeyPatch) -> None:
     X = inputs(90, False)
     monkeypatch.setattr(plan, "SIDE", 23)
-    many = nsd.kernel_pair(model, X)
+    many = nsd.kernel_pair(model, X, convention="preactivation")
     monkeypatch.setenv("NOTSODEEP_THREADS", "1")
-    one = nsd.kernel_pair(model, X)
-    assert np.array_equal(one.conjugate, many.conjugate)
-    assert np.array_equal(one.tangent, many.tangent)
+    one = nsd.kernel_pair(model, X, convention="preactivation")
+    assert np.array_equal(one.ck, many.ck)
+    assert np.array_equal(one.ntk, many.ntk)
 
 
 @every_model
@@ -112,13 +124,13 @@ def test_single_functions_equal_the_pair(model) -> None:
         pair = nsd.kernel_pair(model, X, other, convention="feature")
         conjugate = nsd.conjugate_kernel(model, X, other, convention="feature")
         tangent = nsd.tangent_kernel(model, X, other, convention="feature")
-        assert np.array_equal(pair.conjugate, conjugate)
-        assert np.array_equal(pair.tangent, tangent)
+        assert np.array_equal(pair.ck, conjugate)
+        assert np.array_equal(pair.ntk, tangent)
 
 
 def assert_close_in_float32(double, single, bound: float = 1e-6) -> None:
     """Relative to √(K_ii K_jj), and exactly symmetric."""
-    for name in ("conjugate", "tangent"):
+    for name in ("ck", "ntk"):
         right, found = getattr(double, name), getattr(single, name)
         assert found.dtype == np.float32
         assert np.array_equal(found, found.T)
@@ -130,7 +142,9 @@ def assert_close_in_float32(double, single, bound: float = 1e-6) -> None:
 def test_float32_of_few_rows(model) -> None:
     X = inputs(60, False)
     assert_close_in_float32(
-        nsd.kernel_pair(model, X), nsd.kernel_pair(model, X, dtype=np.float32), 4e-7
+        nsd.kernel_pair(model, X, convention="preactivation"),
+        nsd.kernel_pair(model, X, dtype=np.float32, convention="preactivation"),
+        4e-7,
     )
 
 
@@ -149,24 +163,27 @@ def test_float32_has_its_own_loops(model, route, monkeypatch: pytest.MonkeyPatch
     X = np.random.default_rng(5).normal(size=(180, 60)) / 60**0.5
     X[1], X[2], X[3], X[4] = X[0], X[0] * (1.0 + 1e-9), -X[0] + 1e-7 * X[5], X[6] + 1e-4 * X[7]
     X[8:50] += 0.15  # some larger cosines
-    double, single = nsd.kernel_pair(model, X), nsd.kernel_pair(model, X, dtype=np.float32)
+    double, single = (
+        nsd.kernel_pair(model, X, convention="preactivation"),
+        nsd.kernel_pair(model, X, dtype=np.float32, convention="preactivation"),
+    )
     assert single.explanation.route == route
     assert_close_in_float32(double, single)
-    assert not np.array_equal(single.tangent, double.tangent.astype(np.float32))
+    assert not np.array_equal(single.ntk, double.ntk.astype(np.float32))
     # The single kernels, and rows beside others, are made of the same numbers.
-    alone = nsd.tangent_kernel(model, X, dtype=np.float32)
-    assert np.array_equal(alone, single.tangent)
-    beside = nsd.kernel_pair(model, X, X[:120], dtype=np.float32)
-    root = np.sqrt(np.diag(double.tangent))
-    gap = np.abs(beside.tangent - double.tangent[:, :120]) / np.outer(root, root[:120])
+    alone = nsd.tangent_kernel(model, X, dtype=np.float32, convention="preactivation")
+    assert np.array_equal(alone, single.ntk)
+    beside = nsd.kernel_pair(model, X, X[:120], dtype=np.float32, convention="preactivation")
+    root = np.sqrt(np.diag(double.ntk))
+    gap = np.abs(beside.ntk - double.ntk[:, :120]) / np.outer(root, root[:120])
     assert gap.max() <= 1e-6
 
 
 @pytest.mark.parametrize("size", [1e-14, 1e17])
 def test_float32_of_rows_of_any_size(size: float) -> None:
     X, model = size * inputs(60, False), nsd.ExplicitNetwork(["relu"])
-    single = nsd.kernel_pair(model, X, dtype=np.float32)
-    assert_close_in_float32(nsd.kernel_pair(model, X), single)
+    single = nsd.kernel_pair(model, X, dtype=np.float32, convention="preactivation")
+    assert_close_in_float32(nsd.kernel_pair(model, X, convention="preactivation"), single)
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -174,34 +191,44 @@ def test_result_can_go_to_a_memory_map(tmp_path: Path, dtype: type) -> None:
     X = inputs(50, False)
     model = MODELS[0]
     room = np.memmap(tmp_path / "k.bin", dtype=dtype, mode="w+", shape=(50, 50))
-    returned = nsd.tangent_kernel(model, X, out=room)
+    returned = nsd.tangent_kernel(model, X, out=room, convention="preactivation")
     assert returned is room
-    np.testing.assert_allclose(room, nsd.tangent_kernel(model, X), rtol=2e-7)
+    np.testing.assert_allclose(
+        room, nsd.tangent_kernel(model, X, convention="preactivation"), rtol=2e-7
+    )
     fortran = np.empty((50, 50), order="F")
-    nsd.conjugate_kernel(model, X, out=fortran)
-    np.testing.assert_allclose(fortran, nsd.conjugate_kernel(model, X), rtol=1e-14)
+    nsd.conjugate_kernel(model, X, out=fortran, convention="preactivation")
+    np.testing.assert_allclose(
+        fortran, nsd.conjugate_kernel(model, X, convention="preactivation"), rtol=1e-14
+    )
 
 
 def test_input_is_not_changed() -> None:
     X = inputs(20, False).copy()
     before = X.copy()
-    nsd.kernel_pair(MODELS[0], X)
+    nsd.kernel_pair(MODELS[0], X, convention="preactivation")
     assert np.array_equal(X, before)
 
 
 def test_one_sample_and_one_feature() -> None:
     for model in MODELS:
-        alone = nsd.kernel_pair(model, [[0.5]])
-        assert alone.conjugate.shape == (1, 1)
-        column = nsd.kernel_pair(model, [[0.5], [-0.5], [2.0], [0.0]])
-        assert np.isfinite(column.tangent).all()
+        alone = nsd.kernel_pair(model, [[0.5]], convention="preactivation")
+        assert alone.ck.shape == (1, 1)
+        column = nsd.kernel_pair(model, [[0.5], [-0.5], [2.0], [0.0]], convention="preactivation")
+        assert np.isfinite(column.ntk).all()
 
 
 def test_integers_and_lists_are_accepted() -> None:
     model = nsd.DeepEquilibrium("relu", 0.2)
-    expected = nsd.conjugate_kernel(model, np.eye(3))
-    assert np.array_equal(nsd.conjugate_kernel(model, [[1, 0, 0], [0, 1, 0], [0, 0, 1]]), expected)
-    assert np.array_equal(nsd.conjugate_kernel(model, np.eye(3, dtype=np.float32)), expected)
+    expected = nsd.conjugate_kernel(model, np.eye(3), convention="preactivation")
+    assert np.array_equal(
+        nsd.conjugate_kernel(model, [[1, 0, 0], [0, 1, 0], [0, 0, 1]], convention="preactivation"),
+        expected,
+    )
+    assert np.array_equal(
+        nsd.conjugate_kernel(model, np.eye(3, dtype=np.float32), convention="preactivation"),
+        expected,
+    )
 
 
 @given(
@@ -216,8 +243,8 @@ def test_random_inputs(seed: int, index: int, log_scale: float, n: int, p: int) 
     X = np.random.default_rng(seed).normal(size=(n, p)) * 10.0**log_scale
     if isinstance(MODELS[index], nsd.DeepEquilibrium) and index == 7:
         X = X / max(1.0, np.abs(X).max())  # a quadratic has no fixed point at large norms
-    pair = nsd.kernel_pair(MODELS[index], X)
-    for kernel in (pair.conjugate, pair.tangent):
+    pair = nsd.kernel_pair(MODELS[index], X, convention="preactivation")
+    for kernel in (pair.ck, pair.ntk):
         assert np.isfinite(kernel).all()
         assert np.array_equal(kernel, kernel.T)
         d = np.sqrt(np.maximum(np.diag(kernel), 0))
@@ -227,15 +254,22 @@ def test_random_inputs(seed: int, index: int, log_scale: float, n: int, p: int) 
 def test_explanation_and_log(caplog: pytest.LogCaptureFixture) -> None:
     X = inputs(50, False)
     with caplog.at_level(logging.INFO, logger="notsodeep.kernels"):
-        pair = nsd.kernel_pair(nsd.DeepEquilibrium("tanh", 0.2), X)
+        pair = nsd.kernel_pair(nsd.DeepEquilibrium("tanh", 0.2), X, convention="preactivation")
     assert pair.explanation.route == "series"
     assert pair.explanation.bound == 1e-14
     assert "series route" in caplog.text
-    unit = nsd.kernel_pair(nsd.DeepEquilibrium("tanh", 0.2), inputs(50, True))
+    unit = nsd.kernel_pair(
+        nsd.DeepEquilibrium("tanh", 0.2), inputs(50, True), convention="preactivation"
+    )
     assert unit.explanation.route == "univariate"
-    assert nsd.kernel_pair(nsd.DeepEquilibrium("relu", 0.2), X).explanation.route == "univariate"
+    assert (
+        nsd.kernel_pair(
+            nsd.DeepEquilibrium("relu", 0.2), X, convention="preactivation"
+        ).explanation.route
+        == "univariate"
+    )
     centred = nsd.DeepEquilibrium("relu", 0.2).centred(1.0)
-    assert nsd.kernel_pair(centred, X).explanation.route == "hinge"
+    assert nsd.kernel_pair(centred, X, convention="preactivation").explanation.route == "hinge"
 
 
 BAD_INPUTS = [
@@ -257,35 +291,38 @@ BAD_INPUTS = [
 @pytest.mark.parametrize(("X", "words"), BAD_INPUTS)
 def test_bad_inputs_are_refused(X: object, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
-        nsd.conjugate_kernel(MODELS[0], X)
+        nsd.conjugate_kernel(MODELS[0], X, convention="preactivation")
     if isinstance(X, np.ndarray) and X.ndim == 2:
         with pytest.raises(InvalidInput, match="Y of"):
-            nsd.conjugate_kernel(MODELS[0], np.ones((2, 2)), X)
+            nsd.conjugate_kernel(MODELS[0], np.ones((2, 2)), X, convention="preactivation")
 
 
 def test_bad_arguments_are_refused() -> None:
     X = np.eye(3)
     with pytest.raises(InvalidInput, match="as many features"):
-        nsd.conjugate_kernel(MODELS[0], X, np.eye(4))
+        nsd.conjugate_kernel(MODELS[0], X, np.eye(4), convention="preactivation")
     with pytest.raises(UnknownName, match="'feature'"):
         nsd.conjugate_kernel(MODELS[0], X, convention="features")
     with pytest.raises(InvalidInput, match="float64 or float32"):
-        nsd.conjugate_kernel(MODELS[0], X, dtype=np.float16)
+        nsd.conjugate_kernel(MODELS[0], X, dtype=np.float16, convention="preactivation")
     with pytest.raises(InvalidInput, match="float64 or float32"):
-        nsd.conjugate_kernel(MODELS[0], X, dtype="nonsense")
+        nsd.conjugate_kernel(MODELS[0], X, dtype="nonsense", convention="preactivation")
     with pytest.raises(InvalidInput, match=r"shape \(3, 3\)"):
-        nsd.conjugate_kernel(MODELS[0], X, out=np.empty((2, 2)))
+        nsd.conjugate_kernel(MODELS[0], X, out=np.empty((2, 2)), convention="preactivation")
     read_only = np.empty((3, 3))
     read_only.flags.writeable = False
     with pytest.raises(InvalidInput, match="read-only"):
-        nsd.conjugate_kernel(MODELS[0], X, out=read_only)
+        nsd.conjugate_kernel(MODELS[0], X, out=read_only, convention="preactivation")
     with pytest.raises(InvalidInput, match="DeepEquilibrium or an ExplicitNetwork"):
-        nsd.conjugate_kernel("relu", X)
+        nsd.conjugate_kernel("relu", X, convention="preactivation")
 
 
 def test_results_that_do_not_fit_are_refused_before_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "available_memory", lambda: 1000)
     with pytest.raises(NotEnoughMemory, match=r"needs .* GiB.*KernelOperator"):
-        nsd.conjugate_kernel(MODELS[0], np.ones((100, 3)))
+        nsd.conjugate_kernel(MODELS[0], np.ones((100, 3)), convention="preactivation")
     room = np.empty((100, 100))
-    assert nsd.conjugate_kernel(MODELS[0], np.ones((100, 3)), out=room) is room
+    assert (
+        nsd.conjugate_kernel(MODELS[0], np.ones((100, 3)), out=room, convention="preactivation")
+        is room
+    )

@@ -10,7 +10,7 @@ import pytest
 import notsodeep as nsd
 from notsodeep.models import Convention, KernelName
 
-KERNELS: tuple[KernelName, ...] = ("conjugate", "tangent")
+KERNELS: tuple[KernelName, ...] = ("ck", "ntk")
 CONVENTIONS: tuple[Convention, ...] = ("preactivation", "feature")
 MET = {
     "leaky_relu": ("linear", "scale2"),
@@ -23,7 +23,7 @@ MET = {
 
 @pytest.mark.parametrize("tau0", [1.0, 1.3])
 @pytest.mark.parametrize("convention", CONVENTIONS)
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kind", KERNELS)
 @pytest.mark.parametrize(
     ("activation", "family"),
     [
@@ -43,10 +43,10 @@ MET = {
     ],
 )
 def test_promised_coefficients_are_met(
-    activation: str, family: str, kernel: KernelName, convention: Convention, tau0: float
+    activation: str, family: str, kind: KernelName, convention: Convention, tau0: float
 ) -> None:
     deq = nsd.DeepEquilibrium(activation, sigma_a2=0.2)
-    m = nsd.match(deq, tau0=tau0, family=family, kernel=kernel, convention=convention)
+    m = nsd.match(deq, tau0=tau0, family=family, kind=kind, convention=convention)
     assert m.feasible, m.reason
     for name in MET[family]:
         assert getattr(m.achieved, name) == pytest.approx(getattr(m.target, name), abs=1e-10)
@@ -56,14 +56,14 @@ def test_promised_coefficients_are_met(
         assert residual == getattr(m.achieved, name) - getattr(m.target, name)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kind", KERNELS)
 @pytest.mark.parametrize("convention", CONVENTIONS)
 def test_odd_activations_are_met_in_all_four_by_a_hard_tanh(
-    kernel: KernelName, convention: Convention
+    kind: KernelName, convention: Convention
 ) -> None:
     m = nsd.match(
         nsd.DeepEquilibrium("arctan", 0.15), tau0=1.0, family="hard_tanh",
-        kernel=kernel, convention=convention,
+        kind=kind, convention=convention,
     )  # fmt: skip
     assert max(abs(m.residuals[name]) for name in FOUR) <= 1e-10
 
@@ -112,20 +112,18 @@ def test_no_recurrence_is_the_one_layer_network_itself() -> None:
 @pytest.mark.paper
 def test_sphere_quadratic_meets_the_sphere_paper() -> None:
     deq = nsd.DeepEquilibrium("normalized_relu", 0.2)
-    for kernel, mu, beta in (("conjugate", 0.03571, 0.89337), ("tangent", 0.16812, 1.00269)):
-        m = nsd.match(
-            deq, sphere=1200, family="quadratic", kernel=kernel, convention="preactivation"
-        )
-        six, two = (6.0, 2.0) if kernel == "tangent" else (2.0, 1.0)
+    for kernel, mu, beta in (("ck", 0.03571, 0.89337), ("ntk", 0.16812, 1.00269)):
+        m = nsd.match(deq, sphere=1200, family="quadratic", kind=kernel, convention="preactivation")
+        six, two = (6.0, 2.0) if kernel == "ntk" else (2.0, 1.0)
         assert m.parameters["a2"] == pytest.approx(math.sqrt(mu / six), abs=2e-5)
         assert m.parameters["a1"] == pytest.approx(math.sqrt(beta / two), abs=1e-5)
         assert max(map(abs, m.residuals.values())) <= 1e-10
         assert m.model is deq  # not centred here
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("kind", KERNELS)
 @pytest.mark.parametrize("convention", CONVENTIONS)
-def test_own_family_is_fitted(kernel: KernelName, convention: Convention) -> None:
+def test_own_family_is_fitted(kind: KernelName, convention: Convention) -> None:
     def scaled_erf(x: np.ndarray) -> nsd.activations.Activation:
         return nsd.activations.from_formula(f"{float(x[0])} * erf({float(x[1])} * x)")
 
@@ -133,7 +131,7 @@ def test_own_family_is_fitted(kernel: KernelName, convention: Convention) -> Non
         nsd.DeepEquilibrium("tanh", 0.2),
         tau0=1.0,
         family=nsd.matching.OwnFamily(scaled_erf, start=(1.0, 0.7)),
-        kernel=kernel,
+        kind=kind,
         convention=convention,
     )
     assert m.family == "scaled_erf"

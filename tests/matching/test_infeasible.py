@@ -26,7 +26,7 @@ COS = nsd.DeepEquilibrium("cos", 0.2).centred(1.0)
         (COS, {"tau0": 1.0, "family": "hard_tanh"}, "linear is 0"),
         (
             nsd.DeepEquilibrium("relu", 0.2),
-            {"tau0": 1.0, "family": "hard_tanh", "convention": "feature", "kernel": "conjugate"},
+            {"tau0": 1.0, "family": "hard_tanh", "convention": "feature", "kind": "ck"},
             None,
         ),
         (
@@ -96,7 +96,7 @@ def test_unknown_names_get_a_suggestion() -> None:
     with pytest.raises(UnknownName, match="leaky_relu"):
         nsd.match(RELU, tau0=1.0, family="leaky_rely")
     with pytest.raises(UnknownName, match="kernel"):
-        nsd.match(RELU, tau0=1.0, kernel="ntkk")
+        nsd.match(RELU, tau0=1.0, kind="ntkk")
     with pytest.raises(InvalidInput, match="model of match"):
         nsd.match("relu", tau0=1.0)
 

@@ -154,7 +154,7 @@ def test_certificate_numbers_are_those_of_the_matrices() -> None:
     labels = np.repeat([0, 1, 2], 4)
     result = certificate_of_kernels(
         {"deq": K, "matched": K - E, "unmatched": 2.0 * K}, y=labels, conditions=conditions,
-        kernel="conjugate", convention="feature",
+        kind="ck", convention="feature",
         names={"deq": "a", "matched": "b", "unmatched": "c"},
     )  # fmt: skip
     assert result.matched.gap == pytest.approx(0.11)

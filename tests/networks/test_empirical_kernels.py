@@ -47,8 +47,8 @@ def test_structure_equals_jacobians(model: Model, trainable: str, bias: bool) ->
     for other in (None, Y):
         fast = empirical_kernels(module, X, other, batch_size=3)
         slow = empirical_kernels(Foreign(module), X, other, batch_size=3)
-        np.testing.assert_allclose(fast.conjugate, slow.conjugate, rtol=1e-11, atol=1e-13)
-        np.testing.assert_allclose(fast.tangent, slow.tangent, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(fast.ck, slow.ck, rtol=1e-11, atol=1e-13)
+        np.testing.assert_allclose(fast.ntk, slow.ntk, rtol=1e-10, atol=1e-12)
     # A third way: the definition, by a loop over samples and outputs.
     X_torch = torch.from_numpy(X)
     gradients = np.array(
@@ -61,7 +61,7 @@ def test_structure_equals_jacobians(model: Model, trainable: str, bias: bool) ->
         ]
     )
     expected = np.einsum("ikp,jkp->ij", gradients, gradients) / 3
-    found = empirical_kernels(module, X).tangent
+    found = empirical_kernels(module, X).ntk
     np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
 
 
@@ -72,46 +72,44 @@ def test_contract(model: Model) -> None:
     module.train()
     whole = empirical_kernels(module, X)
     assert module.training
-    for kernel in (whole.conjugate, whole.tangent):
+    for kernel in (whole.ck, whole.ntk):
         assert kernel.dtype == np.float64
         assert np.array_equal(kernel, kernel.T)
         assert np.linalg.eigvalsh(kernel).min() > -1e-12
     for size in (1, 4, 100):
         parts = empirical_kernels(module, X, batch_size=size)
-        np.testing.assert_allclose(parts.tangent, whole.tangent, rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(parts.ntk, whole.ntk, rtol=1e-10, atol=1e-12)
     cross = empirical_kernels(module, X[:4], X[4:])
-    np.testing.assert_allclose(cross.tangent, whole.tangent[:4, 4:], rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(cross.conjugate, whole.conjugate[:4, 4:], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(cross.ntk, whole.ntk[:4, 4:], rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(cross.ck, whole.ck[:4, 4:], rtol=1e-10, atol=1e-12)
     tensors = empirical_kernels(module, torch.from_numpy(X).requires_grad_())
-    assert np.array_equal(tensors.tangent, whole.tangent)
+    assert np.array_equal(tensors.ntk, whole.ntk)
     assert all(p.grad is None for p in module.parameters())
     single = empirical_kernels(build(model, 5, 30, 2, rng=0), X)
-    assert single.tangent.dtype == np.float32
-    np.testing.assert_allclose(single.tangent, whole.tangent, rtol=1e-3, atol=1e-4)
+    assert single.ntk.dtype == np.float32
+    np.testing.assert_allclose(single.ntk, whole.ntk, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("model", MODELS, ids=str)
 def test_a_trained_read_out_sees_the_conjugate_kernel(model: Model) -> None:
     X = data(5, 5)
     readout = empirical_kernels(build(model, 5, 30, 2, rng=0, trainable="readout"), X)
-    assert np.array_equal(readout.tangent, readout.conjugate)
+    assert np.array_equal(readout.ntk, readout.ck)
     zeros = build(model, 5, 30, 2, rng=0, readout_start="zeros")
-    assert np.array_equal(empirical_kernels(zeros, X).tangent, readout.conjugate)
+    assert np.array_equal(empirical_kernels(zeros, X).ntk, readout.ck)
 
 
 def gaps(model: Model, widths: list[int], draws: int, trainable: str) -> tuple[np.ndarray, ...]:
     """Root mean square over draws of the relative Frobenius distance to the exact kernels."""
     X = data(10, 30, seed=3) * np.linspace(0.6, 1.4, 10)[:, None]
     exact = nsd.kernel_pair(model, X, convention="feature")
-    limit = exact.conjugate if trainable == "readout" else exact.tangent
+    limit = exact.ck if trainable == "readout" else exact.ntk
     found = np.zeros((len(widths), 2))
     for row, width in enumerate(widths):
         for seed in range(draws):
             module = build(model, 30, width, 4, seed, dtype=torch.float64, trainable=trainable)
             pair = empirical_kernels(module, X)
-            for column, (kernel, target) in enumerate(
-                ((pair.conjugate, exact.conjugate), (pair.tangent, limit))
-            ):
+            for column, (kernel, target) in enumerate(((pair.ck, exact.ck), (pair.ntk, limit))):
                 gap = np.linalg.norm(kernel - target) / np.linalg.norm(target)
                 found[row, column] += gap**2 / draws
     return np.sqrt(found[:, 0]), np.sqrt(found[:, 1])
@@ -146,8 +144,8 @@ def test_the_rate_can_fail() -> None:
     pair = empirical_kernels(build(right, 30, 1500, 10, rng=0, dtype=torch.float64), X)
 
     def distance(model: Model, **options: str) -> float:
-        exact = nsd.kernel_pair(model, X, **{"convention": "feature", **options}).tangent
-        return float(np.linalg.norm(pair.tangent - exact) / np.linalg.norm(exact))
+        exact = nsd.kernel_pair(model, X, **{"convention": "feature", **options}).ntk
+        return float(np.linalg.norm(pair.ntk - exact) / np.linalg.norm(exact))
 
     assert distance(right) < 0.05
     for wrong in (nsd.DeepEquilibrium("erf", 0.2), nsd.DeepEquilibrium("hard_tanh", 0.2)):
@@ -166,11 +164,11 @@ def test_a_network_from_weights_has_the_kernels_of_its_description() -> None:
     deq = nsd.DeepEquilibrium.from_weights(A, B, "relu")
     assert deq == module.description
     exact = nsd.kernel_pair(deq, module.input_scale * X, convention="feature")
-    for name in ("conjugate", "tangent"):
+    for name in ("ck", "ntk"):
         target = getattr(exact, name)
         assert np.linalg.norm(getattr(pair, name) - target) < 0.15 * np.linalg.norm(target)
-    raw = nsd.kernel_pair(deq, X, convention="feature").tangent
-    assert np.linalg.norm(pair.tangent - raw) > 0.3 * np.linalg.norm(raw)
+    raw = nsd.kernel_pair(deq, X, convention="feature").ntk
+    assert np.linalg.norm(pair.ntk - raw) > 0.3 * np.linalg.norm(raw)
 
 
 def test_a_solve_that_fails_is_an_error_even_in_training_mode() -> None:

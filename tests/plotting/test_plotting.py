@@ -33,7 +33,10 @@ def drawn() -> dict[str, Any]:
     """A record for every function that draws one."""
     X = nsd.data.sphere(60, 80, rng=0)
     deq = nsd.DeepEquilibrium("normalized_relu", sigma_a2=0.2)
-    K, eq = nsd.conjugate_kernel(deq, X), nsd.sphere_equivalent(deq, X)
+    K, eq = (
+        nsd.conjugate_kernel(deq, X, convention="preactivation"),
+        nsd.sphere_equivalent(deq, X, convention="preactivation"),
+    )
     found = nsd.match(nsd.DeepEquilibrium("tanh", 0.2), tau0=1.0, family="hard_tanh")
     certificate = found.certify(X)
     metrics = CollapseMetrics(num_classes=4)
@@ -59,7 +62,9 @@ def drawn() -> dict[str, Any]:
         "solve": network.last_record.forward,
         "training": run,
         "learning_curve": prediction.learning_curve(relu, mixture, [16, 32, 64], ridge=[0.1]),
-        "pilot_curve": prediction.pilot_curve(nsd.kernel(relu, rows), labels, [0.1]),
+        "pilot_curve": prediction.pilot_curve(
+            nsd.kernel(relu, rows, convention="preactivation"), labels, [0.1]
+        ),
         "predicted_scores": nsd.predict_risk(relu, mixture, counts, ridge=[0.1]),
         "risk_curve": nsd.predict_risk(relu, mixture, counts, ridge=[0.01, 0.1, 1.0]),
         "transfer": prediction.transfer(
@@ -78,7 +83,7 @@ def drawn() -> dict[str, Any]:
         "conditions": certificate.conditions,
         "early_stopping": early_stopping_path(K, X[:, 0], levels),
         "eigenpairs": top_eigenpairs(K, 4),
-        "kernel_pair": nsd.kernel_pair(deq, X),
+        "kernel_pair": nsd.kernel_pair(deq, X, convention="preactivation"),
         "layer_peeled": layer_peeled([100, 100, 1, 1], budget=0.5),
         "limiting_spectrum": nsd.limiting_spectrum(eq),
         "match": found,
@@ -144,7 +149,9 @@ def test_a_figure_shows_itself_in_a_notebook() -> None:
 
 def test_kernels_between_two_sets_have_no_diagonal() -> None:
     deq = nsd.DeepEquilibrium("tanh", 0.2)
-    pair = nsd.kernel_pair(deq, nsd.data.sphere(9, 4, rng=0), nsd.data.sphere(5, 4, rng=1))
+    pair = nsd.kernel_pair(
+        deq, nsd.data.sphere(9, 4, rng=0), nsd.data.sphere(5, 4, rng=1), convention="preactivation"
+    )
     axes = plotting.kernel_pair(pair, plotting.new_figure()[1][0])
     assert [t.get_text() for t in axes.get_legend().get_texts()] == ["pairs of samples"]
 

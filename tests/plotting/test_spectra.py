@@ -106,7 +106,10 @@ def test_what_is_written_is_a_picture(wide: Comparison, tmp_path: Path) -> None:
 def test_no_spikes_and_no_bulk() -> None:
     X = nsd.data.sphere(150, 200, rng=0)
     network = nsd.ExplicitNetwork(["tanh"])  # odd: no constant, so no spike
-    plain = nsd.compare(nsd.conjugate_kernel(network, X), nsd.sphere_equivalent(network, X))
+    plain = nsd.compare(
+        nsd.conjugate_kernel(network, X, convention="preactivation"),
+        nsd.sphere_equivalent(network, X, convention="preactivation"),
+    )
     assert "none predicted" in svg_text(spectrum_figure(plain))
     even = comparison(160, "cos", convention="feature")
     assert "point mass 1.00" in svg_text(spectrum_figure(even))

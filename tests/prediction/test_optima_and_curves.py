@@ -44,19 +44,17 @@ def test_label_noise_asks_for_a_larger_ridge() -> None:
 def test_best_sigma_a2_reads_the_table() -> None:
     best = best_sigma_a2(
         "normalized_relu", mixture("trace", 128), (256, 256), sigma_a2=[0.0, 0.4, 0.9],
-        ridge=[0.1, 1.0], kind="tangent",
+        ridge=[0.1, 1.0], kind="ntk",
     )  # fmt: skip
     assert best.score == best.scores.min()
     deq = nsd.DeepEquilibrium("normalized_relu", best.value).centred(1.0)
-    again = nsd.predict_risk(
-        deq, mixture("trace", 128), (256, 256), ridge=best.ridge, kind="tangent"
-    )
+    again = nsd.predict_risk(deq, mixture("trace", 128), (256, 256), ridge=best.ridge, kind="ntk")
     assert again.test_mse[0] == pytest.approx(best.score, rel=1e-8)
 
 
 def test_a_learning_curve_has_its_points_and_a_double_descent() -> None:
     data, deq = mixture("halves", 128), nsd.DeepEquilibrium("relu", 0.2).centred(1.0)
-    choice = {"kind": "tangent", "convention": "preactivation"}
+    choice = {"kind": "ntk", "convention": "preactivation"}
     curve = learning_curve(deq, data, [32, 128, 512], ridge=1e-3, **choice)
     single = nsd.predict_risk(deq, data, (64, 64), ridge=1e-3, **choice)
     assert curve.test_mse[1, 0] == pytest.approx(single.test_mse[0], rel=1e-12)

@@ -18,7 +18,7 @@ from risk_cases import mixture
 def test_leave_one_out_is_what_it_says() -> None:
     data = mixture("three", 60)
     X, y = data.sample(48, rng=0)
-    K = nsd.conjugate_kernel(nsd.DeepEquilibrium("relu", 0.2), X)
+    K = nsd.conjugate_kernel(nsd.DeepEquilibrium("relu", 0.2), X, convention="preactivation")
     curve = pilot_curve(K, y, [0.1], sizes=1)
     targets, errors, wrong = np.eye(3) - 1.0 / 3.0, [], []
     for i in range(48):
@@ -82,7 +82,7 @@ def test_digits_are_extrapolated_and_distrusted() -> None:
     X, y = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(X))
     X, y = (X[order] - X.mean(axis=0)) / 30.0, y[order]
-    K = nsd.kernel(nsd.DeepEquilibrium("relu", 0.2), X, kind="tangent")
+    K = nsd.kernel(nsd.DeepEquilibrium("relu", 0.2), X, kind="ntk", convention="preactivation")
     pilot = pilot_curve(K[:800, :800], y[:800], [1e-2])
     (mse, _), (scatter, _) = pilot.extrapolated(1600), pilot.standard_errors(1600)
     whole = pilot_curve(K[:1600, :1600], y[:1600], [1e-2], sizes=1)

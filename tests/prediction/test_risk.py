@@ -220,10 +220,10 @@ def simulated(
 @pytest.mark.parametrize(
     ("name", "activation", "kind", "convention"),
     [
-        ("weak", "relu", "conjugate", "feature"),
-        ("trace", "relu", "conjugate", "feature"),
-        ("halves", "relu", "tangent", "preactivation"),
-        ("weak", "tanh", "tangent", "feature"),
+        ("weak", "relu", "ck", "feature"),
+        ("trace", "relu", "ck", "feature"),
+        ("halves", "relu", "ntk", "preactivation"),
+        ("weak", "tanh", "ntk", "feature"),
     ],
 )
 def test_exact_kernels_do_what_is_predicted(
@@ -250,7 +250,7 @@ def test_uncentred_models_are_resolved() -> None:
     data = mixture("weak", 128)
     deq = nsd.DeepEquilibrium("relu", 0.2)
     curve = nsd.predict_risk(deq, data, (64, 64), ridge=0.1)
-    means, errors = simulated(deq, data, 128, 0.1, 20, kind="conjugate", convention="feature")
+    means, errors = simulated(deq, data, 128, 0.1, 20, kind="ck", convention="feature")
     assert abs(curve.test_mse[0] - means[0]) < 4.5 * errors[0] + 0.01 * means[0]
 
 

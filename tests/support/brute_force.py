@@ -87,10 +87,10 @@ def kernels(model: ConvolutionalModel, x: Array, y: Array, turns: int = 400) -> 
             break
     value, slope = expectations((0, 1), len(cell) - 1)
     parts = {
-        "preactivation conjugate": G[0, 1][-1],
-        "preactivation tangent": theta[-1],
-        "feature conjugate": value,
-        "feature tangent": value + slope * theta[-1],
+        "preactivation ck": G[0, 1][-1],
+        "preactivation ntk": theta[-1],
+        "feature ck": value,
+        "feature ntk": value + slope * theta[-1],
     }
     return {name: read_out(part, model) for name, part in parts.items()}
 

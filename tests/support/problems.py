@@ -23,7 +23,9 @@ class Digits:
     eq: nsd.equivalents.Equivalent
 
     def operator(self, **options: object) -> nsd.KernelOperator:
-        return nsd.KernelOperator(self.eq.model, self.X, kernel="tangent", **options)
+        return nsd.KernelOperator(
+            self.eq.model, self.X, kind="ntk", convention="preactivation", **options
+        )
 
 
 @functools.cache
@@ -33,9 +35,9 @@ def digits(n: int = 700) -> Digits:
     statistics = MixtureStatistics.estimate(X, y)
     deq = nsd.DeepEquilibrium("tanh", sigma_a2=0.2).centred(statistics.tau0)
     Y = (y[:, None] == np.unique(y)).astype(float)
-    eq = nsd.equivalent(deq, X, statistics, kernel="tangent")
+    eq = nsd.equivalent(deq, X, statistics, kind="ntk", convention="preactivation")
     # The columns of Y add up to zero: they depend on one another.
-    return Digits(X, Y - Y.mean(axis=0), nsd.tangent_kernel(deq, X), eq)
+    return Digits(X, Y - Y.mean(axis=0), nsd.tangent_kernel(deq, X, convention="preactivation"), eq)
 
 
 def positive_matrix(n: int, least: float = 1e-3, seed: int = 0) -> np.ndarray:

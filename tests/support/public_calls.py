@@ -23,7 +23,7 @@ def labels(X: Any) -> NDArray[np.int64]:
 
 
 def operator(X: Any) -> Any:
-    return nsd.KernelOperator(DEQ, X, kernel="tangent") @ np.eye(len(X))
+    return nsd.KernelOperator(DEQ, X, kind="ntk", convention="preactivation") @ np.eye(len(X))
 
 
 def match(X: Any) -> Any:
@@ -37,7 +37,7 @@ def statistics(X: Any) -> Any:
 
 def equivalent(X: Any) -> Any:
     found = nsd.data.MixtureStatistics.estimate(BASE, labels(BASE))
-    return nsd.equivalent(DEQ.centred(found.tau0), X, found).to_dense()
+    return nsd.equivalent(DEQ.centred(found.tau0), X, found, convention="preactivation").to_dense()
 
 
 def collapse(X: Any) -> Any:
@@ -47,23 +47,35 @@ def collapse(X: Any) -> Any:
 
 
 def ridge(X: Any) -> Any:
-    return EquilibriumKernelRidge(ridge=0.1).fit(X, labels(X).astype(float)).predict(BASE)
+    return (
+        EquilibriumKernelRidge(ridge=0.1, convention="preactivation")
+        .fit(X, labels(X).astype(float))
+        .predict(BASE)
+    )
 
 
 def classifier(X: Any) -> Any:
-    return EquilibriumKernelClassifier(ridge=0.1).fit(X, labels(X)).decision_function(BASE)
+    return (
+        EquilibriumKernelClassifier(ridge=0.1, convention="preactivation")
+        .fit(X, labels(X))
+        .decision_function(BASE)
+    )
 
 
 def empirical(X: Any) -> Any:
     module = nsd.build(DEQ, FEATURES, 6, 2, rng=0, dtype=torch.float64)
-    return nsd.empirical_kernels(module, X).conjugate
+    return nsd.empirical_kernels(module, X).ck
 
 
 KERNELS: dict[str, Callable[[Any], Any]] = {
-    "conjugate_kernel": lambda X: nsd.conjugate_kernel(DEQ.centred(1.0), X),
-    "tangent_kernel": lambda X: nsd.tangent_kernel(DEQ, X),
-    "kernel_pair": lambda X: nsd.kernel_pair(nsd.DeepEquilibrium("tanh", 0.2), X).tangent,
-    "cross kernel": lambda X: nsd.conjugate_kernel(DEQ, BASE, X).T,
+    "conjugate_kernel": lambda X: nsd.conjugate_kernel(
+        DEQ.centred(1.0), X, convention="preactivation"
+    ),
+    "tangent_kernel": lambda X: nsd.tangent_kernel(DEQ, X, convention="preactivation"),
+    "kernel_pair": lambda X: (
+        nsd.kernel_pair(nsd.DeepEquilibrium("tanh", 0.2), X, convention="preactivation").ntk
+    ),
+    "cross kernel": lambda X: nsd.conjugate_kernel(DEQ, BASE, X, convention="preactivation").T,
     "KernelOperator": operator,
     "empirical_kernels": empirical,
 }

@@ -59,10 +59,10 @@ def equilibrium_kernels(
     value, derivative = quadrature(phi, v1, v2, g)
     dot = a * derivative
     return {
-        "preactivation conjugate": g,
-        "feature conjugate": value,
-        "preactivation tangent": g / (1 - dot),
-        "feature tangent": value + g * derivative / (1 - dot),
+        "preactivation ck": g,
+        "feature ck": value,
+        "preactivation ntk": g / (1 - dot),
+        "feature ntk": value + g * derivative / (1 - dot),
     }
 
 

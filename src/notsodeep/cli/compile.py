@@ -103,7 +103,7 @@ def compile_command(
         int | None, typer.Option(help="Test samples; all by default, if the data have a test part.")
     ] = None,
     family: FamilyOption = "auto",
-    kernel: KernelOption = "conjugate",
+    kind: KernelOption = "ck",
     convention: ConventionOption = "feature",
     refine: Annotated[bool, typer.Option(help="Refine the match on data.")] = True,
     centred: CentredOption = None,
@@ -185,7 +185,7 @@ def compile_command(
             deq,
             rows,
             family=family,
-            kernel=kernel,  # type: ignore[arg-type]
+            kind=kind,  # type: ignore[arg-type]
             convention=convention,  # type: ignore[arg-type]
             refine=refine,
             centre=centred,

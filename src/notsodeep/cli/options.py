@@ -57,7 +57,7 @@ KernelOption = Annotated[
     typer.Option(
         help="conjugate (ck, nngp) or tangent (ntk).",
         callback=lambda value: _kernel(value),
-        autocompletion=lambda: ["conjugate", "tangent"],
+        autocompletion=lambda: ["ck", "ntk"],
     ),
 ]
 ConventionOption = Annotated[

@@ -41,7 +41,7 @@ def compile(
     y_test: ArrayLike | None = None,
     *,
     family: str = "auto",
-    kernel: KernelName = "conjugate",
+    kind: KernelName = "ck",
     convention: Convention = "feature",
     refine: bool | Literal["distil"] = True,
     centre: bool | None = None,
@@ -89,7 +89,7 @@ def compile(
         the answer says how many.
     family : str, default "auto"
         Of the network's activation; see `match`.
-    kernel : {"conjugate", "tangent"}
+    kind : {"ck", "ntk"}
     convention : {"feature", "preactivation"}
         Which kernel to match: the conjugate one is that of a trained read-out, the tangent one that
         of a wide network all of whose weights are trained.
@@ -182,7 +182,7 @@ def compile(
         _left_out(
             "a trained DEQ",
             family=family,
-            kernel=kernel,
+            kind=kind,
             convention=convention,
             centre=centre,
             train=train,
@@ -250,7 +250,7 @@ def compile(
     settings = CompileSettings(
         model,
         family=family,
-        kernel=kernel_name(kernel, "kernel of compile"),
+        kind=kernel_name(kind, "kernel of compile"),
         convention=convention,
         refine=bool(refine),
         width=(32 if images else 1024) if width is None else width,
@@ -268,8 +268,8 @@ def compile(
     if isinstance(model, ConvolutionalEquilibrium):
         data = image_rows(model, *rows, preprocessing=preprocessing, seed=random_state)
     else:
-        kind = "none" if preprocessing == "auto" else preprocessing
-        data = labelled_rows(*rows, preprocessing=kind, seed=random_state)
+        scaling = "none" if preprocessing == "auto" else preprocessing
+        data = labelled_rows(*rows, preprocessing=scaling, seed=random_state)
     say = progress if callable(progress) else _reporter(progress)
     return compile_random_deq(settings, data, out, force=force, say=say)
 

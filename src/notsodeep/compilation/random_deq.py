@@ -120,7 +120,7 @@ def _gather(
         model,
         data.X,
         family=settings.family,
-        kernel=settings.kernel,
+        kind=settings.kind,
         convention=settings.convention,
         refine=settings.refine,
         rng=settings.seed,
@@ -263,7 +263,7 @@ def _limiting_law(found: Match, rows: FloatArray, labels: IntArray) -> LimitingS
     statistics = _statistics(rows, labels)
     if statistics is None:
         raise InvalidInput("a class has fewer than four held-out samples")
-    choice: dict[str, Any] = {"kernel": found.kernel, "convention": found.convention}
+    choice: dict[str, Any] = {"kind": found.kind, "convention": found.convention}
     eq = equivalent(found.model, rows, statistics, **choice)
     return limiting_spectrum(eq, population="deconvolved")
 
@@ -282,7 +282,7 @@ def _transfer(settings: CompileSettings, found: Match, data: Dataset) -> dict[st
         data.y[some],
         data.X_test[unseen],
         data.y_test[unseen],
-        kind=settings.kernel,
+        kind=settings.kind,
         convention=settings.convention,
     )
     return {"reason": "", **seen.to_dict()}

@@ -178,7 +178,7 @@ class Compilation:
             accuracy=record["accuracy"],
             class_means=means and {name: np.array(rows) for name, rows in means.items()},
             conditions=stored_conditions(record["conditions"]),
-            kernel=record["kernel"],
+            kind=record["kind"],
             convention=record["convention"],
             names=record["names"],
             difference=arrays["difference"],

@@ -71,7 +71,7 @@ class CompileSettings:
         How many were asked of `notsodeep.data.load`; all if left out.
     family : str
         See `match`.
-    kernel, convention : str
+    kind, convention : str
         Which kernel to match.
     refine : bool
         Refine the match on data.
@@ -106,7 +106,7 @@ class CompileSettings:
     samples: int | None = None
     test_samples: int | None = None
     family: str = "auto"
-    kernel: KernelName = "conjugate"
+    kind: KernelName = "ck"
     convention: Convention = "feature"
     refine: bool = True
     width: int = 1024
@@ -124,7 +124,7 @@ class CompileSettings:
     def __post_init__(self) -> None:
         owner = "compile"
         dense = self.deq.dense if isinstance(self.deq, ConvolutionalEquilibrium) else self.deq
-        checked_choice(dense, self.kernel, self.convention, owner)
+        checked_choice(dense, self.kind, self.convention, owner)
         checks.known_name(self.family, FAMILIES, "family")
         checks.known_name(self.train, get_args(Training), "train")
         for name in ("width", "epochs"):

@@ -45,7 +45,7 @@ def width_record(settings: CompileSettings, found: Match, data: Dataset) -> dict
     curves: list[WidthCurve] = []
     tables: dict[str, dict[int, list[float]]] = {}
     for role, model in models.items():  # the DEQ comes first, and says which widths there are
-        K = kernel(model, X, kind="conjugate", convention="feature")
+        K = kernel(model, X, kind="ck", convention="feature")
         ridge = settings.ridge * float(np.diag(K).mean())
         curves.append(width_curve({role: model}, (X, y, new, truth), line, ridge=ridge))
         tables[role] = {}

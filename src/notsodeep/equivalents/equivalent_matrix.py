@@ -79,7 +79,7 @@ class Equivalent(StructuredMatrix):
         coefficients: Coefficients | Expansion | SphereCoefficients,
         statistics: MixtureStatistics | None,
         model: Model,
-        kernel: KernelName,
+        kind: KernelName,
         convention: Convention,
         limit_core: FloatArray | None = None,
         samples: FloatArray | None = None,
@@ -93,7 +93,7 @@ class Equivalent(StructuredMatrix):
         self.gaps: dict[int, float] | None = None
         self.statistics = statistics
         self.model = model
-        self.kernel = kernel
+        self.kind = kind
         self.convention = convention
 
     @property

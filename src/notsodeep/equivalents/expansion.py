@@ -215,8 +215,8 @@ def expansion(
     model: DeepEquilibrium | ExplicitNetwork,
     tau0: float,
     *,
-    kernel: KernelName = "conjugate",
-    convention: Convention = "preactivation",
+    kind: KernelName = "ck",
+    convention: Convention = "feature",
 ) -> Expansion:
     """Expand the kernel of any dense cell or network, centred or not, around data of scale tau0.
 
@@ -225,7 +225,7 @@ def expansion(
     model : DeepEquilibrium or ExplicitNetwork
     tau0 : float
         √(tr C°/p).
-    kernel : {"conjugate", "tangent"}
+    kind : {"ck", "ntk"}
     convention : {"preactivation", "feature"}
         Concerns DEQs only.
 
@@ -245,7 +245,7 @@ def expansion(
     (True, True)
     """
     owner = "an equivalent"
-    checked_choice(model, kernel, convention, owner)
+    checked_choice(model, kind, convention, owner)
     scale = checks.data_scale(tau0, "tau0", owner)
     if isinstance(model, ExplicitNetwork):
         cell, scales = as_cell(model.activations), np.array(model.scales(scale)[:-1])
@@ -261,7 +261,7 @@ def expansion(
             for layer, tau in zip(cell, scales, strict=True)
         ]
         try:
-            numbers = expanded(cell, units, scale, kernel, convention)
+            numbers = expanded(cell, units, scale, kind, convention)
             return Expansion(*map(float, (*numbers, scale)))
         except SlowSeries:
             if terms == TERMS[-1]:
@@ -293,7 +293,7 @@ def expanded(
     cell: Sequence[Dense],
     units: Sequence[UnitMoments],
     tau0: float,
-    kernel: KernelName,
+    kind: KernelName,
     convention: Convention,
 ) -> tuple[Any, ...]:
     """Expand the kernel of a ring whose activations are given by their moments.
@@ -313,7 +313,7 @@ def expanded(
         The eight numbers of `Expansion` in their order; arrays if the moments are arrays.
     """
     ring = _Ring(cell, units, tau0)
-    return (*ring.kernel(kernel, convention), ring.diagonal(kernel, convention))
+    return (*ring.kernel(kind, convention), ring.diagonal(kind, convention))
 
 
 class _Ring:
@@ -431,8 +431,8 @@ class _Ring:
             features.append(state)
         return sources, fulls, features
 
-    def kernel(self, kernel: KernelName, convention: Convention) -> Jet:
-        if kernel == "conjugate":
+    def kernel(self, kind: KernelName, convention: Convention) -> Jet:
+        if kind == "ck":
             return self.features[-1] if convention == "feature" else self.fulls[-1]
         slopes = [  # E[φ′φ′]
             _composed(mixed, 1, full, q).times(outer)
@@ -456,11 +456,11 @@ class _Ring:
             return theta
         return self.features[-1].plus(slopes[-1].times(theta))
 
-    def diagonal(self, kernel: KernelName, convention: Convention) -> Any:
+    def diagonal(self, kind: KernelName, convention: Convention) -> Any:
         """Return the kernel of an input of norm τ0 with itself."""
         last = self.units[-1]
         square = 1.0 if self.cell[-1].normalise == "feature" else last.square
-        if kernel == "conjugate":
+        if kind == "ck":
             return square if convention == "feature" else last.scale**2
         slopes = [
             unit.slope_square * outer.one

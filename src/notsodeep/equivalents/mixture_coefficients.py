@@ -82,8 +82,8 @@ def coefficients(
     model: Model,
     tau0: float,
     *,
-    kernel: KernelName = "conjugate",
-    convention: Convention = "preactivation",
+    kind: KernelName = "ck",
+    convention: Convention = "feature",
 ) -> Coefficients:
     """Compute the coefficients of a centred model's kernel on data of scale tau0.
 
@@ -93,7 +93,7 @@ def coefficients(
         Centred for tau0.
     tau0 : float
         √(tr C°/p).
-    kernel : {"conjugate", "tangent"}
+    kind : {"ck", "ntk"}
     convention : {"preactivation", "feature"}
         Concerns DEQs only.
 
@@ -107,17 +107,17 @@ def coefficients(
     Examples
     --------
     >>> deq = DeepEquilibrium("relu", sigma_a2=0.2).centred(tau0=1.0)
-    >>> print(coefficients(deq, 1.0, kernel="conjugate"))
+    >>> print(coefficients(deq, 1.0, kind="ck"))
     linear 0.842105, norm_fluctuation 0.0071915, ... scale2 0.858525, diagonal 0.0164195, tau0 1
     """
-    checked_choice(model, kernel, convention, "an equivalent")
+    checked_choice(model, kind, convention, "an equivalent")
     scale = checks.data_scale(tau0, "tau0", "an equivalent")
     if isinstance(model, ExplicitNetwork):
-        return coefficients_of_layers(_layers(model, scale), scale, kernel)
+        return coefficients_of_layers(_layers(model, scale), scale, kind)
     if not isinstance(model, DeepEquilibrium):
         raise checks.invalid("model", "an equivalent", "be a DEQ or a network", str(model))
     if not model.is_vanilla:
-        found = expansion(model, scale, kernel=kernel, convention=convention)
+        found = expansion(model, scale, kind=kind, convention=convention)
         others = (found.constant, found.norm_shift, found.norm_curvature)
         if max(map(abs, others)) > CENTRED * found.scale2:
             raise InvalidInput(
@@ -128,7 +128,7 @@ def coefficients(
         return Coefficients(
             found.linear, found.norm_fluctuation, found.covariance_overlap, found.scale2, scale
         )
-    feature = _equilibrium_features(model, scale, kernel)
+    feature = _equilibrium_features(model, scale, kind)
     if convention == "feature":
         return feature
     # G = σa² Φ + σb² S, and the NTKs are related in the same way.
@@ -142,7 +142,7 @@ def coefficients(
     )
 
 
-def _equilibrium_features(deq: DeepEquilibrium, tau0: float, kernel: KernelName) -> Coefficients:
+def _equilibrium_features(deq: DeepEquilibrium, tau0: float, kind: KernelName) -> Coefficients:
     """Coefficients of Φ* and of its NTK, divided by σa² on paper so that σa² = 0 is no exception.
 
     q = σa² E[φ′]², α1 = σb²/(1 − q), α4 = σb²/(1 − σa² E[(φ²)″]/2), all moments at τ*.
@@ -161,7 +161,7 @@ def _equilibrium_features(deq: DeepEquilibrium, tau0: float, kernel: KernelName)
     norm_fluctuation = 0.25 * bend * alpha4**2 / (1.0 - q)
     covariance_overlap = 0.5 * bend * alpha1**2 / (1.0 - q)
     scale2 = m.square
-    if kernel == "tangent":
+    if kind == "ntk":
         if not back * m.slope_square < 1.0:
             raise NotConverged(
                 f"The tangent kernel of the {deq} is infinite: σa² E φ′(τ*ξ)² = "
@@ -189,7 +189,7 @@ class _Propagated:
 
 
 def coefficients_of_layers(
-    layers: Iterable[Moments], tau0: float, kernel: KernelName
+    layers: Iterable[Moments], tau0: float, kind: KernelName
 ) -> Coefficients:
     """Compute the coefficients of an explicit network from its layers' moments, first to last.
 
@@ -199,12 +199,12 @@ def coefficients_of_layers(
         Of σ_l at τ_{l−1}, where τ_l² = E σ_l²(τ_{l−1} ξ); every σ_l centred.
     tau0 : float
         √(tr C°/p).
-    kernel : {"conjugate", "tangent"}
+    kind : {"ck", "ntk"}
     """
     state = _Propagated((1.0, 0.0, 0.0, 1.0), (1.0, 0.0, 0.0), tau0**2, tau0**2)
     for moments in layers:
         state = _through_layer(moments, state)
-    if kernel == "tangent":
+    if kind == "ntk":
         return Coefficients(*state.beta, state.kappa2, tau0)
     return Coefficients(*state.alpha[:3], state.tau2, tau0)
 

@@ -44,8 +44,8 @@ def equivalent(
     X: ArrayLike,
     stats: MixtureStatistics | ArrayLike | None = None,
     *,
-    kernel: KernelName = "conjugate",
-    convention: Convention = "preactivation",
+    kind: KernelName = "ck",
+    convention: Convention = "feature",
     order: Literal[1, 2, "auto"] = 2,
     exact: ArrayLike | None = None,
 ) -> Equivalent:
@@ -80,7 +80,7 @@ def equivalent(
     stats : MixtureStatistics or array_like of shape (n,), optional
         Statistics of this X, as ``mixture.statistics(X, y)`` gives them, or the labels from which
         they are estimated.  Left out, all rows are of one class.
-    kernel : {"conjugate", "tangent"}
+    kind : {"ck", "ntk"}
     convention : {"preactivation", "feature"}
         Concerns DEQs only.
     order : {1, 2, "auto"}
@@ -107,7 +107,7 @@ def equivalent(
     True
     """
     owner = "equivalent"
-    kernel = checked_choice(model, kernel, convention, owner)
+    kind = checked_choice(model, kind, convention, owner)
     rows = checks.samples(X, "X", owner)
     n, p = rows.shape
     if min(n, p) < 2:
@@ -116,7 +116,7 @@ def equivalent(
     stats = statistics_of(rows, stats)
     _require_own_statistics(rows, stats)
     _known_order(order, exact)
-    choice: dict[str, Any] = {"kernel": kernel, "convention": convention}
+    choice: dict[str, Any] = {"kind": kind, "convention": convention}
     if not isinstance(model, DeepEquilibrium | ExplicitNetwork):
         raise checks.invalid("model", "an equivalent", "be a DEQ or a network", str(model))
     if order == "auto":

@@ -25,7 +25,7 @@ def at_right_angles(
     model: DeepEquilibrium | ExplicitNetwork,
     squared_norms: FloatArray,
     *,
-    kernel: KernelName,
+    kind: KernelName,
     convention: Convention,
 ) -> tuple[FloatArray, FloatArray]:
     """Compute κ(q_i, q_j, 0) and ∂κ/∂s(q_i, q_j, 0), s = x·y, for m squared norms q.
@@ -35,7 +35,7 @@ def at_right_angles(
     model : DeepEquilibrium or ExplicitNetwork
     squared_norms : ndarray of shape (m,)
         Positive.
-    kernel : {"conjugate", "tangent"}
+    kind : {"ck", "ntk"}
     convention : {"preactivation", "feature"}
         Concerns DEQs only.
 
@@ -54,7 +54,7 @@ def at_right_angles(
     --------
     >>> import notsodeep as nsd
     >>> deq = nsd.DeepEquilibrium("relu", sigma_a2=0.2)
-    >>> choice = {"kernel": "conjugate", "convention": "preactivation"}
+    >>> choice = {"kind": "ck", "convention": "preactivation"}
     >>> value, slope = at_right_angles(deq, np.array([0.9, 1.0]), **choice)
     >>> float(value[1, 1].round(6)), float(slope[1, 1].round(6))
     (0.0298, 0.843052)
@@ -74,7 +74,7 @@ def at_right_angles(
         )
     for terms in TERMS:
         try:
-            return _Pairs(cell, variances, terms).kernel(kernel, convention)
+            return _Pairs(cell, variances, terms).kernel(kind, convention)
         except SlowSeries:
             if terms == TERMS[-1]:
                 raise
@@ -144,9 +144,9 @@ class _Pairs:
         gain = self._turn(start._replace(slope=self.zero + 1.0))[1][-1].slope - known
         self.state = _Dual(state, known / (1.0 - gain))
 
-    def kernel(self, kernel: KernelName, convention: Convention) -> _Dual:
+    def kernel(self, kind: KernelName, convention: Convention) -> _Dual:
         fulls, features = self._turn(self.state)
-        if kernel == "conjugate":
+        if kind == "ck":
             return features[-1] if convention == "feature" else fulls[-1]
         slopes = [  # E[φ′φ′]
             _Dual(layer.moment(1, full.value), layer.moment(2, full.value) * full.slope).scaled(

@@ -69,8 +69,8 @@ def sphere_equivalent(
     model: Model,
     X: ArrayLike,
     *,
-    kernel: KernelName = "conjugate",
-    convention: Convention = "preactivation",
+    kind: KernelName = "ck",
+    convention: Convention = "feature",
 ) -> Equivalent:
     """Compute the equivalent α 11ᵀ + β XXᵀ + μI of a kernel on the unit sphere.
 
@@ -86,7 +86,7 @@ def sphere_equivalent(
         Any activation.
     X : array_like of shape (n, d)
         Rows of norm one, taken to be spread evenly over the sphere.
-    kernel : {"conjugate", "tangent"}
+    kind : {"ck", "ntk"}
     convention : {"preactivation", "feature"}
         Concerns DEQs only.
 
@@ -100,34 +100,34 @@ def sphere_equivalent(
     (0.07091, 0.89337, 0.05688, 0.03571)
     """
     owner = "sphere_equivalent"
-    kernel = checked_choice(model, kernel, convention, owner)
+    kind = checked_choice(model, kind, convention, owner)
     rows = checks.unit_rows(X, "X", owner)
     n, d = rows.shape
     if min(n, d) < 2:
         requirement = "have at least two rows and two columns (the theory lets both grow)"
         raise checks.invalid("X", owner, requirement, f"shape {rows.shape}")
-    numbers = sphere_coefficients(model, d, kernel=kernel, convention=convention)
+    numbers = sphere_coefficients(model, d, kind=kind, convention=convention)
     core = np.array([[numbers.constant]])
-    return Equivalent(rows, np.ones((n, 1)), core, numbers, None, model, kernel, convention)
+    return Equivalent(rows, np.ones((n, 1)), core, numbers, None, model, kind, convention)
 
 
 def sphere_coefficients(
     model: Model,
     dimension: int,
     *,
-    kernel: KernelName = "conjugate",
-    convention: Convention = "preactivation",
+    kind: KernelName = "ck",
+    convention: Convention = "feature",
 ) -> SphereCoefficients:
     """Compute α, β and μ of `sphere_equivalent` for points on the sphere of R^dimension."""
     owner = "sphere_coefficients"
-    kernel = checked_choice(model, kernel, convention, owner)
+    kind = checked_choice(model, kind, convention, owner)
     checks.integer_at_least(dimension, 2, "dimension", owner)
     if isinstance(model, ExplicitNetwork):
-        g = _explicit(model, kernel)
+        g = _explicit(model, kind)
     elif isinstance(model, DeepEquilibrium) and model.is_vanilla:
-        g = _equilibrium(model, kernel, convention)
+        g = _equilibrium(model, kind, convention)
     else:
-        g = SphereRing(model).kernel(kernel, convention)
+        g = SphereRing(model).kernel(kind, convention)
     return SphereCoefficients(
         constant=g.value + g.second / (2.0 * dimension),
         linear=g.first,
@@ -139,7 +139,7 @@ def sphere_coefficients(
     )
 
 
-def _equilibrium(deq: DeepEquilibrium, kernel: KernelName, convention: Convention) -> _Jet:
+def _equilibrium(deq: DeepEquilibrium, kind: KernelName, convention: Convention) -> _Jet:
     back, forth = deq.sigma_a2, deq.sigma_b2
     activation = deq.activation
     variance = deq.preactivation_variance(1.0)
@@ -158,7 +158,7 @@ def _equilibrium(deq: DeepEquilibrium, kernel: KernelName, convention: Conventio
     room = 1.0 - back * f.first
     first = forth / room
     g = _Jet(angle, first, back * f.second * first**2 / room, variance)
-    if kernel == "conjugate":
+    if kind == "ck":
         if convention == "preactivation":
             return g
         return g.mapped(f.value, f.first, f.second, float(moments.square))
@@ -266,9 +266,9 @@ class SphereRing:
             slopes.append(slope.scaled(layer.gain))
         return fulls, features, slopes
 
-    def kernel(self, kernel: KernelName, convention: Convention) -> _Jet:
+    def kernel(self, kind: KernelName, convention: Convention) -> _Jet:
         """Return a kernel of the last layer as a function of t."""
-        if kernel == "conjugate":
+        if kind == "ck":
             return self.features[-1] if convention == "feature" else self.fulls[-1]
         theta, product = _Jet(0.0, 0.0, 0.0, 0.0), _Jet(1.0, 0.0, 0.0, 1.0)
         before, state = self.slopes[-1], self.state
@@ -293,7 +293,7 @@ class SphereRing:
         return self.features[-1].plus(self.slopes[-1].times(theta))
 
 
-def _explicit(network: ExplicitNetwork, kernel: KernelName) -> _Jet:
+def _explicit(network: ExplicitNetwork, kind: KernelName) -> _Jet:
     covariance = tangent = _INNER_PRODUCT
     for activation in network.activations:
         moments = activation.moments(float(np.sqrt(covariance.end)))
@@ -308,4 +308,4 @@ def _explicit(network: ExplicitNetwork, kernel: KernelName) -> _Jet:
                 "another activation, or one of usual size."
             )
         tangent = covariance.plus(tangent.times(slope))
-    return tangent if kernel == "tangent" else covariance
+    return tangent if kind == "ntk" else covariance

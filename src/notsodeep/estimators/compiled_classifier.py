@@ -150,7 +150,7 @@ class CompiledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             scaled,
             family=self.family,
             refine=refine,
-            kernel="conjugate" if self.train == "readout" else "tangent",
+            kind="ck" if self.train == "readout" else "ntk",
             rng=rng,
         )
         self.module_ = build(

@@ -36,7 +36,7 @@ class EquilibriumKernel(Kernel):  # type: ignore[misc]  # scikit-learn has no ty
         φ; a name (see `notsodeep.activations.names`) or an activation.
     sigma_a2 : float, default 0.2
         σa², the share of variance that comes back through the recurrent weights.
-    kernel : {"tangent", "conjugate"}
+    kind : {"ntk", "ck"}
     convention : {"preactivation", "feature"}
     sigma_a2_bounds : pair of float, or "fixed"
         Between which σa² is searched for; "fixed" leaves it alone.
@@ -62,13 +62,13 @@ class EquilibriumKernel(Kernel):  # type: ignore[misc]  # scikit-learn has no ty
         self,
         activation: str | Activation = "relu",
         sigma_a2: float = 0.2,
-        kernel: KernelName = "tangent",
-        convention: Convention = "preactivation",
+        kind: KernelName = "ntk",
+        convention: Convention = "feature",
         sigma_a2_bounds: tuple[float, float] | str = (1e-5, 0.9),
     ) -> None:
         self.activation = activation
         self.sigma_a2 = sigma_a2
-        self.kernel = kernel
+        self.kind = kind
         self.convention = convention
         self.sigma_a2_bounds = sigma_a2_bounds
 
@@ -124,11 +124,11 @@ class EquilibriumKernel(Kernel):  # type: ignore[misc]  # scikit-learn has no ty
 
     def _model(self) -> DeepEquilibrium:
         owner = type(self).__name__
-        return checked_model(self.activation, self.sigma_a2, self.kernel, self.convention, owner)
+        return checked_model(self.activation, self.sigma_a2, self.kind, self.convention, owner)
 
     def _choice(self) -> dict[str, Any]:
-        return {"kernel": kernel_name(self.kernel, "kernel"), "convention": self.convention}
+        return {"kind": kernel_name(self.kind, "kernel"), "convention": self.convention}
 
     def __repr__(self) -> str:
         name = type(self).__name__
-        return f"{name}({self.activation}, sigma_a2={self.sigma_a2:.3g}, {self.kernel})"
+        return f"{name}({self.activation}, sigma_a2={self.sigma_a2:.3g}, kind={self.kind!r})"

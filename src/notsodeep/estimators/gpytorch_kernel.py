@@ -45,7 +45,7 @@ class GPyTorchEquilibriumKernel(Kernel):  # type: ignore[misc]  # gpytorch has n
     activation : str or Activation, default "relu"
     sigma_a2 : float, default 0.2
         Where σa² starts; inside the bounds.
-    kernel : {"tangent", "conjugate"}
+    kind : {"ntk", "ck"}
     convention : {"preactivation", "feature"}
     sigma_a2_bounds : pair of float
         Between which σa² stays.
@@ -66,16 +66,16 @@ class GPyTorchEquilibriumKernel(Kernel):  # type: ignore[misc]  # gpytorch has n
         self,
         activation: str | Activation = "relu",
         sigma_a2: float = 0.2,
-        kernel: KernelName = "tangent",
-        convention: Convention = "preactivation",
+        kind: KernelName = "ntk",
+        convention: Convention = "feature",
         sigma_a2_bounds: tuple[float, float] = (1e-5, 0.9),
         **options: Any,
     ) -> None:
         super().__init__(**options)
         owner = type(self).__name__
-        self._model = checked_model(activation, sigma_a2, kernel, convention, owner)
+        self._model = checked_model(activation, sigma_a2, kind, convention, owner)
         self._choice: dict[str, Any] = {
-            "kernel": kernel_name(kernel, "kernel"),
+            "kind": kernel_name(kind, "kernel"),
             "convention": convention,
         }
         low, high = sigma_a2_bounds

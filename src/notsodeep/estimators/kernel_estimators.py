@@ -41,7 +41,7 @@ class EquilibriumKernelRidge(MultiOutputMixin, RegressorMixin, EquilibriumKernel
         φ; a name (see `notsodeep.activations.names`) or an activation.
     sigma_a2 : float, default 0.2
         σa² in [0, 1), the share of variance that comes back through the recurrent weights.
-    kernel : {"tangent", "conjugate"}
+    kind : {"ntk", "ck"}
     convention : {"preactivation", "feature"}
         See `notsodeep.tangent_kernel`.
     centred : bool, default False
@@ -207,8 +207,8 @@ class EquilibriumKernelClassifier(ClassifierMixin, EquilibriumKernelModel):  # t
         self,
         activation: str | Activation = "relu",
         sigma_a2: float = 0.2,
-        kernel: KernelName = "tangent",
-        convention: Convention = "preactivation",
+        kind: KernelName = "ntk",
+        convention: Convention = "feature",
         centred: bool = False,
         ridge: float | str = "loo",
         preprocessing: PreprocessingKind = "theory",
@@ -224,7 +224,7 @@ class EquilibriumKernelClassifier(ClassifierMixin, EquilibriumKernelModel):  # t
         super().__init__(
             activation=activation,
             sigma_a2=sigma_a2,
-            kernel=kernel,
+            kind=kind,
             convention=convention,
             centred=centred,
             ridge=ridge,

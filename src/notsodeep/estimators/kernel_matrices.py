@@ -23,22 +23,22 @@ from notsodeep.models import (
 
 
 def checked_model(
-    activation: str | Activation, sigma_a2: float, kernel: str, convention: str, owner: str
+    activation: str | Activation, sigma_a2: float, kind: str, convention: str, owner: str
 ) -> DeepEquilibrium:
     """Make the DEQ that an estimator's parameters describe, and check the words beside it."""
     model = DeepEquilibrium(activation, sigma_a2)
-    checked_choice(model, kernel, convention, owner)
+    checked_choice(model, kind, convention, owner)
     return model
 
 
 def given_model(
-    model: object, kernel: str, convention: str, centred: bool, owner: str
+    model: object, kind: str, convention: str, centred: bool, owner: str
 ) -> KernelModel:
     """Check a model that was given instead of an activation and a variance."""
     if not isinstance(model, ConvolutionalModel):
-        checked_choice(model, kernel, convention, owner)
+        checked_choice(model, kind, convention, owner)
         return cast(KernelModel, model)
-    kernel_name(kernel, f"kernel of {owner}")
+    kernel_name(kind, f"kernel of {owner}")
     checks.known_name(convention, get_args(Convention), f"convention of {owner}")
     if centred:
         requirement = "be False for a convolutional model, whose pixels have many scales"
@@ -58,19 +58,19 @@ def kernel_matrix(
     X: FloatArray,
     Y: FloatArray | None = None,
     *,
-    kernel: KernelName,
+    kind: KernelName,
     convention: Convention,
 ) -> FloatArray:
     """Compute the exact kernel of that name, (n, n) or (n, m), in float64."""
-    compute = tangent_kernel if kernel == "tangent" else conjugate_kernel
+    compute = tangent_kernel if kind == "ntk" else conjugate_kernel
     return np.asarray(compute(model, X, Y, convention=convention))
 
 
 def kernel_diagonal(
-    model: KernelModel, X: FloatArray, *, kernel: KernelName, convention: Convention
+    model: KernelModel, X: FloatArray, *, kind: KernelName, convention: Convention
 ) -> FloatArray:
     """Compute the kernel of every row with itself, (n,), without the rest of the matrix."""
-    return np.asarray(KernelOperator(model, X, kernel=kernel, convention=convention).diagonal())
+    return np.asarray(KernelOperator(model, X, kind=kind, convention=convention).diagonal())
 
 
 _POINTS = 7
@@ -82,7 +82,7 @@ def log_sigma_derivative(
     X: FloatArray,
     Y: FloatArray | None = None,
     *,
-    kernel: KernelName,
+    kind: KernelName,
     convention: Convention,
 ) -> FloatArray:
     """Compute σa² ∂K/∂σa² of a DEQ's exact kernel, shape (n, n) or (n, m).
@@ -100,7 +100,7 @@ def log_sigma_derivative(
     total: Any = 0.0
     for node, weight in zip(sigma_a2 * np.exp(half * points), weights / half, strict=True):
         moved = DeepEquilibrium(deq.activation, float(node))
-        total = total + weight * kernel_matrix(moved, X, Y, kernel=kernel, convention=convention)
+        total = total + weight * kernel_matrix(moved, X, Y, kind=kind, convention=convention)
     return np.asarray(total)
 
 

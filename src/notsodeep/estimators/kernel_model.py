@@ -273,8 +273,8 @@ class EquilibriumKernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-lea
         self,
         activation: str | Activation = "relu",
         sigma_a2: float = 0.2,
-        kernel: KernelName = "tangent",
-        convention: Convention = "preactivation",
+        kind: KernelName = "ntk",
+        convention: Convention = "feature",
         centred: bool = False,
         ridge: float | str = "loo",
         preprocessing: PreprocessingKind = "theory",
@@ -287,7 +287,7 @@ class EquilibriumKernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-lea
     ) -> None:
         self.activation = activation
         self.sigma_a2 = sigma_a2
-        self.kernel = kernel
+        self.kind = kind
         self.convention = convention
         self.centred = centred
         self.ridge = ridge
@@ -319,11 +319,9 @@ class EquilibriumKernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-lea
         pixels = None
         model: KernelModel
         if self.model is None:
-            model = checked_model(
-                self.activation, self.sigma_a2, self.kernel, self.convention, owner
-            )
+            model = checked_model(self.activation, self.sigma_a2, self.kind, self.convention, owner)
         else:
-            model = given_model(self.model, self.kernel, self.convention, centred, owner)
+            model = given_model(self.model, self.kind, self.convention, centred, owner)
         if isinstance(model, ConvolutionalModel):
             pixels = model.image_shape[0] * model.image_shape[1]
             kind = "pixels" if kind == "theory" else kind
@@ -427,7 +425,7 @@ class EquilibriumKernelModel(BaseEstimator):  # type: ignore[misc]  # scikit-lea
         return np.asarray(operator @ self.dual_coef_ + self.intercept_)
 
     def _choice(self) -> dict[str, Any]:
-        return {"kernel": kernel_name(self.kernel, "kernel"), "convention": self.convention}
+        return {"kind": kernel_name(self.kind, "kernel"), "convention": self.convention}
 
 
 def _ridge_or_rule(value: object, rules: Iterable[str], owner: str) -> float | str:

@@ -31,14 +31,14 @@ def match_on_data(
     *,
     family: str,
     refine: bool,
-    kernel: KernelName,
+    kind: KernelName,
     rng: np.random.Generator,
 ) -> Match:
     """Find the shallow network for a DEQ on training rows (n, p), by at most 1000 of them.
 
     With fewer than eight rows only their scale is used.
     """
-    options: dict[str, Any] = {"family": family, "kernel": kernel}
+    options: dict[str, Any] = {"family": family, "kind": kind}
     if len(X) < _FEWEST:
         return match(deq, tau0=root_mean_square_norm(X), **options)
     rows = X[np.sort(rng.permutation(len(X))[:MATCHED_ROWS])]
@@ -140,7 +140,7 @@ class RandomEquilibriumFeatures(
         self.match_ = None
         if self.network == "matched":
             self.match_ = match_on_data(
-                deq, scaled, family=self.family, refine=False, kernel="conjugate", rng=rng
+                deq, scaled, family=self.family, refine=False, kind="ck", rng=rng
             )
         self.model_ = deq if self.match_ is None else self.match_.network
         self.module_ = build(

@@ -40,8 +40,8 @@ _LABELS = {
     "mixture": "Gaussian mixture",
     "sphere": "unit sphere",
     "upload": "a file of my own",
-    "conjugate": "conjugate kernel (CK)",
-    "tangent": "tangent kernel (NTK)",
+    "ck": "conjugate kernel (CK)",
+    "ntk": "tangent kernel (NTK)",
     "feature": "features z*",
     "preactivation": "pre-activations",
 }
@@ -163,7 +163,7 @@ def _uploader(page: PageState[ExplorerState]) -> Upload | None:
 
 def _network(page: PageState[ExplorerState]) -> None:
     _choice(page, "family", "family", FAMILIES)
-    _choice(page, "kernel", "kernel", page.rule("kernel").options)
+    _choice(page, "kind", "kernel", page.rule("kind").options)
     _choice(
         page, "convention", "of the DEQ's", page.rule("convention").options,
         help="What a trained read-out sees are the features; the papers' formulas are about the "

@@ -92,14 +92,14 @@ class KnownData:
                 statistics = MixtureStatistics.estimate(rows.X_test, rows.y_test)
             known = cls(rows, statistics, None, "")
             # The population is read off the rows and their statistics; the model plays no part.
-            eq = known._equivalent(_ANY_MODEL, "conjugate", "feature")
+            eq = known._equivalent(_ANY_MODEL, "ck", "feature")
             noise = NoiseLaw.of(eq, known._source, like=None if before is None else before.noise)
             return cls(rows, statistics, noise, "")
         except (InvalidInput, NotConverged) as error:
             return cls(rows, statistics, None, str(error))
 
     def limiting_spectrum(
-        self, deq: DeepEquilibrium, kernel: KernelName, convention: Convention
+        self, deq: DeepEquilibrium, kind: KernelName, convention: Convention
     ) -> LimitingSpectrum:
         """Return the law of a DEQ's kernel on the held-out rows.
 
@@ -107,7 +107,7 @@ class KnownData:
         ----------
         deq : DeepEquilibrium
             As it is; a centred one is centred for the held-out rows.
-        kernel, convention : str
+        kind, convention : str
 
         Raises
         ------
@@ -116,7 +116,7 @@ class KnownData:
         """
         if self.noise is None:
             raise InvalidInput(self.reason)
-        eq = self._equivalent(deq, kernel, convention)
+        eq = self._equivalent(deq, kind, convention)
         return limiting_spectrum(eq, noise=self.noise)
 
     @property
@@ -125,14 +125,14 @@ class KnownData:
         return None if known else "deconvolved"
 
     def _equivalent(
-        self, deq: DeepEquilibrium, kernel: KernelName, convention: Convention
+        self, deq: DeepEquilibrium, kind: KernelName, convention: Convention
     ) -> Equivalent:
         X = self.rows.X_test
         if self.statistics is None:
-            return sphere_equivalent(deq, X, kernel=kernel, convention=convention)
+            return sphere_equivalent(deq, X, kind=kind, convention=convention)
         centred = isinstance(deq.cell[-1].activation, Centred)
         model = deq.centred(self.statistics.tau0) if centred else deq
-        return equivalent(model, X, self.statistics, kernel=kernel, convention=convention)
+        return equivalent(model, X, self.statistics, kind=kind, convention=convention)
 
 
 TOLERANCE = 1e-5
@@ -265,7 +265,7 @@ def view_of(state: ExplorerState, data: KnownData) -> View:
     NotSoDeepError
         Something cannot be computed; the message says what and why.
     """
-    kernel, convention = cast(KernelName, state.kernel), cast(Convention, state.convention)
+    kind, convention = cast(KernelName, state.kind), cast(Convention, state.convention)
     rows = data.rows
     if state.family == "dual" and not data.on_sphere:
         requirement = "be another one for these data: its network is for rows of norm one"
@@ -278,7 +278,7 @@ def view_of(state: ExplorerState, data: KnownData) -> View:
             deq_of(state),
             rows.X,
             family=state.family,
-            kernel=kernel,
+            kind=kind,
             convention=convention,
             refine=state.refine,
         )
@@ -289,7 +289,7 @@ def view_of(state: ExplorerState, data: KnownData) -> View:
         else:
             certificate = found.certify(rows.X_test)
         try:
-            law = data.limiting_spectrum(found.model, kernel, convention)
+            law = data.limiting_spectrum(found.model, kind, convention)
         except NotSoDeepError as error:
             return View(found, certificate, None, str(error))
     return View(found, certificate, law, law.origin)

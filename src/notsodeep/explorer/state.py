@@ -41,7 +41,7 @@ _MODEL = {
     FORMULA: ("activation", "formula", "kinks", "sigma_a2"),
     CELL: ("activation", "cell"),
 }
-_MATCH = ("kernel", "convention", "family", "refine")
+_MATCH = ("kind", "convention", "family", "refine")
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class ExplorerState:
         Classes of a set of images, between commas; all if empty.
     upload : str
         The first digits of the SHA-256 of an uploaded file.
-    kernel, convention, family : str
+    kind, convention, family : str
     refine : bool
     width : int
         Of the finite networks.
@@ -95,7 +95,7 @@ class ExplorerState:
     spread: float = chosen(0.0, Real(0.0, 0.95))
     classes: str = chosen("", Text(400))
     upload: str = chosen("", Text(16))
-    kernel: str = chosen("conjugate", Choice(("conjugate", "tangent")))
+    kind: str = chosen("ck", Choice(("ck", "ntk")))
     convention: str = chosen("feature", Choice(("feature", "preactivation")))
     family: str = chosen("auto", Choice(FAMILIES))
     refine: bool = chosen(False, Switch())

@@ -48,7 +48,7 @@ def code_of(state: ExplorerState, upload_name: str = "data.npz") -> str:
             "    deq,",
             "    X,",
             f"    family={state.family!r},",
-            f"    kernel={state.kernel!r},",
+            f"    kind={state.kind!r},",
             f"    convention={state.convention!r},",
             f"    refine={state.refine},",
             ")",

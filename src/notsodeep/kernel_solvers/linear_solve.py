@@ -146,8 +146,8 @@ def solve(
     >>> from notsodeep.kernel_solvers import equivalent_preconditioner
     >>> X = nsd.data.sphere(200, 300, rng=0)
     >>> deq = nsd.DeepEquilibrium("tanh", sigma_a2=0.2)
-    >>> K = nsd.KernelOperator(deq, X, kernel="tangent")
-    >>> near = equivalent_preconditioner(nsd.sphere_equivalent(deq, X, kernel="tangent"), 0.01)
+    >>> K = nsd.KernelOperator(deq, X, kind="ntk")
+    >>> near = equivalent_preconditioner(nsd.sphere_equivalent(deq, X, kind="ntk"), 0.01)
     >>> solve(K, X[:, :3], 0.01).steps, solve(K, X[:, :3], 0.01, preconditioner=near).steps
     (37, 2)
     """

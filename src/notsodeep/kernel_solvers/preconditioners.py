@@ -169,7 +169,7 @@ def equivalent_preconditioner(eq: Equivalent, ridge: float) -> LinearOperator:
     >>> X, y = mixture.sample(400, rng=0)
     >>> stats = mixture.statistics(X, y)
     >>> deq = nsd.DeepEquilibrium("tanh", sigma_a2=0.2).centred(stats.tau0)
-    >>> eq = nsd.equivalent(deq, X, stats, kernel="tangent")
+    >>> eq = nsd.equivalent(deq, X, stats, kind="ntk")
     >>> K = nsd.tangent_kernel(deq, X)
     >>> near = equivalent_preconditioner(eq, ridge=1e-2)
     >>> solve(K, y, 1e-2).steps > 5 * solve(K, y, 1e-2, preconditioner=near).steps
@@ -186,8 +186,8 @@ def nystrom_preconditioner(
     rank: int,
     ridge: float,
     *,
-    kernel: KernelName = "conjugate",
-    convention: Convention = "preactivation",
+    kind: KernelName = "ck",
+    convention: Convention = "feature",
     rng: int | np.random.Generator = 0,
 ) -> LinearOperator:
     """Return (F Fᵀ + (λ + δ)I)⁻¹, F Fᵀ the Nyström approximation of the exact kernel.
@@ -214,7 +214,7 @@ def nystrom_preconditioner(
     >>> data = nsd.data.load("digits", samples=600, rng=0)
     >>> deq = nsd.DeepEquilibrium("tanh", sigma_a2=0.2)
     >>> K = nsd.tangent_kernel(deq, data.X)
-    >>> near = nystrom_preconditioner(deq, data.X, rank=100, ridge=1e-2, kernel="tangent")
+    >>> near = nystrom_preconditioner(deq, data.X, rank=100, ridge=1e-2, kind="ntk")
     >>> solve(K, data.y, 1e-2).steps > 3 * solve(K, data.y, 1e-2, preconditioner=near).steps
     True
     """
@@ -223,7 +223,7 @@ def nystrom_preconditioner(
     level = checks.positive_number(ridge, "ridge", owner)
     generator = checks.random_generator(rng, owner)
     rows = checks.samples(X, "X", owner)
-    exact = _Columns(model, rows, kernel, convention)
+    exact = _Columns(model, rows, kind, convention)
     factor, left = pivoted_factor(exact, exact.diagonal(), rank, generator)
     return LowRankInverse([factor], level + _flat_part(left))
 
@@ -267,7 +267,7 @@ def combined_preconditioner(
     rank = checks.positive_integer(rank, "rank", owner)
     level = checks.positive_number(ridge, "ridge", owner)
     generator = checks.random_generator(rng, owner)
-    exact = _Columns(eq.model, eq.samples, eq.kernel, eq.convention)
+    exact = _Columns(eq.model, eq.samples, eq.kind, eq.convention)
     root = _linear_root(eq)
     root *= np.sqrt(_share_below(root, exact, level, generator))
 
@@ -283,11 +283,11 @@ class _Columns:
     """Columns of an exact kernel, and its diagonal."""
 
     def __init__(
-        self, model: KernelModel, X: FloatArray, kernel: KernelName, convention: Convention
+        self, model: KernelModel, X: FloatArray, kind: KernelName, convention: Convention
     ) -> None:
-        self._whole = KernelOperator(model, X, kernel=kernel, convention=convention)
+        self._whole = KernelOperator(model, X, kind=kind, convention=convention)
         self._X = X
-        self._function = tangent_kernel if kernel == "tangent" else conjugate_kernel
+        self._function = tangent_kernel if kind == "ntk" else conjugate_kernel
 
     def __call__(self, pivots: IntArray) -> FloatArray:
         """Return K[:, pivots], shape (n, len(pivots))."""

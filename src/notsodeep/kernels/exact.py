@@ -43,7 +43,7 @@ class KernelPair(Plotted):
 
     Attributes
     ----------
-    conjugate, tangent : ndarray of shape (n, n) or (n, m)
+    ck, ntk : ndarray of shape (n, n) or (n, m)
     explanation : Explanation
         How they were computed.
 
@@ -51,14 +51,14 @@ class KernelPair(Plotted):
     --------
     >>> import notsodeep as nsd
     >>> pair = nsd.kernel_pair(nsd.DeepEquilibrium("relu", sigma_a2=0.2), np.eye(2))
-    >>> pair.explanation.route, bool((pair.tangent >= pair.conjugate).all())
+    >>> pair.explanation.route, bool((pair.ntk >= pair.ck).all())
     ('univariate', True)
     """
 
     _drawing = "kernel_pair"
 
-    conjugate: KernelMatrix
-    tangent: KernelMatrix
+    ck: KernelMatrix
+    ntk: KernelMatrix
     explanation: Explanation
 
 
@@ -67,7 +67,7 @@ def conjugate_kernel(
     X: ArrayLike,
     Y: ArrayLike | None = None,
     *,
-    convention: Convention = "preactivation",
+    convention: Convention = "feature",
     dtype: Any = np.float64,
     out: KernelMatrix | None = None,
     unstable: Unstable = "raise",
@@ -121,7 +121,7 @@ def conjugate_kernel(
     """
     choice = (True, False)
     pair = _evaluate(model, X, Y, convention, dtype, (out, None), choice, unstable=unstable)
-    return pair.conjugate
+    return pair.ck
 
 
 def tangent_kernel(
@@ -129,7 +129,7 @@ def tangent_kernel(
     X: ArrayLike,
     Y: ArrayLike | None = None,
     *,
-    convention: Convention = "preactivation",
+    convention: Convention = "feature",
     dtype: Any = np.float64,
     out: KernelMatrix | None = None,
     train: Sequence[Trained] = EVERYTHING,
@@ -162,7 +162,7 @@ def tangent_kernel(
     """
     choice = (False, True)
     pair = _evaluate(model, X, Y, convention, dtype, (None, out), choice, train, unstable)
-    return pair.tangent
+    return pair.ntk
 
 
 def kernel(
@@ -170,8 +170,8 @@ def kernel(
     X: ArrayLike,
     Y: ArrayLike | None = None,
     *,
-    kind: KernelName = "conjugate",
-    convention: Convention = "preactivation",
+    kind: KernelName = "ck",
+    convention: Convention = "feature",
     dtype: Any = None,
     out: KernelMatrix | None = None,
     sigma_a2: Any = None,
@@ -188,7 +188,7 @@ def kernel(
     X : array_like of shape (n, p)
         Samples.
     Y : array_like of shape (m, p), optional
-    kind : {"conjugate", "tangent"}
+    kind : {"ck", "ntk"}
     convention : {"preactivation", "feature"}
         Concerns DEQs only.
     dtype : float64 or float32, optional
@@ -206,12 +206,12 @@ def kernel(
     --------
     >>> import notsodeep as nsd
     >>> X = np.array([[1.0, 0.0], [0.6, 0.8]])
-    >>> nsd.kernel(nsd.DeepEquilibrium("normalized_relu", 0.2), X, kind="tangent").round(6)
+    >>> nsd.kernel(nsd.DeepEquilibrium("normalized_relu", 0.2), X, kind="ntk").round(6)
     array([[1.25    , 0.720711],
            [0.720711, 1.25    ]])
     """
     named = kernel_name(kind, "kind of kernel")
-    compute = conjugate_kernel if named == "conjugate" else tangent_kernel
+    compute = conjugate_kernel if named == "ck" else tangent_kernel
     # Not imported for this: who has a tensor has torch.
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(X, torch.Tensor):
@@ -241,7 +241,7 @@ def kernel_pair(
     X: ArrayLike,
     Y: ArrayLike | None = None,
     *,
-    convention: Convention = "preactivation",
+    convention: Convention = "feature",
     dtype: Any = np.float64,
     out: tuple[KernelMatrix, KernelMatrix] | None = None,
     train: Sequence[Trained] = EVERYTHING,
@@ -257,7 +257,7 @@ def kernel_pair(
     >>> import notsodeep as nsd
     >>> X = nsd.data.sphere(50, 10, rng=0)
     >>> pair = nsd.kernel_pair(nsd.DeepEquilibrium("tanh", sigma_a2=0.2), X, X[:3])
-    >>> pair.conjugate.shape, pair.tangent[0].round(4)
+    >>> pair.ck.shape, pair.ntk[0].round(4)
     ((50, 3), array([ 0.9687, -0.4952, -0.5136]))
     >>> print(pair.explanation)
     univariate route (inputs of one norm), 3 pairs one by one
@@ -272,7 +272,7 @@ def checked_plan(
     Y: ArrayLike | None,
     convention: Convention,
     owner: str,
-    kernel: KernelName = "tangent",
+    kind: KernelName = "ntk",
     train: Sequence[Trained] = EVERYTHING,
     unstable: Unstable = "raise",
     dtype: Any = np.float64,
@@ -280,20 +280,20 @@ def checked_plan(
     """Check everything a user may have got wrong, then make the plan."""
     factors = _train_factors(model, train, owner)
     checks.known_name(unstable, get_args(Unstable), f"unstable of {owner}")
-    kind = np.float32 if dtype == np.float32 else np.float64
+    computed = np.float32 if dtype == np.float32 else np.float64
     if isinstance(model, ConvolutionalModel):
         if unstable != "raise":
             requirement = "be 'raise' for a convolution"
             raise checks.invalid("unstable", owner, requirement, repr(unstable))
-        return ConvolutionPlan.checked(model, X, Y, convention, owner, kind)
-    checked_choice(model, kernel, convention, owner)
+        return ConvolutionPlan.checked(model, X, Y, convention, owner, computed)
+    checked_choice(model, kind, convention, owner)
     left = checks.samples(X, "X", owner)
     right = None if Y is None else checks.samples(Y, "Y", owner)
     if right is not None and right.shape[1] != left.shape[1]:
         requirement = f"have as many features as X ({left.shape[1]})"
         raise checks.invalid("Y", owner, requirement, right.shape[1])
     checks.kernel_resolved(left, right, owner)
-    return Plan(model, left, right, convention, factors, unstable == "mark", kind)
+    return Plan(model, left, right, convention, factors, unstable == "mark", computed)
 
 
 def _train_factors(model: KernelModel, train: Sequence[Trained], owner: str) -> tuple[float, ...]:
@@ -330,7 +330,7 @@ def _evaluate(
 ) -> KernelPair:
     owner = "a kernel"
     kind = checks.kernel_dtype(dtype, owner)
-    kernel: KernelName = "tangent" if wanted[1] else "conjugate"
+    kernel: KernelName = "ntk" if wanted[1] else "ck"
     plan = checked_plan(model, X, Y, convention, owner, kernel, train, unstable, kind)
     shape = plan.shape
     missing = sum(w and o is None for w, o in zip(wanted, out, strict=True))

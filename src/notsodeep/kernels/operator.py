@@ -58,7 +58,7 @@ class KernelOperator(TiledOperator):
         Not copied if it is an array of float64, so do not change it afterwards.
     Y : array_like of shape (m, p), optional
         Without it the operator is symmetric, (n, n); with it, (n, m).
-    kernel : {"conjugate", "tangent"}
+    kind : {"ck", "ntk"}
         See `conjugate_kernel` and `tangent_kernel`.
     convention : {"preactivation", "feature"}
         Concerns DEQs only.
@@ -92,7 +92,7 @@ class KernelOperator(TiledOperator):
     --------
     >>> import notsodeep as nsd
     >>> X = nsd.data.sphere(300, 20, rng=0)
-    >>> A = nsd.KernelOperator(nsd.DeepEquilibrium("tanh", sigma_a2=0.2), X, kernel="tangent")
+    >>> A = nsd.KernelOperator(nsd.DeepEquilibrium("tanh", sigma_a2=0.2), X, kind="ntk")
     >>> A
     <300x300 KernelOperator with dtype=float64>
     >>> v = np.ones(300)
@@ -106,22 +106,22 @@ class KernelOperator(TiledOperator):
         X: ArrayLike,
         Y: ArrayLike | None = None,
         *,
-        kernel: KernelName = "conjugate",
-        convention: Convention = "preactivation",
+        kind: KernelName = "ck",
+        convention: Convention = "feature",
         memory: int = 1 << 30,
         cache: Cache = "never",
         cache_directory: str | PathLike[str] | None = None,
         dtype: Any = np.float64,
     ) -> None:
         owner = "KernelOperator"
-        kernel = kernel_name(kernel, f"kernel of {owner}")
+        kind = kernel_name(kind, f"kernel of {owner}")
         checks.known_name(cache, get_args(Cache), f"cache of {owner}")
         self._memory = _memory_budget(memory, _LEAST, owner)
-        kind = np.dtype(np.float32) if cache == "float32" else checks.kernel_dtype(dtype, owner)
-        self._plan = checked_plan(model, X, Y, convention, owner, kernel, dtype=kind)
-        self.model, self.kernel, self.convention = model, kernel, convention
+        computed = np.dtype(np.float32) if cache == "float32" else checks.kernel_dtype(dtype, owner)
+        self._plan = checked_plan(model, X, Y, convention, owner, kind, dtype=computed)
+        self.model, self.kind, self.convention = model, kind, convention
         self._symmetric = Y is None
-        self._which = get_args(KernelName).index(kernel)
+        self._which = get_args(KernelName).index(kind)
         # A tile takes half of the memory at most; not less for more threads, so that their number
         # does not change the result.
         # Whole strips of the compiled loops: a partial one costs as much as a full one.

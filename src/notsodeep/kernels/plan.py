@@ -593,31 +593,31 @@ class FixedPairs:
         largest = float(np.abs(self._rho).max(initial=0.0))
         return next((terms for terms in _TERMS if largest**terms <= SERIES_BOUND), None)
 
-    def _sums(self, own: FloatArray, others: FloatArray, kernel: KernelName) -> FloatArray:
+    def _sums(self, own: FloatArray, others: FloatArray, kind: KernelName) -> FloatArray:
         """Σ_k w_k ρ^k (a_ik b_jk + b_ik a_jk) of all pairs for every b, (P, n, terms).
 
         The tangent kernel of one layer is Σ_k (1 + k) ρ^k a_ik a_jk.
         """
         terms = own.shape[1]
-        weights = np.ones(terms) + (kernel == "tangent") * np.arange(terms)
+        weights = np.ones(terms) + (kind == "ntk") * np.arange(terms)
         out = np.empty((len(others), len(self._rho)))
         columns = np.ascontiguousarray(others.transpose(0, 2, 1))
         compiled.series_sums(self._rho, np.ascontiguousarray(own.T), columns, weights, out)
         return out
 
-    def _one_layer(self, layer: Activation, terms: int, kernel: KernelName) -> FloatArray:
+    def _one_layer(self, layer: Activation, terms: int, kind: KernelName) -> FloatArray:
         own = layer.hermite_coefficients(self._scales, terms)
         samples = sample_columns(layer, self._scales)
         diagonal = samples.square
-        if kernel == "tangent":
+        if kind == "ntk":
             diagonal = diagonal + self._squares * samples.slope_square
-        return np.concatenate([0.5 * self._sums(own, own[None], kernel)[0], diagonal])
+        return np.concatenate([0.5 * self._sums(own, own[None], kind)[0], diagonal])
 
-    def kernel(self, model: Model, kernel: KernelName, convention: Convention) -> FloatArray:
+    def kernel(self, model: Model, kind: KernelName, convention: Convention) -> FloatArray:
         """Entries of the exact kernel of a model."""
         if isinstance(model, ExplicitNetwork) and model.depth == 1 and self._terms is not None:
-            return self._one_layer(model.activations[0], self._terms, kernel)
-        which = 0 if kernel == "conjugate" else 1
+            return self._one_layer(model.activations[0], self._terms, kind)
+        which = 0 if kind == "ck" else 1
         pairs = pair_map(model, self._squares, None, convention)
         *both, left = pairs.loop(self._rows, self._columns, self._inner)
         diagonal = pairs.diagonal()[which]

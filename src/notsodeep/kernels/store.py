@@ -268,7 +268,7 @@ class StoredOperator(TiledOperator):
 
     def __init__(self, store: KernelStore) -> None:
         self.store, self._symmetric = store, True
-        self.model, self.kernel, self.convention = store.model, store.kind, store.convention
+        self.model, self.kind, self.convention = store.model, store.kind, store.convention
         super().__init__(np.float64, store.shape)
 
     def diagonal(self) -> FloatArray:

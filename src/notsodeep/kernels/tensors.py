@@ -46,8 +46,8 @@ def tensor_kernel(
     X: Tensor,
     Y: Tensor | None = None,
     *,
-    kind: KernelName = "conjugate",
-    convention: Convention = "preactivation",
+    kind: KernelName = "ck",
+    convention: Convention = "feature",
     sigma_a2: Tensor | None = None,
 ) -> Tensor:
     """Compute `conjugate_kernel` or `tangent_kernel` on the device of X, in its type.
@@ -58,7 +58,7 @@ def tensor_kernel(
         A vanilla DEQ, or an explicit network; activations smooth or of the ReLU family.
     X : Tensor of shape (n, p)
     Y : Tensor of shape (m, p), optional
-    kind : {"conjugate", "tangent"}
+    kind : {"ck", "ntk"}
     convention : {"preactivation", "feature"}
     sigma_a2 : Tensor of shape (), optional
         Takes the place of the model's σa²; σb² is 1 − σa².
@@ -79,7 +79,7 @@ def tensor_kernel(
     --------
     >>> import notsodeep as nsd
     >>> X = torch.tensor([[1.0, 0.0], [0.6, 0.8]], dtype=torch.float64, requires_grad=True)
-    >>> K = tensor_kernel(nsd.DeepEquilibrium("normalized_relu", 0.2), X, kind="tangent")
+    >>> K = tensor_kernel(nsd.DeepEquilibrium("normalized_relu", 0.2), X, kind="ntk")
     >>> round(K[0, 1].item(), 6), torch.autograd.grad(K[0, 1], X)[0].shape
     (0.720711, torch.Size([2, 2]))
     """
@@ -95,7 +95,7 @@ def tensor_kernel(
             requirement = "be None for an explicit network, which has none"
             raise checks.invalid("sigma_a2", _OWNER, requirement, "a tensor")
         conjugate, tangent = _explicit(model, X, Y)
-        return conjugate if kind == "conjugate" else tangent
+        return conjugate if kind == "ck" else tangent
     if not isinstance(model, DeepEquilibrium) or not model.is_vanilla:
         raise InvalidInput(
             "The kernel of a tensor with gradients, or off the processor, covers explicit "
@@ -398,10 +398,10 @@ def _equilibrium(
     G = solved + (share * value + drive - solved) / (1.0 - share * slope).detach()
     if symmetric:
         G = torch.where(_diagonal(G), variances[0][:, None], G)
-    if kind == "conjugate" and convention == "preactivation":
+    if kind == "ck" and convention == "preactivation":
         return G
     value, slope = _pairs(law, scales, G, symmetric=symmetric)
-    if kind == "conjugate":
+    if kind == "ck":
         return value
     inverse = 1.0 / (1.0 - share * slope)
     return G * inverse if convention == "preactivation" else value + G * slope * inverse

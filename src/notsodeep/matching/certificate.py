@@ -50,7 +50,7 @@ class Certificate(Plotted):
     accuracy: dict[str, float] | None  # two-fold kernel ridge: deq, matched, unmatched
     class_means: dict[str, FloatArray] | None  # means of the blocks of "deq" and "matched", (K, K)
     conditions: Conditions
-    kernel: str
+    kind: str
     convention: str
     names: dict[str, str]  # what "deq", "matched" and "unmatched" are
     difference: FloatArray = field(repr=False)  # K_deq − K_matched, rows ordered by class
@@ -78,7 +78,7 @@ class Certificate(Plotted):
             label = f"ridge accuracy (DEQ {accuracy['deq']:.2%})"
             rows.append((label, f"{accuracy['matched']:.2%}", f"{accuracy['unmatched']:.2%}"))
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = [f"{self.names['deq']}: {self.kernel} kernel, {self.convention}"]
+        lines = [f"{self.names['deq']}: {self.kind} kernel, {self.convention}"]
         for label, *pair in rows:
             lines.append(label.ljust(widths[0] + 2) + "  ".join(map(str.rjust, pair, widths[1:])))
         lines += [f"{side}: {self.names[side]}" for side in ("matched", "unmatched")]
@@ -92,7 +92,7 @@ def certificate_of_kernels(
     kernels: dict[str, FloatArray],
     y: object,
     conditions: Conditions,
-    kernel: str,
+    kind: str,
     convention: str,
     names: dict[str, str],
     order: IntArray | None = None,
@@ -114,7 +114,7 @@ def certificate_of_kernels(
         accuracy=accuracy,
         class_means=class_means,
         conditions=conditions,
-        kernel=kernel,
+        kind=kind,
         convention=convention,
         names=names,
         difference=(deq - matched)[np.ix_(by_class, by_class)],

@@ -59,7 +59,7 @@ def match_convolution(
     model: ConvolutionalEquilibrium,
     X: ArrayLike,
     family: str | Family,
-    kernel: KernelName,
+    kind: KernelName,
     convention: Convention,
     rng: int | np.random.Generator,
 ) -> Match:
@@ -81,17 +81,22 @@ def match_convolution(
     fit, held_out = drawn[:middle], drawn[middle:]
     tau0 = model.pixel_scale(images)
     dense = DeepEquilibrium(layer.activation, layer.weight)
-    problem = Problem(model=dense, tau0=tau0, kernel=kernel, convention=convention)
+    problem = Problem(model=dense, tau0=tau0, kind=kind, convention=convention)
 
     def target(Z: FloatArray) -> FloatArray:
-        return np.asarray(exact_kernel(model, Z, kind=kernel, convention=convention))
+        return np.asarray(exact_kernel(model, Z, kind=kind, convention=convention))
 
     wanted = target(fit)
     starts = []
     for each in _families(family):
         start = each.answer(problem)
         if start.fitted is not None:
-            reached = exact_kernel(twin_of(model, start.network.activations), fit, kind=kernel)
+            reached = exact_kernel(
+                twin_of(model, start.network.activations),
+                fit,
+                kind=kind,
+                convention="preactivation",
+            )
             starts.append((operator_norm(wanted - np.asarray(reached)), each, start))
     if not starts:
         raise checks.invalid("family", owner, "have a network for this DEQ", str(family))
@@ -103,7 +108,7 @@ def match_convolution(
             return twin_of(model, each.built(x, problem).activations)
 
         begin = np.array(list(start.parameters.values()))
-        x, record = refined(target, build, begin, fit, held_out, kernel, each.limits())
+        x, record = refined(target, build, begin, fit, held_out, kind, each.limits())
         answers.append(
             replace(
                 start,

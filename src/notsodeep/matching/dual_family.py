@@ -61,7 +61,7 @@ class Dual(Family):
         series = _short_enough(whole) if self.degree is None else whole
         size = len(series.coefficients)
         natural = problem.model.cell[-1].activation.hermite_coefficients(np.ones(1), size)[0]
-        activation = dual_activation(series, problem.kernel, natural)
+        activation = dual_activation(series, problem.kind, natural)
         worst = f"an entry is off by at most {series.error_bound(1.0):.2g}"
         if problem.rows is not None:
             cosine = _largest_cosine(problem.rows)
@@ -95,7 +95,7 @@ def _largest_cosine(rows: FloatArray) -> float:
     return float(min(cosines.max(), 1.0))
 
 
-def dual_activation(series: KernelSeries, kernel: KernelName, natural: FloatArray) -> Polynomial:
+def dual_activation(series: KernelSeries, kind: KernelName, natural: FloatArray) -> Polynomial:
     """Build σ = Σ ±c_k h_k, c_k² = g_k (CK) or g_k/(k + 1) (NTK): its network has this kernel.
 
     What is beyond the degree goes into the last coefficient, so that the diagonal is exact.  Signs
@@ -105,13 +105,13 @@ def dual_activation(series: KernelSeries, kernel: KernelName, natural: FloatArra
     Parameters
     ----------
     series : KernelSeries
-    kernel : {"conjugate", "tangent"}
+    kind : {"ck", "ntk"}
     natural : ndarray
         Signs to begin with: those of the DEQ's own Hermite coefficients.
     """
     squares = series.coefficients.copy()
     squares[-1] += series.remainder
-    if kernel == "tangent":
+    if kind == "ntk":
         squares /= np.arange(1, len(squares) + 1)
     magnitudes = np.sqrt(squares)
     signs = _tame_signs(magnitudes, natural[: len(magnitudes)])

@@ -178,7 +178,7 @@ class MixtureFamily(Family):
             np.array(list(found.parameters.values())),
             problem.rows[:middle],
             problem.rows[middle : 3 * middle],
-            problem.kernel,
+            problem.kind,
             self.limits(),
         )
         if not record.kept:
@@ -197,7 +197,7 @@ class MixtureFamily(Family):
         network = self.built(parameters, problem)
         parameter_names = (*self.parameter_names, *("mean",) * (not self.has_means))
         target = problem.expansion
-        achieved = expansion(network, problem.scale, kernel=problem.kernel)
+        achieved = expansion(network, problem.scale, kind=problem.kind, convention="preactivation")
         places = numbers_of(target)
         mismatch = dict(zip(places, problem.mismatch(achieved), strict=True))
         undertaken = self.undertaken(problem)

@@ -85,7 +85,7 @@ class KernelSeries(Plotted):
 
 
 def kernel_series(
-    deq: DeepEquilibrium, *, kernel: KernelName, convention: Convention, degree: int
+    deq: DeepEquilibrium, *, kind: KernelName, convention: Convention, degree: int
 ) -> KernelSeries:
     """Compute the power series of a DEQ's kernel on the unit sphere.
 
@@ -100,7 +100,7 @@ def kernel_series(
         There is no fixed point on the circle, or the tangent kernel is infinite.
     """
     if not deq.is_vanilla:
-        return _series_of_cell(deq, kernel, convention, degree)
+        return _series_of_cell(deq, kind, convention, degree)
     back, forth = deq.sigma_a2, deq.sigma_b2
     variance = deq.preactivation_variance(1.0)
     moments = deq.activation.moments(math.sqrt(variance))
@@ -127,7 +127,7 @@ def kernel_series(
             f"The kernel of the {deq} has no power series: no fixed point on |t| = 0.9."
         )
     features, end = value, float(moments.square)
-    if kernel == "tangent":
+    if kind == "ntk":
         if not back * moments.slope_square < 1.0:
             raise NotConverged(
                 f"The tangent kernel of the {deq} is infinite: σa² E φ′(√q ξ)² = "
@@ -145,11 +145,11 @@ def kernel_series(
 
 
 def _series_of_cell(
-    deq: DeepEquilibrium, kernel: KernelName, convention: Convention, degree: int
+    deq: DeepEquilibrium, kind: KernelName, convention: Convention, degree: int
 ) -> KernelSeries:
     """Do the same for a general cell: Newton's method on the covariance V of the state."""
     ring = SphereRing(deq)
-    end = ring.kernel(kernel, convention).end
+    end = ring.kernel(kind, convention).end
     t = _RADIUS * np.exp(2j * np.pi * np.arange(_NODES) / _NODES)
     powers = [
         layer.activation.hermite_coefficients(math.sqrt(layer.variance), _TERMS)[0] ** 2
@@ -187,7 +187,7 @@ def _series_of_cell(
             f"The kernel of the {deq} has no power series: no fixed point on |t| = {_RADIUS}."
         )
     result = features[-1] if convention == "feature" else fulls[-1]
-    if kernel == "tangent":
+    if kind == "ntk":
         theta, before = np.zeros_like(t), slopes[-1]
         for layer, full, slope in zip(ring.layers, fulls, slopes, strict=True):
             theta = full + layer.weight * layer.squash * before * theta

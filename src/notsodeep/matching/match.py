@@ -47,7 +47,7 @@ def match(
     tau0: float | None = None,
     sphere: int | None = None,
     family: str | Family = "auto",
-    kernel: KernelName = "conjugate",
+    kind: KernelName = "ck",
     convention: Convention = "feature",
     refine: bool = True,
     rng: int | np.random.Generator = 0,
@@ -100,7 +100,7 @@ def match(
     (True, 'meets constant, linear, scale2')
     """
     owner = "match"
-    kernel = kernel_name(kernel, f"kernel of {owner}")
+    kind = kernel_name(kind, f"kernel of {owner}")
     if isinstance(family, str):
         checks.known_name(family, FAMILIES, "family")
     elif not isinstance(family, Family):
@@ -109,12 +109,12 @@ def match(
         if X is None or tau0 is not None or sphere is not None:
             requirement = "be X alone for a convolution"
             raise checks.invalid("the data", owner, requirement, "others")
-        return match_convolution(model, X, family, kernel, convention, rng)
+        return match_convolution(model, X, family, kind, convention, rng)
     if not isinstance(model, DeepEquilibrium):
         raise checks.invalid("model", owner, "be a DeepEquilibrium", repr(model), GIVEN_WEIGHTS)
-    checked_choice(model, kernel, convention, owner)
+    checked_choice(model, kind, convention, owner)
     choice = None if family == "auto" else named(family) if isinstance(family, str) else family
-    problem = _problem(model, X, tau0, sphere, choice, kernel, convention, rng)
+    problem = _problem(model, X, tau0, sphere, choice, kind, convention, rng)
     # What is small here is slower on several threads.  Densities far out are zero.
     with single_blas_thread(), np.errstate(under="ignore"):
         return _answered(problem, choice, refine=refine and problem.X is not None)
@@ -126,7 +126,7 @@ def _problem(
     tau0: float | None,
     sphere: int | None,
     choice: Family | None,
-    kernel: KernelName,
+    kind: KernelName,
     convention: Convention,
     rng: int | np.random.Generator,
 ) -> Problem:
@@ -152,7 +152,7 @@ def _problem(
     return Problem(
         model=model,
         tau0=tau0,
-        kernel=kernel,
+        kind=kind,
         convention=convention,
         X=rows,
         rows=None if rows is None else rows[draw_rows(rows, MAX_ROWS, generator)],

@@ -99,7 +99,7 @@ def _leaky_slopes(problem: Problem) -> FloatArray:
     linear, _, _, scale2 = problem.target.four
     # T2 ≥ τ0² A1 by Parseval, with equality for a linear φ only.
     excess = max(0.0, scale2 / problem.scale**2 - linear)
-    if problem.kernel == "conjugate":
+    if problem.kind == "ck":
         total, difference = 2.0 * math.sqrt(linear), 4.0 * math.pi * excess / (math.pi - 2.0)
     else:
         total, difference = math.sqrt(2.0 * linear), 2.0 * math.pi * excess / (math.pi - 1.0)
@@ -138,7 +138,7 @@ class HardTanh(MixtureFamily):
         exceeds 1.
         """
         linear, _, _, scale2 = problem.target.four
-        tau0, tangent = problem.scale, problem.kernel == "tangent"
+        tau0, tangent = problem.scale, problem.kind == "ntk"
         if not tau0**2 * linear > 1e-12 * scale2:
             raise Infeasible(
                 "linear is 0 (φ is even, or a jump), and a hard tanh has a positive one"

@@ -103,7 +103,9 @@ class Quadratic(MixtureFamily):
         except Infeasible as failure:
             return problem.answer(self.name, 1.0, target, str(failure))
         network = ExplicitNetwork([polynomial((a0, a1, a2))])
-        achieved = sphere_coefficients(network, problem.dimension, kernel=problem.kernel)
+        achieved = sphere_coefficients(
+            network, problem.dimension, kind=problem.kind, convention="preactivation"
+        )
         met = ("constant", "linear", "diagonal")
         return problem.answer(
             self.name,
@@ -125,7 +127,7 @@ def _on_sphere(target: SphereCoefficients, problem: Problem) -> tuple[float, flo
     NTK: a2 = √(μ/6), a1 = √(β/2), a0 = √(α − μ/d) − a2.  All signs are free; these are positive.
     """
     assert problem.dimension is not None
-    tangent = problem.kernel == "tangent"
+    tangent = problem.kind == "ntk"
     a2 = math.sqrt(target.diagonal / (6.0 if tangent else 2.0))
     a1 = math.sqrt(target.linear / (2.0 if tangent else 1.0))
     square = target.constant - target.diagonal / problem.dimension

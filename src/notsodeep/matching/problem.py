@@ -51,7 +51,7 @@ class Problem:
     model : DeepEquilibrium
     tau0 : float or None
         Scale of the data; None if only the sphere is spoken of.
-    kernel : {"conjugate", "tangent"}
+    kind : {"ck", "ntk"}
     convention : {"preactivation", "feature"}
     X : ndarray of shape (n, p) or None
         The data.
@@ -72,7 +72,7 @@ class Problem:
 
     model: DeepEquilibrium
     tau0: float | None = None
-    kernel: KernelName = "conjugate"
+    kind: KernelName = "ck"
     convention: Convention = "feature"
     X: FloatArray | None = None
     rows: FloatArray | None = None
@@ -93,7 +93,7 @@ class Problem:
     @property
     def which(self) -> dict[str, Any]:
         """The kernel and its convention, as keywords."""
-        return {"kernel": self.kernel, "convention": self.convention}
+        return {"kind": self.kind, "convention": self.convention}
 
     # Coefficients of the mixture theory ----------------------------------------------------------
 
@@ -115,11 +115,11 @@ class Problem:
 
     def achieved(self, network: ExplicitNetwork) -> Coefficients:
         """Coefficients of a network that is centred at tau0."""
-        return coefficients(network, self.scale, kernel=self.kernel)
+        return coefficients(network, self.scale, kind=self.kind, convention="preactivation")
 
     def achieved_by(self, layers: Iterable[Moments]) -> Coefficients:
         """Coefficients of a network that is given by the moments of its layers."""
-        return coefficients_of_layers(layers, self.scale, self.kernel)
+        return coefficients_of_layers(layers, self.scale, self.kind)
 
     def mismatch(self, reached: Coefficients | Expansion) -> FloatArray:
         """Return the differences of all coefficients in units of the target's diagonal.
@@ -139,7 +139,7 @@ class Problem:
 
     def wanted(self, X: FloatArray) -> FloatArray:
         """Return the kernel to match on rows X."""
-        return np.asarray(exact_kernel(self.model, X, kind=self.kernel, convention=self.convention))
+        return np.asarray(exact_kernel(self.model, X, kind=self.kind, convention=self.convention))
 
     @property
     def judged_rows(self) -> int:
@@ -159,7 +159,7 @@ class Problem:
             largest = max((abs(value) for value in found.residuals.values()), default=0.0)
             assert found.target is not None
             return replace(found, score=largest / found.target.size)
-        K = self.sample.matrix(self.sample.kernel(found.network, self.kernel, "feature"))
+        K = self.sample.matrix(self.sample.kernel(found.network, self.kind, "feature"))
         raw = operator_norm(self._sampled - K) / self._norms[0]
         centred = without_constant(K)
         scale = frobenius_scale(self._centred, centred)
@@ -179,7 +179,7 @@ class Problem:
     @cached_property
     def _sampled(self) -> FloatArray:
         """The DEQ's kernel on the rows by which networks are compared."""
-        return self.sample.matrix(self.sample.kernel(self.model, self.kernel, self.convention))
+        return self.sample.matrix(self.sample.kernel(self.model, self.kind, self.convention))
 
     @cached_property
     def _centred(self) -> FloatArray:
@@ -222,7 +222,7 @@ class Problem:
             feasible=feasible,
             reason=reason,
             conditions=self._conditions[tau0],
-            kernel=self.kernel,
+            kind=self.kind,
             convention=self.convention,
             tau0=tau0,
         )

@@ -50,7 +50,7 @@ class Match(Plotted):
     feasible: bool  # whether the equations that the family promises to meet are met
     reason: str  # which they are, or which fails; and why this family was chosen
     conditions: Conditions  # the theory's assumptions on this DEQ at this scale
-    kernel: KernelName
+    kind: KernelName
     convention: Convention
     tau0: float  # √(tr C°/p); 1 on the sphere
     score: float = math.nan  # relative gap on drawn rows, or largest residual over the diagonal
@@ -106,7 +106,7 @@ class Match(Plotted):
         with one_library_at_a_time(len(rows)), np.errstate(under="ignore"):
             kernels = {
                 name: np.asarray(
-                    exact_kernel(each, rows, kind=self.kernel, convention=self.convention)
+                    exact_kernel(each, rows, kind=self.kind, convention=self.convention)
                 )
                 for name, each in models.items()
             }
@@ -114,7 +114,7 @@ class Match(Plotted):
                 kernels,
                 y,
                 conditions(self.model, rows, _statistics(rows, y), tau0=self.tau0),
-                kernel=self.kernel,
+                kind=self.kind,
                 convention=self.convention,
                 names={name: str(model) for name, model in models.items()},
                 order=order_by_content(rows),
@@ -122,7 +122,7 @@ class Match(Plotted):
 
     def __str__(self) -> str:
         lines = [
-            f"{self.model}, {self.kernel} kernel ({self.convention})",
+            f"{self.model}, {self.kind} kernel ({self.convention})",
             f"  → {self.fitted if self.fitted is not None else 'no network'}",
             f"  {self.family}: {self.reason}",
         ]

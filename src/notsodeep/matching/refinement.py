@@ -63,7 +63,7 @@ def refined(
     start: FloatArray,
     rows: FloatArray,
     held_out: FloatArray,
-    kernel: KernelName,
+    kind: KernelName,
     bounds: tuple[ArrayLike, ArrayLike],
 ) -> tuple[FloatArray, Refinement]:
     """Minimise ‖K − K_θ‖_F over θ from a start; return θ and what was gained on held-out rows.
@@ -77,7 +77,7 @@ def refined(
     start : ndarray
         θ to begin with.
     rows, held_out : ndarray of shape (n, p)
-    kernel : {"conjugate", "tangent"}
+    kind : {"ck", "ntk"}
     bounds : pair of array_like
         Smallest and largest values of θ.
     """
@@ -94,9 +94,9 @@ def refined(
         network = build(x)
         try:
             if isinstance(network, ExplicitNetwork):
-                reached = fixed.kernel(network, kernel, "feature")
+                reached = fixed.kernel(network, kind, "feature")
             else:
-                whole = exact_kernel(network, rows, kind=kernel, convention="feature")
+                whole = exact_kernel(network, rows, kind=kind, convention="feature")
                 reached = fixed.entries(np.asarray(whole))
         except NotSoDeepError:
             # No kernel at these parameters: far worse than any, so that the search turns back.
@@ -115,7 +115,7 @@ def refined(
     apart = target(held_out)
     norm = operator_norm(apart)
     gaps = [
-        operator_norm(apart - exact_kernel(build(x), held_out, kind=kernel, convention="feature"))
+        operator_norm(apart - exact_kernel(build(x), held_out, kind=kind, convention="feature"))
         for x in (start, found)
     ]
     kept = gaps[1] < gaps[0]

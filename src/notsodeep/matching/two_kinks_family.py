@@ -182,7 +182,7 @@ def _expanded(parameters: NDArray[Any], problem: Problem) -> tuple[Any, ...]:
     """Expand the kernel from the moments of both layers in closed form."""
     first = _layer(parameters[:6], problem.scale)
     second = _layer(parameters[6:], first.square**0.5)
-    return expanded(_CHAIN, (first, second), problem.scale, problem.kernel, "feature")
+    return expanded(_CHAIN, (first, second), problem.scale, problem.kind, "feature")
 
 
 def mismatch_slopes(

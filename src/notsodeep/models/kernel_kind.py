@@ -14,7 +14,7 @@ Model = DeepEquilibrium | ExplicitNetwork | MonotoneEquilibrium
 KernelModel = Model | ConvolutionalModel
 """Whatever has an exact kernel."""
 
-KernelName = Literal["conjugate", "tangent"]
+KernelName = Literal["ck", "ntk"]
 Convention = Literal["preactivation", "feature"]
 
 
@@ -23,33 +23,33 @@ GIVEN_WEIGHTS = (
 )
 """The remedy for one who passes a trained network where a description belongs."""
 
-_ALIASES = {"ck": "conjugate", "nngp": "conjugate", "ntk": "tangent"}
+_ALIASES = {"conjugate": "ck", "nngp": "ck", "tangent": "ntk"}
 
 
 def kernel_name(value: str, what: str) -> KernelName:
-    """Return the kernel that is meant: by its name, or as "ck", "nngp" or "ntk" in any case.
+    """Return "ck" or "ntk", also for "conjugate", "nngp" and "tangent", in any case.
 
     Examples
     --------
     >>> kernel_name("NTK", "kernel"), kernel_name("conjugate", "kernel")
-    ('tangent', 'conjugate')
+    ('ntk', 'ck')
     """
     name = _ALIASES.get(value.lower(), value) if isinstance(value, str) else value
     return cast(KernelName, checks.known_name(name, get_args(KernelName), what))
 
 
-def checked_choice(model: object, kernel: str, convention: str, owner: str) -> KernelName:
+def checked_choice(model: object, kind: str, convention: str, owner: str) -> KernelName:
     """Reject what is not a model, a kernel or a convention; return the kernel by its name."""
     if not isinstance(model, Model):
         requirement = "be a DeepEquilibrium or an ExplicitNetwork (or a MonotoneEquilibrium)"
         raise checks.invalid("model", owner, requirement, repr(model), GIVEN_WEIGHTS)
-    kernel = kernel_name(kernel, f"kernel of {owner}")
+    kind = kernel_name(kind, f"kernel of {owner}")
     checks.known_name(convention, get_args(Convention), f"convention of {owner}")
-    if isinstance(model, MonotoneEquilibrium) and (kernel, convention) == (
-        "tangent",
+    if isinstance(model, MonotoneEquilibrium) and (kind, convention) == (
+        "ntk",
         "preactivation",
     ):
         remedy = "Use convention='feature'."
         requirement = "be 'feature' for the tangent kernel of a monotone network"
         raise checks.invalid("convention", owner, requirement, convention, remedy)
-    return kernel
+    return kind

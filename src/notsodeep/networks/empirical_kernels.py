@@ -29,9 +29,9 @@ class EmpiricalKernels:
 
     Attributes
     ----------
-    conjugate : ndarray of shape (n, n) or (n, m)
+    ck : ndarray of shape (n, n) or (n, m)
         z(x)·z(y), z the last features.
-    tangent : ndarray of shape (n, n) or (n, m)
+    ntk : ndarray of shape (n, n) or (n, m)
         Mean over the outputs k of ∇f_k(x)·∇f_k(y), gradients in all that is trainable.
 
     Examples
@@ -39,12 +39,12 @@ class EmpiricalKernels:
     >>> import notsodeep as nsd
     >>> module = nsd.build(nsd.ExplicitNetwork(["relu"]), 3, 64, 1, rng=0)
     >>> kernels = nsd.empirical_kernels(module, np.eye(3))
-    >>> kernels.conjugate.shape, kernels.tangent.dtype
+    >>> kernels.ck.shape, kernels.ntk.dtype
     ((3, 3), dtype('float32'))
     """
 
-    conjugate: KernelMatrix
-    tangent: KernelMatrix
+    ck: KernelMatrix
+    ntk: KernelMatrix
 
 
 def empirical_kernels(
@@ -83,7 +83,7 @@ def empirical_kernels(
     >>> X = np.array([[1.0, 0.0], [0.6, 0.8]])
     >>> empirical = empirical_kernels(module, X)
     >>> exact = nsd.kernel_pair(deq, X, convention="feature")
-    >>> bool(abs(empirical.tangent - exact.tangent).max() < 0.05)
+    >>> bool(abs(empirical.ntk - exact.ntk).max() < 0.05)
     True
     """
     owner = "empirical_kernels"

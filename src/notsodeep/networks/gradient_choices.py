@@ -110,7 +110,7 @@ def _note_approximation(gradient: Gradient, call: Call, transposed: bool, produc
     """Leave a record of a derivative that nothing was solved for."""
     call.keep(
         SolveRecord(
-            direction="backward" if transposed else "tangent",
+            direction="backward" if transposed else "ntk",
             subject=f"the gradient of {call.subject}",
             converged=None,
             steps=products,

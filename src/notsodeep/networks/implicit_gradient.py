@@ -131,7 +131,7 @@ class Resolvent(torch.autograd.Function):
             lambda u: g + apply(u),
             g,
             solver,
-            direction="backward" if transposed else "tangent",
+            direction="backward" if transposed else "ntk",
             subject=f"the {'gradient' if transposed else 'tangent'} of {call.subject}",
         )
         call.keep(record, parameters)

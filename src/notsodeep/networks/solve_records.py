@@ -13,7 +13,7 @@ from notsodeep import checks
 from notsodeep.errors import NotConverged, NotConvergedWarning
 from notsodeep.records import Plotted
 
-Direction = Literal["forward", "backward", "tangent"]
+Direction = Literal["forward", "backward", "ntk"]
 OnFailure = Literal["raise", "warn", "ignore"]
 Report = Callable[["SolveRecord"], None]
 """What is done about a solve that failed."""

@@ -31,7 +31,7 @@ def kernel_pair(record: KernelPair, ax: Axes | None = None) -> Axes:
     'conjugate kernel'
     """
     axes = axes_or_new(ax)
-    _against(axes, record.conjugate, record.tangent)
+    _against(axes, record.ck, record.ntk)
     axes.set_xlabel("conjugate kernel")
     axes.set_ylabel("tangent kernel")
     axes.set_title("entries of both kernels")

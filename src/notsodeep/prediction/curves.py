@@ -63,7 +63,7 @@ def learning_curve(
     samples: ArrayLike,
     *,
     ridge: ArrayLike | None = None,
-    kind: KernelName = "conjugate",
+    kind: KernelName = "ck",
     convention: Convention = "feature",
     noise: float = 0.0,
 ) -> LearningCurve:

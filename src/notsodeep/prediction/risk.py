@@ -136,7 +136,7 @@ def predict_risk(
     ridge: ArrayLike | None = None,
     time: ArrayLike | None = None,
     width: int | None = None,
-    kind: KernelName = "conjugate",
+    kind: KernelName = "ck",
     convention: Convention = "feature",
     targets: ArrayLike | None = None,
     noise: float = 0.0,
@@ -196,7 +196,7 @@ def predict_risk(
     axis: Axis = "ridge" if time is None else "time"
     if width is not None:
         checks.positive_integer(width, "width", "predict_risk")
-        if (axis, kind, convention) != ("ridge", "conjugate", "feature"):
+        if (axis, kind, convention) != ("ridge", "ck", "feature"):
             raise InvalidInput(
                 "width must come with a ridge, the conjugate kernel and the convention 'feature', "
                 f"got {axis}, {kind}, {convention}."
@@ -252,7 +252,7 @@ def make_task(
     model: Model | Coefficients,
     mixture: GaussianMixture,
     counts: ArrayLike,
-    kind: str = "conjugate",
+    kind: str = "ck",
     convention: str = "feature",
     targets: ArrayLike | None = None,
     noise: float = 0.0,

@@ -139,7 +139,7 @@ def transfer(
     X_new: ArrayLike,
     y_new: ArrayLike,
     *,
-    kind: KernelName = "conjugate",
+    kind: KernelName = "ck",
     convention: Convention = "feature",
 ) -> Transfer:
     r"""Tune ridge, rate and epochs for one network, and use them unchanged on others.
