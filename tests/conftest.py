@@ -33,7 +33,7 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
 
     For tests that are about something else; those of tests/report draw every figure.
     """
-    monkeypatch.setattr("notsodeep.report.page.svg_text", lambda _: "<svg></svg>")
+    monkeypatch.setattr("notsodeep.report.report.svg_text", lambda _: "<svg></svg>")
 
 
 @pytest.fixture(autouse=True)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.accuracy.finite_networks import (
+    DESCENT,
+    ROLES,
+    drawn_network,
+    fit_network,
+    right_rows,
+)
 from experiments.accuracy.vgg19 import FILES, weights_file, with_features
 from experiments.accuracy.width_summary import WidthSummary, by_width
 from experiments.runner import Cell, Experiment, Finding, Profile, Record
-from notsodeep.compilation.settings import DESCENT, ROLES, Training
 from notsodeep.data import Dataset, draw_rows, load
 from notsodeep.matching import Match, match
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork, KernelName
@@ -23,6 +29,7 @@ FAMILIES = {"relu": "leaky_relu", "tanh": "hard_tanh"}
 FEATURES = {"cifar10": False, "cifar10_pooled": True}
 """CIFAR-10 through VGG-19: the 16th convolution, as in the paper, or the last pooling."""
 
+Training = Literal["readout", "all"]
 Widths = dict[Training, tuple[int, ...]]
 
 _KERNELS: dict[Training, Any] = {"readout": "conjugate", "all": "tangent"}
@@ -101,41 +108,14 @@ def _cost(cell: Cell) -> int:
     return 1 + int(share * cell["epochs"] * (8 * m * p + 30 * m * m + 1_500_000)) // 1000
 
 
-@dataclass(frozen=True)
-class _Settings:
-    """Of the finite networks of a cell."""
-
-    width: int
-    train: Training
-    epochs: int
-    seed: int
-    ridge: float
-    tolerance: float
-
-
 def _compute(cell: Cell, seed: int) -> Record:
     """Train and measure the DEQ, its matched network and an unmatched one, beside each other."""
     import torch
-
-    from notsodeep.compilation.finite_networks import drawn_network, fit_network, right_rows
-    from notsodeep.networks.training_records import TrainingSettings
 
     data = width_data(cell["data"], cell["samples"])
     found, gaps = _matched(
         cell["data"], cell["samples"], cell["activation"], cell["sigma_a2"], cell["kernel"]
     )
-    settings = _Settings(
-        cell["width"],
-        cell["train"],
-        cell.get("epochs", 1),
-        seed,
-        cell.get("ridge", 1.0),
-        cell["tolerance"],
-    )
-    descent = None
-    if cell["train"] == "all":
-        chosen = {name: cell[name] for name in _descent(cell["epochs"])}
-        descent = TrainingSettings(**chosen, seed=seed + cell["draw"])
     models: dict[str, DeepEquilibrium | ExplicitNetwork] = {
         "deq": found.model,
         "matched": found.network,
@@ -145,9 +125,9 @@ def _compute(cell: Cell, seed: int) -> Record:
     torch.optim.Adam([torch.zeros(1)])
     modules, networks, training = {}, {}, {}
     for role in ROLES:
-        module = drawn_network(models[role], data, settings, cell["draw"])
+        module = drawn_network(models[role], data, cell, seed)
         begin = time.process_time()
-        fit = fit_network(module, data, settings, cell["draw"], descent=descent)
+        fit = fit_network(module, data, cell, seed)
         training[role] = time.process_time() - begin
         if role == "deq" and cell["train"] == "all":
             # Descent may leave the contractions; the record says how many batches were not solved.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-
-from notsodeep.compilation.accuracy import difference_interval
+from scipy import stats
 
 Work = Literal["training", "inference"]
 
@@ -58,8 +58,10 @@ class WidthSummary:
         """Student's 95 % interval for `difference`; None for one draw."""
         if self.draws < 2:
             return None
-        shares = {name: [a / 100.0 for a in self.accuracies[name]] for name in (role, "deq")}
-        return difference_interval(shares[role], shares["deq"])
+        gaps = np.subtract(self.accuracies[role], self.accuracies["deq"])
+        quantile = float(stats.t.ppf(0.975, self.draws - 1))
+        half = quantile * float(gaps.std(ddof=1)) / math.sqrt(self.draws)
+        return float(gaps.mean()) - half, float(gaps.mean()) + half
 
     def ratio(self, work: Work, role: str = "matched") -> float:
         """Time of the DEQ over that of another network."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
         trained,
         zoo,
     )
-    from notsodeep.compilation.dispatch import compile, load
+    from notsodeep.compilation.compile import compile, load
     from notsodeep.compilation.record import Compilation
     from notsodeep.equivalents import (
         compare,
@@ -87,7 +87,7 @@ _HOMES = {
     "MonotoneEquilibrium": "notsodeep.models",
     "build": "notsodeep.networks.build",
     "compare": "notsodeep.equivalents",
-    "compile": "notsodeep.compilation.dispatch",
+    "compile": "notsodeep.compilation.compile",
     "conditions": "notsodeep.equivalents",
     "conjugate_kernel": "notsodeep.kernels",
     "diagnose": "notsodeep.trained.diagnosis",
@@ -98,7 +98,7 @@ _HOMES = {
     "kernel": "notsodeep.kernels",
     "kernel_pair": "notsodeep.kernels",
     "limiting_spectrum": "notsodeep.equivalents",
-    "load": "notsodeep.compilation.dispatch",
+    "load": "notsodeep.compilation.compile",
     "match": "notsodeep.matching",
     "monte_carlo": "notsodeep.networks.sampling",
     "predict_risk": "notsodeep.prediction",

@@ -19,6 +19,7 @@ import notsodeep as nsd
 from notsodeep import __version__
 from notsodeep.cli.main import app, main
 from notsodeep.cli.options import counted
+from notsodeep.compilation.record import Step
 from notsodeep.errors import InvalidInput
 
 LOG = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \w")
@@ -135,7 +136,7 @@ def test_ctrl_c_says_how_to_resume(
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    for place in ("notsodeep.compilation.dispatch.compile",):
+    for place in ("notsodeep.compilation.compile.compile",):
         monkeypatch.setattr(place, stopped)
     out = tmp_path / "run"
     monkeypatch.setattr(sys, "argv", ["notsodeep", *command.split(), "--out", str(out)])
@@ -153,19 +154,19 @@ def test_a_log_has_times_and_what_is_left(
     clock = iter([0.0, 40.0, 80.0, 120.0, 121.0, 122.0])
     monkeypatch.setattr("notsodeep.cli.options.time.monotonic", lambda: next(clock))
     with counted() as progress:
-        progress("matching")
-        for k in range(1, 7):
-            progress(f"training network {k} of 90")
-        progress("timing")
+        progress(Step("matching"))
+        for k in range(6):
+            progress(Step("training networks", k, 90))
+        progress(Step("timing"))
     lines = capsys.readouterr().err.splitlines()
     assert all(LOG.match(line) for line in lines)
     assert [line[20:] for line in lines] == [
         "matching",
-        "training network 1 of 90",
-        "about 59 min left, judged by its beginning; after Ctrl-C the same command resumes",
-        "training network 2 of 90; about 59 min left, judged by its beginning",
-        "training network 3 of 90; about 59 min left, judged by its beginning",
-        "training network 4 of 90; about 58 min left",
+        "training networks: 0 of 90",
+        "about 59 min left; after Ctrl-C the same command resumes",
+        "training networks: 1 of 90; about 59 min left",
+        "training networks: 2 of 90; about 59 min left",
+        "training networks: 3 of 90; about 58 min left",
         "timing",  # the two before followed within ten seconds
     ]
 
@@ -173,18 +174,19 @@ def test_a_log_has_times_and_what_is_left(
 def test_a_terminal_has_one_bar_with_the_time_left() -> None:
     code = """
 from notsodeep.cli.options import counted
+from notsodeep.compilation.record import Step
 import time
 with counted() as progress:
-    progress("matching")
-    for k in range(1, 31):
+    progress(Step("matching"))
+    for k in range(30):
         time.sleep(0.02)
-        progress(f"training network {k} of 30: deq")
-    progress("timing")
+        progress(Step("training networks", k, 30))
+    progress(Step("timing"))
 """
     shown = on_a_terminal(code)
     assert "· matching" in shown
     assert "· timing" in shown
-    assert "training network" in shown
+    assert "training networks" in shown
     assert re.search(r"\d+%.*0:00:0\d", shown)  # a share, and the time left
     assert shown.count("· ") == 2  # counted messages are no lines
 
@@ -257,7 +259,7 @@ def test_compile_and_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert in_process("report", "runs/relu", "--out", "page.html", "--force").exit_code == 0
     # A second time it is there already, and says the same.
     summary = json.loads(in_process(*arguments, "--json").stdout)
-    assert f"{summary['relative_gap']:.2%}" in result.stdout
+    assert f"{summary['certificate']['matched']['relative_gap']:.2%}" in result.stdout
     changed = in_process(*arguments, "--width", "16")
     assert isinstance(changed.exception, InvalidInput)
     assert "--force" in str(changed.exception)
@@ -271,8 +273,8 @@ def test_a_configuration_file_fills_in_what_is_not_typed(tmp_path: Path) -> None
     arguments = ("--config", str(config), "--out", str(out), "--no-refine", *SMALL)
     assert in_process("compile", *arguments).exit_code == 0
     stored = json.loads((out / "settings.json").read_text())["settings"]
-    assert stored["deq"]["activation"]["name"] == "tanh"
-    assert stored["deq"]["sigma_a2"] == 0.1
+    assert stored["model"]["activation"]["name"] == "tanh"
+    assert stored["model"]["sigma_a2"] == 0.1
     assert stored["width"] == 32  # typed
     config.write_text("widht = 3\n")
     result = in_process("compile", "--config", str(config))

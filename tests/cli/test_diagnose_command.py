@@ -80,7 +80,7 @@ def test_compile_takes_a_network_of_the_zoo(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, options, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     record = json.loads(result.stdout)
-    assert len(record["layers"]) == 2
+    assert len(record["layers"]["heads"]) == 2
     assert Path(record["report"]).is_file()
     compiled = nsd.load(out)
     assert compiled.fidelity.agreement > 0.97

@@ -10,7 +10,7 @@ import pytest
 
 import notsodeep as nsd
 from brute_force import equilibrium
-from notsodeep.compilation.image_rows import image_rows
+from notsodeep.compilation.rows import rows_for_model
 from notsodeep.data import Dataset, Preprocessing, load
 from notsodeep.errors import InvalidInput, UnknownName
 
@@ -49,12 +49,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.usefixtures("undrawn")
 def test_compiled_digits(run: Path) -> None:
     compiled = nsd.load(run)
-    assert compiled.settings.deq == MODEL
+    assert compiled.settings.model == MODEL
     assert compiled.match.model == MODEL
     assert compiled.certificate.matched.relative_gap < 0.02
     assert compiled.certificate.unmatched.relative_gap > 0.05
     assert min(compiled.accuracy.mean.values()) > 0.8
-    assert compiled.timing.inference.ratio > 1.0
+    assert compiled.front.chosen_point.ratio > 1.0
     assert "convolutional leaky relu" in compiled.verdict.headline
     assert "limiting law" in compiled.report(run.parent / "report.html").read_text()
     # From raw pixels to classes, in a new process if need be.
@@ -75,7 +75,7 @@ def test_the_order_of_channels_and_the_scale_are_seen_to() -> None:
         image_shape=(3, 8, 8),
     )
     model = equilibrium(weight=0.2, inject=0.8, bias=0.0, image_shape=(8, 8, 3))
-    rows = image_rows(model, data, None, None, None, preprocessing="auto", seed=0)
+    rows = rows_for_model(model, data, None, None, None, preprocessing="auto", seed=0)
     np.testing.assert_allclose(rows.X.reshape(-1, 64, 3)[:, :, 1], 8.0 * DIGITS.X**2)
     assert rows.preprocessing.kind == "pixels"
     again = rows.preprocessing.apply(data.images_last().X)
@@ -84,10 +84,10 @@ def test_the_order_of_channels_and_the_scale_are_seen_to() -> None:
 
 def test_arrays_of_images() -> None:
     images = DIGITS.X.reshape(-1, 8, 8, 1)
-    rows = image_rows(MODEL, images, DIGITS.y, None, None, preprocessing="auto", seed=0)
+    rows = rows_for_model(MODEL, images, DIGITS.y, None, None, preprocessing="auto", seed=0)
     assert isinstance(rows, Dataset)
     assert (rows.X**2).mean() == pytest.approx(1.0, rel=1e-12)
-    plain = image_rows(MODEL, images, DIGITS.y, None, None, preprocessing="none", seed=0)
+    plain = rows_for_model(MODEL, images, DIGITS.y, None, None, preprocessing="none", seed=0)
     assert plain.preprocessing.kind == "none"
 
 

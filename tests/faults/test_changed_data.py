@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
+from notsodeep.compilation.record import Step
 from notsodeep.data.loading import file_digests
 from notsodeep.errors import InvalidInput
 
@@ -48,15 +49,15 @@ def csv(place: Path, content: dict[str, np.ndarray]) -> Path:
 
 
 def compile_in(out: Path, path: Path, **options: Any) -> dict[str, Any]:
-    """Return the summary of a small run on a file."""
+    """Return what a small run on a file measures."""
     small: dict[str, Any] = {"family": "leaky_relu", "refine": False, "width": 8, "seeds": 2}
     deq = nsd.DeepEquilibrium("relu", 0.2)
-    return nsd.compile(deq, nsd.data.load(path), out=out, **small, **options).records["summary"]
+    return nsd.compile(deq, nsd.data.load(path), out=out, **small, **options).to_dict()
 
 
 def interrupt(out: Path) -> None:
     """Drop what a kill would not have written yet."""
-    for name in ("summary", "timing", "network-deq-1", "network-matched-1"):
+    for name in ("front", "draw-0", "draw-1"):
         (out / "pieces" / f"{name}.json").unlink()
     (out / "manifest.json").unlink()
 
@@ -69,9 +70,9 @@ def test_a_compilation_on_other_data_is_rejected(
     content, out = arrays(0), tmp_path / "run"
     path = write(tmp_path, content)
 
-    def stop(message: str) -> None:
-        if message.startswith("certifying"):  # something is stored by then
-            raise KeyboardInterrupt(message)
+    def stop(step: Step) -> None:
+        if step.message.startswith("certifying"):  # something is stored by then
+            raise KeyboardInterrupt(step.message)
 
     with pytest.raises(KeyboardInterrupt, match="certifying"):
         compile_in(out, path, progress=stop)
@@ -95,9 +96,9 @@ def test_neither_a_finished_nor_an_interrupted_run_is_mixed(tmp_path: Path) -> N
     assert {path: path.read_bytes() for path in out.rglob("*.json")} == before
     npz(tmp_path, arrays(0))  # what it began with is back
     again = compile_in(out, path)
-    assert again["accuracies"] == first["accuracies"]
+    assert again["accuracy"] == first["accuracy"]
     npz(tmp_path, arrays(1))
     forced = compile_in(out, path, force=True)
-    assert forced["relative_gap"] != first["relative_gap"]
+    assert forced["certificate"] != first["certificate"]
     told = json.loads((out / "pieces" / "data.json").read_text())["provenance"]["sha256"]
     assert told == file_digests(tmp_path / "d.npz")

@@ -14,7 +14,7 @@ import notsodeep as nsd
 from notsodeep import activations, estimators
 from notsodeep.activations import Activation
 from notsodeep.activations.transformed import centred_by
-from notsodeep.compilation.settings import CompileSettings
+from notsodeep.compilation.record import RandomSettings
 from notsodeep.errors import ConstantActivation, InvalidInput
 from public_calls import BASE
 
@@ -61,7 +61,7 @@ DOORS: dict[str, Callable[[Activation], Any]] = {
     "match on data": lambda a: nsd.match(nsd.DeepEquilibrium(a, 0.2), BASE, refine=True),
     "match on the sphere": lambda a: nsd.match(nsd.DeepEquilibrium(a, 0.2), sphere=5),
     "dual": lambda a: nsd.match(nsd.DeepEquilibrium(a, 0.2), SPHERE, family="dual"),
-    "compile": lambda a: CompileSettings(nsd.DeepEquilibrium(a, 0.2)),
+    "compile": lambda a: RandomSettings(nsd.DeepEquilibrium(a, 0.2)),
     "centred ridge": lambda a: estimators.EquilibriumKernelRidge(
         a, centred=True, convention="preactivation"
     ).fit(BASE, 1.0 * LABELS),

@@ -11,8 +11,7 @@ import pytest
 import notsodeep as nsd
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.compilation import random_deq
-from notsodeep.compilation.finite_networks import train_network
-from notsodeep.compilation.settings import CompileSettings
+from notsodeep.compilation.record import RandomSettings
 from notsodeep.data import draw_rows
 from notsodeep.explorer.explorer_data import prepared
 from notsodeep.explorer.state import ExplorerState
@@ -121,25 +120,27 @@ def test_a_compilation_is_about_all_test_rows(
             refine=False,
             width=8,
             seeds=2,
-        ).records["summary"]
-    gaps = [summary["relative_gap"] for summary in found.values()]
+        )
+    certificates = [compiled.certificate for compiled in found.values()]
+    gaps = [certificate.matched.relative_gap for certificate in certificates]
     assert gaps == pytest.approx([gaps[0]] * 2, rel=1e-9)
-    assert [summary["certified_rows"] for summary in found.values()] == [60] * 2
-    assert found["sorted"]["accuracies"] == found["shuffled"]["accuracies"]
+    assert [len(certificate.difference) for certificate in certificates] == [60] * 2
+    assert found["sorted"].accuracy == found["shuffled"].accuracy
 
 
 def test_the_ridge_is_relative_to_features_of_all_rows(tmp_path: Path) -> None:
     """The first rows and the last have very different sizes."""
     X, y = two_kinds(300, 12)
-    settings = CompileSettings(RELU, width=8)
-    ridges = []
+    settings = RandomSettings(RELU, width=8)
+    readouts = []
     for name, chosen in {"sorted": np.arange(600), **orders(600)}.items():
         path = tmp_path / f"{name}.npz"
         np.savez(path, X=X[chosen], y=y[chosen], X_test=X[:20], y_test=y[:20])
         data = nsd.data.load(path, preprocessing="none")
-        network = nsd.ExplicitNetwork(["relu"])
-        ridges.append(train_network(network, data, settings, 0, tmp_path)[1]["ridge"])
-    assert ridges == pytest.approx([ridges[0]] * 4, rel=1e-5)
+        networks = random_deq.NumpyNetworks(settings, {"deq": RELU}, data)
+        readouts.append(networks.train("deq", 0).weights["readout"])
+    for readout in readouts[1:]:
+        np.testing.assert_allclose(readout, readouts[0], rtol=1e-3, atol=1e-4)
 
 
 def test_the_explorer_draws_held_out_rows() -> None:

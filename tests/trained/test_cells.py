@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
 import notsodeep as nsd
-from notsodeep.compilation.black_box_cell import BlackBoxCompilation
-from notsodeep.errors import InvalidInput, NotConverged, NotSerialisable
+from notsodeep.errors import InvalidInput
 from notsodeep.trained import EquilibriumCell
 
 
@@ -100,73 +97,3 @@ def test_a_function_works_in_its_own_precision() -> None:
     images = EquilibriumCell.from_function(lambda z, x: 0.5 * z + x.mean(), (2, 4, 4))
     assert images.width == 32
     assert images.step(np.ones((1, 32)), images.drive(np.ones((1, 5)))).shape == (1, 32)
-
-
-MIX = 0.4 * torch.linalg.qr(torch.randn(6, 6, generator=torch.Generator().manual_seed(0)))[0]
-
-
-def black_box(readout: object = lambda z: z[:, :3] - z[:, 3:]) -> nsd.EquilibriumCell:
-    return EquilibriumCell.from_function(
-        lambda z, x: torch.tanh(z @ MIX.to(z.dtype) + x),
-        6,
-        readout=readout,
-    )
-
-
-def test_black_boxes_are_compiled_without_proof(tmp_path: Path) -> None:
-    X = np.random.default_rng(0).normal(size=(300, 6))
-    labels = (X[:, 0] > 0).astype(int)
-    found = nsd.compile(black_box(), X, labels, layers=4)
-    assert isinstance(found, BlackBoxCompilation)
-    agreement = [fidelity.agreement for fidelity in found.fidelity_by_layers.values()]
-    assert agreement[-1] > 0.95
-    assert agreement[-1] >= found.baselines["1 step from zero"].agreement
-    assert found.fidelity.certified is None
-    assert found.fidelity.accuracy is not None
-    assert found.network(torch.as_tensor(X[:4])).shape == (4, 3)
-    with pytest.raises(InvalidInput, match="no certificate"):
-        found.hybrid()
-    with pytest.raises(NotSerialisable, match="Python function"):
-        found.save(tmp_path / "run")
-    front = found.front
-    assert {point.kind for point in front.points} == {"tolerance", "truncated", "explicit"}
-    assert front.point("tolerance", 1e-6).agreement == 1.0
-    assert front.point("tolerance", 1e-3).steps < front.point("tolerance", 1e-6).steps
-    assert front.point("explicit", 4).ratio == 1.0
-    assert len(found.plot().axes) == 2
-    page = found.report(tmp_path / "report.html").read_text()
-    assert "from a fitted start" in page
-    assert "Nothing is proved" in page
-
-
-def test_black_boxes_without_a_readout_are_judged_by_their_states() -> None:
-    X = np.random.default_rng(1).normal(size=(200, 6))
-    found = nsd.compile(black_box(None), X, layers=6)
-    shares = [fidelity.agreement for fidelity in found.fidelity_by_layers.values()]
-    assert shares[0] < 0.5  # arg max of six entries would have agreed
-    assert shares[-1] == 1.0
-    with pytest.raises(InvalidInput, match="must have a read-out"):
-        nsd.compile(black_box(None), X, np.zeros(200, int))
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "words"),
-    [
-        ({"out": "runs/mine"}, NotSerialisable, "Python function"),
-        ({"refine": "distil"}, InvalidInput, "refine of compile"),
-        ({"kinds": "solver_step"}, InvalidInput, "kinds of compile must be left out"),
-        ({"width": 9}, InvalidInput, "width of compile must be left out"),
-        ({"y": np.full(100, 3)}, InvalidInput, "indices of the network's 3 logits"),
-    ],
-)
-def test_what_black_boxes_cannot_do(
-    options: dict[str, object], error: type[Exception], words: str
-) -> None:
-    with pytest.raises(error, match=words):
-        nsd.compile(black_box(), np.ones((100, 6)), **options)
-
-
-def test_a_black_box_without_a_fixed_point_is_an_error() -> None:
-    cell = EquilibriumCell.from_function(lambda z, x: z**2 + 1.0 + 0.0 * x, 3)
-    with pytest.raises(NotConverged, match=r"notsodeep\.diagnose"):
-        nsd.compile(cell, np.ones((100, 3)))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import os
-import re
 import sys
 from typing import Annotated, NoReturn
 
@@ -93,26 +92,8 @@ def main() -> None:
         sys.exit(code or 0)
 
 
-def in_options(message: str) -> str:
-    """Turn advice on arguments into advice on options: ``kinks=(0, 1)`` is ``--kink 0 --kink 1``.
-
-    Examples
-    --------
-    >>> in_options("Declare it: kinks=(0,), with the exact position.")
-    'Declare it: --kink 0, with the exact position.'
-    >>> in_options("unless the DEQ takes these rows, use preprocessing='theory'.")
-    "unless the DEQ takes these rows, use preprocessing='theory'."
-    """
-    return re.sub(
-        r"\bkinks=\(([^)]*)\)",
-        lambda found: " ".join(f"--kink {x.strip()}" for x in found[1].split(",") if x.strip()),
-        message,
-    )
-
-
 def _fail(message: str, code: int) -> NoReturn:
     if os.environ.get("NOTSODEEP_TRACEBACK") == "1":
         raise
-    line = in_options(" ".join(message.split()))
-    typer.echo(f"error: {line}", err=True)
+    typer.echo(f"error: {' '.join(message.split())}", err=True)
     sys.exit(code)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from notsodeep import checks
-from notsodeep.cli.options import print_json, resumable, say
+from notsodeep.cli.options import say
 from notsodeep.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -123,8 +123,6 @@ ShiftOption = Annotated[
 ]
 ScaleOption = Annotated[float | None, typer.Option(help="The scale of the inputs, likewise.")]
 
-_ENOUGH_ROWS = 10_000  # unlabelled, for explicit layers of a few hundred units
-
 
 def given_network(
     model: Path | None,
@@ -190,40 +188,6 @@ def reject_ignored(
 def _is_given(context: typer.Context, name: str) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name != "DEFAULT"
-
-
-def compile_given(
-    network_options: tuple[Path | None, str | None, str | None, float | None, float | None, bool],
-    data: str,
-    samples: int | None,
-    test_samples: int | None,
-    seed: int,
-    out: Path,
-    as_json: bool,
-    **options: Any,
-) -> None:
-    """Compile a trained network, write the results to `out`, and print what was found."""
-    from notsodeep.compilation.dispatch import compile as compile_model
-    from notsodeep.compilation.trained_record import TrainedCompilation
-    from notsodeep.data.catalogue import IMAGE_SETS
-
-    network = given_network(*network_options)
-    if samples is None and data in IMAGE_SETS:
-        samples = _ENOUGH_ROWS
-    say(f"loading {data}")
-    rows = rows_for(network, data, samples, test_samples, seed)
-    held = (rows.X_test, rows.y_test) if len(rows.X_test) else (None, None)
-    with resumable(out):
-        compiled = compile_model(
-            network.cell, rows.X, rows.y, *held, out=out, random_state=seed, progress=say, **options
-        )
-    assert isinstance(compiled, TrainedCompilation)  # files hold weights, not functions
-    page = compiled.report(out / "report.html")
-    if as_json:
-        print_json({**compiled.to_dict(), "report": str(page)})
-        return
-    typer.echo(str(compiled))
-    typer.echo(f"report:  {page}")
 
 
 def chosen_activation(text: str) -> str | Activation:

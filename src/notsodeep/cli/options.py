@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-import re
 import sys
 import time
 import tomllib
@@ -18,6 +17,7 @@ import typer
 from notsodeep.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from notsodeep.compilation.record import Step
     from notsodeep.models import DeepEquilibrium
 
 ActivationOption = Annotated[
@@ -187,8 +187,8 @@ def say(message: str) -> None:
 
 
 @contextlib.contextmanager
-def counted(bar: bool = True) -> Iterator[Callable[[str], None]]:
-    """Show messages as `say` does; those that count, "k of n", show the time that is left.
+def counted(bar: bool = True) -> Iterator[Callable[[Step], None]]:
+    """Show steps as `say` does; of those that count, the time that is left.
 
     On a terminal they move one bar.  In a log, where each would be a line, there is one every ten
     seconds.
@@ -210,40 +210,33 @@ class _Counter:
         self._advance: Any = None
         self._begun: tuple[int, float] | None = None  # first count, and when it was called
         self._shown = -math.inf
-        self._estimated = False
+        self._announced = False
 
-    def __call__(self, message: str) -> None:
-        found = re.search(r"(\d+) of (\d+)", message)
-        if found is None:
+    def __call__(self, step: Step) -> None:
+        if not step.total:
             self._bars.close()
             self._advance = None
-            say(message)
+            say(step.message)
             return
-        done, total, now = int(found[1]) - 1, int(found[2]), time.monotonic()
-        self._begun = self._begun or (done, now)
+        now = time.monotonic()
+        self._begun = self._begun or (step.done, now)
         begun, since = self._begun
-        left = (now - since) / max(done - begun, 1) * (total - done)
-        known = done > begun
-        early = ", judged by its beginning" if done - begun < _ENOUGH else ""
-        words = f"about {_duration(left)} left{early}"
-        if known and left > _LONG and not self._estimated:
-            self._estimated = True
-            say(f"{words}; after Ctrl-C the same command resumes")
+        known = step.done > begun
+        left = (now - since) / max(step.done - begun, 1) * (step.total - step.done)
+        if known and left > _LONG and not self._announced:
+            self._announced = True
+            say(f"about {_duration(left)} left; after Ctrl-C the same command resumes")
         if self._bar:
-            self._move(message[: found.start()].strip() or "work", done, total)
+            from notsodeep.progress import progress_bar
+
+            if self._advance is None:
+                self._advance = self._bars.enter_context(progress_bar(step.message, unit="work"))
+            self._advance(step.done, step.total)
         elif now - self._shown >= _EVERY:
             self._shown = now
-            say(f"{message}; {words}" if known else message)
-
-    def _move(self, what: str, done: int, total: int) -> None:
-        from notsodeep.progress import progress_bar
-
-        if self._advance is None:
-            self._advance = self._bars.enter_context(progress_bar(what, unit="work"))
-        self._advance(done, total)
+            say(f"{step}; about {_duration(left)} left" if known else str(step))
 
 
-_ENOUGH = 3  # compile has three kinds of pieces: after one of each the estimate is fair
 _LONG = 120.0  # seconds of work that are announced
 _EVERY = 10.0  # seconds between lines that count, in a log
 

@@ -1,283 +1,255 @@
-"""The main job: find the shallow network for a random DEQ, and gather the evidence."""
+"""Compile a random DEQ: match, certify, draw both networks, measure what they cost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.stats import binomtest
+from threadpoolctl import threadpool_info
 
-from notsodeep import extras
-from notsodeep.arrays import FloatArray, IntArray
-from notsodeep.compilation.accuracy import Accuracy, row_error, unpacked_rows
-from notsodeep.compilation.labelled_rows import input_digests, selection
-from notsodeep.compilation.pieces import MemoryPieces, Pieces
+from notsodeep.arrays import FloatArray
+from notsodeep.compilation.evidence import ROLES, Front, Way, timed_front
 from notsodeep.compilation.record import (
-    JUDGED_BY,
-    NETWORK,
-    ONNX,
-    PAGES,
+    SCALE,
+    Arrays,
     Compilation,
-    write_network,
+    DataSummary,
+    Draw,
+    RandomSettings,
+    Spectrum,
+    Step,
+    Store,
+    TransferRecord,
+    run_directory,
 )
-from notsodeep.compilation.settings import ROLES, CompileSettings
-from notsodeep.compilation.widths import width_record
+from notsodeep.compilation.rows import input_digests
 from notsodeep.data import Dataset, MixtureStatistics, draw_rows
 from notsodeep.equivalents import LimitingSpectrum, conditions, equivalent, limiting_spectrum
 from notsodeep.errors import InvalidInput, NotConverged
-from notsodeep.files.run_directory import RunDirectory
-from notsodeep.matching import Match, match
+from notsodeep.matching import Certificate, Match, match
 from notsodeep.models import (
     Conditions,
     ConvolutionalEquilibrium,
+    ConvolutionalNetwork,
     DeepEquilibrium,
     ExplicitNetwork,
+    Model,
     Verdict,
 )
+from notsodeep.networks.sampling import RandomNetwork, random_network
+from notsodeep.numerics.ridge_fit import fit_ridge
 from notsodeep.prediction import transfer
 from notsodeep.threads import map_threads
-
-Say = Callable[[str], None]
 
 CERTIFIED = 600
 """Held-out rows of the certificate, at most."""
 
-_TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4)  # at which people run DEQs, beside the one asked for
-_TIMED = 256  # rows in a batch that is timed
+_TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4)  # at which people run DEQs, besides the one asked for
+_BATCH = 256  # rows that are timed at once
+SCALE_ROWS = 256  # that give the size of features, to which the ridge is relative
 _TUNED = (500, 1000)  # rows that hyper-parameters are tried on, and new ones, at most
 _NAMES = {"deq": "the DEQ", "matched": "the matched network", "unmatched": "the unmatched network"}
 _BINS = 40  # of the eigenvalues, by their logarithm
-_SCALE = 4.0  # most that the scale of data differs from 1; beyond, activations saturate or are flat
+_MAX_SCALE = 4.0  # of data, or its inverse; beyond, activations saturate or are flat
+
+
+class Trained(NamedTuple):
+    """A network of one draw with a trained read-out."""
+
+    weights: Arrays
+    scores: Callable[[FloatArray, float], NDArray[Any]]  # of rows, the DEQ solved to a tolerance
+    steps: Callable[[FloatArray, float], int]
+
+
+class Networks(Protocol):
+    """Finite networks of all roles: in NumPy for read-outs, in torch for all weights and images."""
+
+    library: str
+    side_by_side: bool  # whether several threads may train networks
+
+    def train(self, role: str, index: int) -> Trained:
+        """Draw network `index` of a role, and train it."""
 
 
 def compile_random_deq(
-    settings: CompileSettings,
+    settings: RandomSettings,
     data: Dataset,
-    out: str | Path | None = None,
+    out: str | Path | None,
     *,
-    force: bool = False,
-    say: Say = lambda message: None,
+    force: bool,
+    log: Callable[[Step], object],
 ) -> Compilation:
-    """Match, certify, train, time and, in a directory, export.
-
-    Parameters
-    ----------
-    settings : CompileSettings
-        What it says of the data is replaced by what `data` says of itself.
-    data : Dataset
-        With a test part.
-    out : path, optional
-        Directory of the results.  Every piece is stored there as soon as it is done; calling this
-        again on the same directory resumes where it stopped.
-    force : bool
-        Replace results of other settings, or on other data.
-    say : callable
-        Called with what is being done.
-
-    Raises
-    ------
-    InvalidInput
-        `out` holds results of other settings, results on data that have changed since, or
-        something else altogether.
-    RunInUse
-        Another process works in `out`.
-    """
-    origin = data.provenance
-    settings = replace(
-        settings,
-        data=origin.name,
-        samples=origin.options.get("samples"),
-        test_samples=origin.options.get("test_samples"),
-        selection=selection(data, settings.seed),
-    )
+    """Gather the evidence, in a directory if there is one; see `notsodeep.compile`."""
+    inputs = input_digests(data.provenance)
     if out is None:
-        pieces = MemoryPieces()
-        found, network = _gather(settings, data, pieces, say)
-        return Compilation.of_pieces(settings, found, pieces, first=network)
-    inputs = input_digests(origin)
-    run = RunDirectory(
-        out, "compile", settings.to_dict(), inputs=inputs, pages=PAGES, judged_by=JUDGED_BY
-    )
+        return _compiled(settings, data, Store(None, log), inputs)
+    run = run_directory(out, settings, data.provenance.to_dict(), inputs)
     with run.opened(force=force):
-        found, network = _gather(settings, data, run, say)
-        run.finish([name for name in (NETWORK, ONNX) if (run.path / name).exists()])
-        return Compilation.of_pieces(settings, found, run, directory=run.path, first=network)
+        compiled = _compiled(settings, data, Store(run, log), inputs)
+        compiled.export(run)
+        return compiled
 
 
-def _gather(
-    settings: CompileSettings, data: Dataset, pieces: Pieces, say: Say
-) -> tuple[Match, Any]:
-    """Compute what is missing of the pieces; return the match, and the network if it was made."""
-    say("matching" + (" and refining" if settings.refine else ""))
-    # A stored match is rebuilt by solving again, which is deterministic.
-    model = settings.deq
-    if settings.centre and isinstance(model, DeepEquilibrium):
-        model = model.centred(float(np.sqrt(np.square(data.X).sum(axis=1).mean())))
+def _compiled(
+    settings: RandomSettings, data: Dataset, store: Store, inputs: dict[str, str]
+) -> Compilation:
+    images = isinstance(settings.model, ConvolutionalEquilibrium)
+    found: Match = store.record(
+        "match",
+        Match,
+        lambda: _matched(settings, data.X),
+        "matching and refining" if settings.refine else "matching",
+    )
+    drawn = draw_rows(data.X_test, CERTIFIED, settings.random_state)
+    rows, labels = data.X_test[drawn], data.y_test[drawn]
+    certificate = store.record(
+        "certificate",
+        Certificate,
+        lambda: found.certify(rows, labels),
+        "certifying on held-out rows",
+    )
+    spectrum = store.record(
+        "spectrum",
+        Spectrum,
+        lambda: _spectrum(found, rows, labels, certificate.matched.eigenvalues),
+    )
+    transferred = store.record(
+        "transfer",
+        TransferRecord,
+        lambda: _transfer(settings, found, data),
+        "tuning the DEQ, and using its hyper-parameters on the networks",
+    )
+    models: dict[str, Any] = dict(
+        zip(ROLES, (found.model, found.network, found.unmatched), strict=True)
+    )
+    networks: Networks
+    if images or settings.train == "all":
+        from notsodeep.compilation.torch_networks import TorchNetworks
+
+        networks = TorchNetworks(settings, models, data)
+    else:
+        networks = NumpyNetworks(settings, models, data)
+    first: dict[str, Trained] = {}
+
+    def of_first_draw(role: str) -> Trained:
+        """Return a network of the first draw, trained again if only its record is there."""
+        if role not in first:
+            first[role] = networks.train(role, 0)
+        return first[role]
+
+    draws = tuple(_draws(settings, data, networks, store, first))
+    front = store.record(
+        "front", Front, lambda: _front(settings, data, models, networks, of_first_draw), "timing"
+    )
+    weights = store.arrays("network", lambda: of_first_draw("matched").weights)
+    return Compilation(
+        settings,
+        store.record("data", DataSummary, lambda: _data_summary(found, data)),
+        found,
+        certificate,
+        spectrum,
+        transferred,
+        draws,
+        front,
+        weights,
+        inputs,
+        None if store.run is None else store.run.path,
+    )
+
+
+def _matched(settings: RandomSettings, X: FloatArray) -> Match:
     found = match(
-        model,
-        data.X,
+        settings.model,
+        X,
         family=settings.family,
         kind=settings.kind,
         convention=settings.convention,
         refine=settings.refine,
-        rng=settings.seed,
+        rng=settings.random_state,
     )
     _ = found.network  # an infeasible family ends here, with its reason, and leaves nothing behind
-    if isinstance(pieces, RunDirectory):  # in memory the match itself is kept
-        pieces.piece("match", found.to_dict)
-    pieces.piece("data", lambda: _data_record(found, data))
-    say("certifying on held-out rows")
-    drawn = draw_rows(data.X_test, CERTIFIED, settings.seed)
-    held_out = data.X_test[drawn], data.y_test[drawn]
-    pieces.piece("certificate", lambda: _certificate(found, *held_out, pieces))
-    pieces.piece("spectrum", lambda: _spectrum(found, *held_out, pieces))
-    say("drawing read-outs of several widths")
-    pieces.piece("widths", lambda: width_record(settings, found, data))
-    say("tuning the DEQ, and using its hyper-parameters on the networks")
-    pieces.piece("transfer", lambda: _transfer(settings, found, data))
-    networks = _finite_networks(settings)
-    accuracy, first = _accuracies(settings, found, data, pieces, say, networks)
-    say("timing")
-    models = found.model, found.network
-    pieces.piece("timing", lambda: networks.time_models(*models, data, settings, _TIMED).to_dict())
-
-    def first_network(role: str) -> Any:
-        """Return a network of the first draw, trained again if only its record is there."""
-        if role not in first:
-            place = pieces.work_directory(f"network-{role}-0")
-            first[role], _ = networks.train_network(_models(found)[role], data, settings, 0, place)
-        return first[role]
-
-    pieces.piece("front", lambda: _front(settings, data, networks, first_network))
-    if not isinstance(pieces, RunDirectory):
-        first_network("matched")
-    elif not (pieces.has("export") and (pieces.path / NETWORK).exists()):
-        write_network(_attached(first_network("matched"), data), pieces)
-    pieces.piece("summary", lambda: _summary(settings, found, pieces, accuracy))
-    return found, _attached(first["matched"], data) if "matched" in first else None
+    return found
 
 
-def _finite_networks(settings: CompileSettings) -> Any:
-    """Return the module that draws, trains and times networks: in PyTorch, or else in NumPy."""
-    if settings.train == "all" or extras.is_installed("torch"):
-        from notsodeep.compilation import finite_networks
-
-        return finite_networks
-    from notsodeep.compilation import numpy_networks
-
-    return numpy_networks
-
-
-def _attached(network: Any, data: Dataset) -> Any:
-    """Give a network the map from raw rows, and the names of its outputs."""
-    network.preprocessing, network.classes = data.preprocessing, data.classes
-    return network
-
-
-def _data_record(found: Match, data: Dataset) -> dict[str, Any]:
+def _data_summary(found: Match, data: Dataset) -> DataSummary:
     verdicts = conditions(found.model, data.X, _statistics(data.X, data.y), tau0=found.tau0)
     if not isinstance(found.model, ConvolutionalEquilibrium):  # pixels have a verdict of their own
-        verdicts = Conditions((*verdicts, _scale(found.tau0)))
-    return {
-        "samples": len(data.X),
-        "test_samples": len(data.X_test),
-        "features": data.X.shape[1],
-        "classes": list(data.classes),
-        "provenance": data.provenance.to_dict(),
-        "conditions": verdicts.to_dict(),
-    }
-
-
-def _scale(tau0: float) -> Verdict:
-    """Judge the scale of the data, which matters to all activations but homogeneous ones."""
-    return Verdict(
-        "scale of the data",
-        1.0 / _SCALE <= tau0 <= _SCALE,
-        "τ0 near 1",
-        tau0,
-        _SCALE,
-        "activations are used where they bend; preprocessing='theory' brings τ0 to 1",
+        scale = Verdict(
+            SCALE,
+            1.0 / _MAX_SCALE <= found.tau0 <= _MAX_SCALE,
+            "τ0 near 1",
+            found.tau0,
+            _MAX_SCALE,
+            "activations are used where they bend; preprocessing='theory' brings τ0 to 1",
+        )
+        verdicts = Conditions((*verdicts, scale))
+    return DataSummary(
+        data.provenance.name,
+        len(data.X),
+        len(data.X_test),
+        data.X.shape[1],
+        data.classes,
+        data.preprocessing,
+        data.provenance.to_dict(),
+        verdicts,
     )
 
 
-def _statistics(X: FloatArray, y: IntArray) -> MixtureStatistics | None:
+def _statistics(X: FloatArray, y: NDArray[np.int64]) -> MixtureStatistics | None:
     """Statistics of the classes, if each has enough samples."""
     if np.unique(y, return_counts=True)[1].min() < 4:
         return None
     return MixtureStatistics.estimate(X, y)
 
 
-def _certificate(
-    found: Match, rows: FloatArray, labels: IntArray, pieces: Pieces
-) -> dict[str, Any]:
-    certificate = found.certify(rows, labels)
-    reach = 3.0 * found.tau0
-    x = np.linspace(-reach, reach, 301)
-    curves = {f"layer_{k}": a(x) for k, a in enumerate(found.network.activations)}
-    pieces.arrays(
-        "certificate",
-        lambda: {
-            "deq": certificate.matched.eigenvalues,
-            "matched": certificate.matched.other_eigenvalues,
-            "unmatched": certificate.unmatched.other_eigenvalues,
-            "difference": certificate.difference,
-            "x": x,
-            "phi": found.model.cell[-1].activation(x),
-            **curves,
-        },
-    )
-    return certificate.to_dict(arrays=False)
-
-
-def _spectrum(found: Match, rows: FloatArray, labels: IntArray, pieces: Pieces) -> dict[str, Any]:
-    """Find the limiting law of the DEQ's kernel on the certified rows, or say why there is none.
-
-    Stored are the shares of eigenvalues in bins of equal ratio, as the law predicts them.
-    """
-    eigenvalues = pieces.stored_arrays("certificate")["deq"]
+def _spectrum(
+    found: Match, rows: FloatArray, labels: NDArray[np.int64], eigenvalues: FloatArray
+) -> Spectrum:
+    """Take shares of eigenvalues from the limiting law of the DEQ's kernel, or say why not."""
     top = float(eigenvalues[-1])
     bottom = max(float(eigenvalues[eigenvalues > 0.0].min(initial=top)), 1e-6 * top)
     # Wide enough that the extreme eigenvalues do not fall on an edge.
     edges = np.geomspace(0.9 * bottom, 1.1 * top, _BINS + 1)
     try:
         law = _limiting_law(found, rows, labels)
-        mass = law.point_mass[1]
-        if mass > 0.0:  # it would dwarf the rest, or be missing from the picture
-            raise InvalidInput(
-                f"with more rows than features it puts {mass:.0%} of the eigenvalues at one point, "
-                "where the exact kernel has them spread out"
-            )
     except (InvalidInput, NotConverged) as error:
-        pieces.arrays("spectrum", lambda: {"edges": edges, "shares": np.empty(0)})
-        return {"law": None, "reason": str(error)}
-    pieces.arrays("spectrum", lambda: {"edges": edges, "shares": np.diff(law.cdf(edges))})
-    return {"law": law.to_dict(arrays=False), "reason": law.origin}
+        return Spectrum(edges, np.empty(0), (), str(error))
+    spikes = tuple(float(spike.value) for spike in law.spikes)
+    return Spectrum(edges, np.diff(law.cdf(edges)), spikes, law.origin)
 
 
-def _limiting_law(found: Match, rows: FloatArray, labels: IntArray) -> LimitingSpectrum:
+def _limiting_law(found: Match, rows: FloatArray, labels: NDArray[np.int64]) -> LimitingSpectrum:
     if isinstance(found.model, ConvolutionalEquilibrium):
-        raise InvalidInput("the kernel of a convolution depends on all pairs of pixels")
+        raise InvalidInput("The kernel of a convolution depends on all pairs of pixels.")
     statistics = _statistics(rows, labels)
     if statistics is None:
-        raise InvalidInput("a class has fewer than four held-out samples")
-    choice: dict[str, Any] = {"kind": found.kind, "convention": found.convention}
+        raise InvalidInput("A class has fewer than four held-out samples.")
+    choice: Any = {"kind": found.kind, "convention": found.convention}
     eq = equivalent(found.model, rows, statistics, **choice)
-    return limiting_spectrum(eq, population="deconvolved")
+    law = limiting_spectrum(eq, population="deconvolved")
+    if law.point_mass[1] > 0.0:  # it would dwarf the rest, or be missing from the picture
+        raise InvalidInput(
+            f"With more rows than features it puts {law.point_mass[1]:.0%} of the eigenvalues at "
+            "one point, where the exact kernel has them spread out."
+        )
+    return law
 
 
-def _transfer(settings: CompileSettings, found: Match, data: Dataset) -> dict[str, Any]:
+def _transfer(settings: RandomSettings, found: Match, data: Dataset) -> TransferRecord:
     """Use the DEQ's tuned rate, epochs and ridge on both networks, or say why not."""
     if isinstance(found.model, ConvolutionalEquilibrium):
-        return {"reason": "Left out for convolutions, whose exact kernels are expensive."}
-    some = draw_rows(data.X, _TUNED[0], settings.seed)
-    unseen = draw_rows(data.X_test, _TUNED[1], settings.seed)
+        return TransferRecord(None, "Left out for convolutions, whose exact kernels take long.")
+    some = draw_rows(data.X, _TUNED[0], settings.random_state)
+    unseen = draw_rows(data.X_test, _TUNED[1], settings.random_state)
     if len(unseen) < 2 or (data.y[some] == data.y[some[0]]).all():
-        return {"reason": "There are too few rows, or classes, to tune hyper-parameters with."}
+        return TransferRecord(None, "Too few rows, or classes, to tune hyper-parameters with.")
+    models: list[Model] = [found.model, found.network, found.unmatched]
     seen = transfer(
-        {_NAMES[role]: model for role, model in _models(found).items()},
+        dict(zip(_NAMES.values(), models, strict=True)),
         data.X[some],
         data.y[some],
         data.X_test[unseen],
@@ -285,128 +257,153 @@ def _transfer(settings: CompileSettings, found: Match, data: Dataset) -> dict[st
         kind=settings.kind,
         convention=settings.convention,
     )
-    return {"reason": "", **seen.to_dict()}
+    return TransferRecord(seen)
 
 
-def _models(found: Match) -> dict[str, DeepEquilibrium | ExplicitNetwork]:
-    return {"deq": found.model, "matched": found.network, "unmatched": found.unmatched}
-
-
-def _accuracies(
-    settings: CompileSettings,
-    found: Match,
+def _draws(
+    settings: RandomSettings,
     data: Dataset,
-    pieces: Pieces,
-    say: Say,
-    networks: Any,
-) -> tuple[Accuracy, dict[str, Any]]:
-    """Train all networks, once for each seed; return also those of the first draw that are new."""
-    accuracies: dict[str, list[float]] = {role: [] for role in ROLES}
-    right: dict[str, list[Any]] = {role: [] for role in ROLES}
-    total = settings.seeds * len(ROLES)
-    first: dict[str, Any] = {}
-    models = _models(found)
-    jobs = [(role, index) for index in range(settings.seeds) for role in models]
+    networks: Networks,
+    store: Store,
+    first: dict[str, Trained],
+) -> Iterator[Draw]:
+    """Train the networks of every draw; keep those of the first that are new."""
 
-    def train(job: tuple[str, int]) -> dict[str, Any]:
-        role, index = job
-        place = pieces.work_directory(f"network-{role}-{index}")
-        record: dict[str, Any]
-        network, record = networks.train_network(models[role], data, settings, index, place)
-        if index == 0:
-            first[role] = network
-        return record
+    def trained(index: int) -> Draw:
+        right = {}
+        for role in ROLES:
+            network = networks.train(role, index)
+            scores = network.scores(data.X_test, settings.tolerance)
+            right[role] = scores.argmax(axis=1) == data.y_test
+            if index == 0:
+                first[role] = network
+        return Draw.of_rows(right)
 
-    missing = [job for job in jobs if not pieces.has(f"network-{job[0]}-{job[1]}")]
-    # PyTorch has threads of its own; in NumPy a network for each thread wastes none.
-    several = networks.AT_ONCE
-    records = map_threads(train, missing) if several else map(train, missing)
-    for number, (role, index) in enumerate(jobs, start=1):
-        name = f"network-{role}-{index}"
-        if not pieces.has(name):
-            say(f"training network {number} of {total}: {role}, draw {index + 1}")
-        measured = pieces.piece(name, lambda: next(records))
-        accuracies[role].append(measured["accuracy"])
-        right[role].append(unpacked_rows(measured["right"], len(data.y_test)))
-    draws = {role: tuple(values) for role, values in accuracies.items()}
-    return Accuracy(draws, row_error({role: np.array(rows) for role, rows in right.items()})), first
+    missing = [k for k in range(settings.seeds) if not store.has(f"draw-{k}")]
+    done, total = settings.seeds - len(missing), settings.seeds
+    # A network for each thread wastes none; PyTorch has threads of its own.
+    results = iter(
+        map_threads(trained, missing) if networks.side_by_side else map(trained, missing)
+    )
+    for index in range(total):
+        if index in missing:
+            store.log(Step("training networks", done, total))
+            done += 1
+        yield store.record(f"draw-{index}", Draw, lambda: next(results))
+
+
+class NumpyNetworks:
+    """Read-outs on fixed random features, in NumPy whether or not PyTorch is installed."""
+
+    library, side_by_side = "numpy", True
+
+    def __init__(self, settings: RandomSettings, models: dict[str, Any], data: Dataset) -> None:
+        self.settings, self.models, self.data = settings, models, data
+        self.targets = np.eye(len(data.classes))[data.y]
+        self.some = draw_rows(data.X, SCALE_ROWS, settings.random_state)
+
+    def train(self, role: str, index: int) -> Trained:
+        """Draw a network and fit its read-out, a ridge regression on one-hot labels.
+
+        All roles of a draw share their seed, so that networks of one shape share their weights.
+        """
+        settings, data = self.settings, self.data
+        rng = np.random.default_rng([settings.random_state, index])
+        network = random_network(self.models[role], data.X.shape[1], settings.width, rng)
+        features = network.features(data.X, settings.tolerance)
+        ridge = settings.ridge * float(np.square(features[self.some]).sum(axis=1).mean())
+        fit = fit_ridge(features, self.targets, ridge, intercept=False, owner="compile")
+        readout = fit.weights.astype(np.float32)
+
+        def scores(X: FloatArray, tolerance: float) -> NDArray[Any]:
+            return network.features(X, tolerance) @ readout.T
+
+        return Trained(_state(network, readout), scores, network.steps)
+
+
+def _state(network: RandomNetwork, readout: NDArray[np.float32]) -> Arrays:
+    """Return weights by the names of the torch module."""
+    explicit = isinstance(network.model, ExplicitNetwork)
+    named = {
+        f"{'weight' if explicit else kind}_{k}": array
+        for k, layer in enumerate(network.layers, 1)
+        for kind, array in zip(("weight", "injection", "shift"), layer, strict=True)
+        if array is not None
+    }
+    return {**named, "readout": readout}
 
 
 def _front(
-    settings: CompileSettings, data: Dataset, networks: Any, first_network: Callable[[str], Any]
-) -> dict[str, Any]:
+    settings: RandomSettings,
+    data: Dataset,
+    models: dict[str, Any],
+    networks: Networks,
+    of_first_draw: Callable[[str], Trained],
+) -> Front:
     """Accuracy and cost of the first DEQ at several tolerances, beside the first network.
 
-    "chosen" is the loosest, and so the cheapest, whose accuracy lies in the 95 % interval (Clopper
-    and Pearson) of the one at the tolerance asked for.
+    Chosen is the loosest tolerance whose accuracy lies in the 95 % interval (Clopper and Pearson)
+    of the strictest.
     """
-    tolerances = [t for t in _TOLERANCES if t > settings.tolerance] + [settings.tolerance]
-    order = draw_rows(data.X_test, len(data.X_test), settings.seed)  # the first are timed
-    points = networks.tolerance_front(
-        first_network("deq"),
-        first_network("matched"),
-        data.X_test[order],
-        data.y_test[order],
-        tolerances,
-        batch=_TIMED,
+    deq, network = of_first_draw("deq"), of_first_draw("matched")
+    order = draw_rows(data.X_test, len(data.X_test), settings.random_state)
+    X, y = data.X_test[order], data.y_test[order]
+    rows = X[:_BATCH]
+
+    def share(scores: NDArray[Any]) -> float:
+        return float((scores.argmax(axis=1) == y).mean())
+
+    ways = [
+        Way(
+            f"DEQ to {tolerance:g}",
+            "tolerance",
+            tolerance,
+            lambda t=tolerance: deq.scores(rows, t),  # type: ignore[misc]
+            _products(deq.weights, models["deq"], steps := deq.steps(rows, tolerance)),
+            steps,
+            accuracy=share(deq.scores(X, tolerance)),
+        )
+        for tolerance in [*(t for t in _TOLERANCES if t > settings.tolerance), settings.tolerance]
+    ]
+    right = round((ways[-1].accuracy or 0.0) * len(y))
+    low, high = binomtest(right, len(y)).proportion_ci()
+    chosen = next(k for k, way in enumerate(ways) if low <= (way.accuracy or 0.0) <= high)
+    ways.append(
+        Way(
+            "the network",
+            "explicit",
+            1.0,
+            lambda: network.scores(rows, settings.tolerance),
+            _products(network.weights, models["matched"], 1),
+            accuracy=share(network.scores(X, settings.tolerance)),
+        )
     )
-    rows = len(data.y_test)
-    low, high = binomtest(round(points[-1].accuracy * rows), rows).proportion_ci()
-    # Never empty: the last one is the middle of its own interval.  Loosest first.
-    good = [k for k, point in enumerate(points) if low <= point.accuracy <= high]
-    return {
-        "rows": rows,
-        "interval": [float(low), float(high)],
-        "points": [asdict(point) for point in points],
-        "chosen": min(good),
-    }
+    pools = [pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"]
+    return timed_front(
+        ways,
+        solver="the DEQ by plain iteration",
+        batch=len(rows),
+        threads=max(pools, default=1),
+        library=networks.library,
+        chosen=chosen,
+    )
 
 
-def _summary(
-    settings: CompileSettings,
-    found: Match,
-    pieces: Pieces,
-    accuracy: Accuracy,
-) -> dict[str, Any]:
-    certificate, times, front = (pieces.read(name) for name in ("certificate", "timing", "front"))
-    chosen, strict = front["points"][front["chosen"]], front["points"][-1]
-    step = times["training_step"]
-    gap = certificate["matched"]["relative_gap"]
-    interval = accuracy.difference
-    # A kernel with a large constant part makes any gap look small: both have to be small.
-    with_bias = certificate["matched"]["centred_gap"]
-    close = max(gap, with_bias) <= settings.gap_limit
-    # Equivalence, not "no significant difference": the whole interval has to be inside the limits,
-    # so that too few draws or rows never make a network replaceable.
-    as_accurate = max(abs(interval[0]), abs(interval[1])) <= settings.accuracy_limit
-    return {
-        "replaceable": close and as_accurate,
-        "kernel_close": close,
-        "accuracy_close": as_accurate,
-        "accuracy_limit": settings.accuracy_limit,
-        "relative_gap": gap,
-        "gap_with_bias": with_bias,
-        "unmatched_relative_gap": certificate["unmatched"]["relative_gap"],
-        "scaled_gap": certificate["matched"]["scaled_gap"],
-        "unmatched_scaled_gap": certificate["unmatched"]["scaled_gap"],
-        "readout_gap": certificate["matched"]["readout_gap"],
-        "unmatched_readout_gap": certificate["unmatched"]["readout_gap"],
-        "plain_suffices": certificate["plain_suffices"],
-        "certified_rows": len(pieces.stored_arrays("certificate")["deq"]),
-        "accuracy": accuracy.mean,
-        "accuracy_deviation": accuracy.deviation,
-        "accuracies": {role: list(values) for role, values in accuracy.draws.items()},
-        "accuracy_difference": list(interval),
-        "accuracy_row_error": accuracy.row_error,
-        "tolerance": chosen["tolerance"],
-        "steps": chosen["inference"]["steps"],
-        "inference_ratio": chosen["inference"]["ratio"],
-        "inference_quartiles": list(chosen["inference"]["quartiles"]),
-        "strict_inference_ratio": strict["inference"]["ratio"],
-        "library": times["library"],
-        "training_ratio": None if step is None else step["ratio"],
-        "family": found.family,
-        "layers": found.network.depth,
-        "network": str(found.network),
-        "deq": str(found.model),
-    }
+def _products(weights: Arrays, model: Any, steps: int) -> float:
+    """Multiplications per row: injections and the read-out once, recurrent weights every step.
+
+    A filter is applied at every pixel.  The first step of a DEQ starts from zero, so that its
+    first weights have nothing to multiply.
+    """
+    images = isinstance(model, ConvolutionalEquilibrium | ConvolutionalNetwork)
+    pixels = model.image_shape[0] * model.image_shape[1] if images else 1
+    total = 0.0
+    for name, array in weights.items():
+        if name.startswith(("weight", "recurrent")):
+            skipped = isinstance(model, DeepEquilibrium) and name in ("weight_1", "recurrent")
+            total += pixels * (steps - skipped) * array.size
+        elif name.startswith("injection"):
+            total += pixels * array.size
+        elif name == "readout":
+            total += array.size
+    return total

@@ -1,230 +1,263 @@
-"""What `compile` returns: the shallow network, and the evidence that it will do."""
+"""What `compile` returns for a random DEQ: the shallow network, and the evidence."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import html
 import importlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from notsodeep import extras
-from notsodeep.compilation.accuracy import Accuracy
-from notsodeep.compilation.labelled_rows import input_digests
-from notsodeep.compilation.numpy_networks import ArrayNetwork
-from notsodeep.compilation.pieces import Arrays, Pieces
-from notsodeep.compilation.settings import ROLES, CompileSettings
-from notsodeep.compilation.stored_match import stored_conditions, stored_match
-from notsodeep.compilation.verdict import (
-    ReplacementVerdict,
-    headline,
-    reasons,
-    rule,
-    verdict_word,
+from notsodeep import checks, extras
+from notsodeep.arrays import FloatArray
+from notsodeep.compilation.evidence import ROLES, Accuracy, Front
+from notsodeep.data import Preprocessing
+from notsodeep.errors import InvalidInput, MissingPackage
+from notsodeep.files.run_directory import RunDirectory, RunRecord
+from notsodeep.matching import FAMILIES, Certificate, Match
+from notsodeep.models import (
+    Conditions,
+    Convention,
+    ConvolutionalEquilibrium,
+    DeepEquilibrium,
+    KernelName,
+    checked_choice,
+    require_varying,
 )
-from notsodeep.data import Provenance
-from notsodeep.equivalents.distances import KernelDistance
-from notsodeep.errors import MissingPackage
-from notsodeep.files.run_directory import RunDirectory
-from notsodeep.matching import Certificate, Match
-from notsodeep.numerics.paired_times import Timing, TimingTable
 from notsodeep.prediction import Transfer
+from notsodeep.records import Record
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from torch import nn
 
-    from notsodeep.networks.modules import ExplicitModule
+Decision = Literal["replaceable", "not shown", "not replaceable"]
+Arrays = dict[str, NDArray[Any]]
+SomeRecord = TypeVar("SomeRecord", bound=Record)
 
-NETWORK, ONNX = "network.safetensors", "network.onnx"
-PAGES = ("report.html",)
-JUDGED_BY = dict.fromkeys(("seeds", "gap_limit", "accuracy_limit"), ("summary",))
-"""Settings that may change in a directory: the draws stay, and the verdict is found anew."""
+SCALE = "scale of the data"
+"""Name of a condition that matters to all activations but homogeneous ones."""
 
-_RECORDS = ("data", "certificate", "spectrum", "timing", "front", "summary")
-_LATER = ("widths", "transfer")  # that runs of version 0.1 do not have
-_ARRAYS = ("certificate", "spectrum")
+NETWORK, ONNX, REPORT = "network.safetensors", "network.onnx", "report.html"
+
+
+@dataclass(frozen=True)
+class Step:
+    """What a compilation is doing, for ``progress``; `done` of `total` equal parts are finished."""
+
+    message: str
+    done: int = 0
+    total: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.message}: {self.done} of {self.total}" if self.total else self.message
+
+
+class Store:
+    """Results by name, each computed once: in a directory, or in memory only."""
+
+    def __init__(self, run: RunDirectory | None, log: Callable[[Step], object]) -> None:
+        self.run, self.log = run, log
+
+    def has(self, name: str) -> bool:
+        """Whether a record is stored."""
+        return self.run is not None and self.run.has(name)
+
+    def record(
+        self,
+        name: str,
+        kind: type[SomeRecord],
+        compute: Callable[[], SomeRecord],
+        message: str = "",
+    ) -> SomeRecord:
+        """Return the record `name`, computing and storing it if it is not there."""
+        if message and not self.has(name):
+            self.log(Step(message))
+        if self.run is None:
+            return compute()
+        return kind.from_dict(self.run.piece(name, lambda: compute().to_dict()))
+
+    def arrays(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
+        """Return the arrays `name`, computing and storing them if they are not there."""
+        return compute() if self.run is None else self.run.arrays(name, compute)
+
+
+@dataclass(frozen=True, repr=False)
+class ReplacementVerdict(Record):
+    """Whether a network can replace a DEQ, by a rule that comes with the answer."""
+
+    word: Decision  # "not shown": too few draws or rows to tell
+    headline: str
+    reasons: tuple[str, ...]  # the evidence, with its numbers
+    rule: str
+    conditions: Conditions = field(default_factory=lambda: Conditions(()))  # no part of the rule
+
+    def __str__(self) -> str:
+        return "\n".join([self.headline, *(f"  {text}" for text in (*self.reasons, self.rule))])
+
+    def table(self, **facts: str) -> str:
+        """Return an HTML table of facts and reasons, for notebooks."""
+        rows = [*facts.items(), *(("", reason) for reason in self.reasons), ("rule", self.rule)]
+        cells = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
+            f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
+            for name, value in rows
+        )
+        return f"<table><caption><b>{html.escape(self.headline)}</b></caption>{cells}</table>"
+
+
+@dataclass(frozen=True, repr=False)
+class RandomSettings(Record):
+    """What the compilation of a random DEQ was asked for; see `compile`."""
+
+    model: DeepEquilibrium | ConvolutionalEquilibrium
+    family: str = "auto"
+    kind: KernelName = "ck"
+    convention: Convention = "feature"
+    refine: bool = True
+    width: int = 0  # 0: 1024, or 32 channels
+    train: Literal["readout", "all"] = "readout"
+    epochs: int = 10
+    seeds: int = 30
+    ridge: float = 1e-2
+    tolerance: float = 1e-5
+    gap_limit: float = 0.05
+    accuracy_limit: float = 0.5
+    random_state: int = 0
+
+    def __post_init__(self) -> None:
+        model = self.model
+        images = isinstance(model, ConvolutionalEquilibrium)
+        dense = model.dense if isinstance(model, ConvolutionalEquilibrium) else model
+        kind = checked_choice(dense, self.kind, self.convention, "compile")
+        object.__setattr__(self, "kind", kind)
+        checks.known_name(self.family, FAMILIES, "family")
+        checks.known_name(self.train, ("readout", "all"), "train")
+        if not isinstance(self.refine, bool) or (images and not self.refine):
+            raise InvalidInput(f"refine must be a bool, True for images, got {self.refine!r}.")
+        if self.width == 0:
+            object.__setattr__(self, "width", 32 if images else 1024)
+        for name in ("width", "epochs"):
+            checks.positive_integer(getattr(self, name), name, "compile")
+        checks.integer_at_least(self.seeds, 2, "seeds", "compile", "An interval needs two or more.")
+        checks.integer_at_least(self.random_state, 0, "random_state", "compile")
+        for name in ("ridge", "tolerance", "gap_limit", "accuracy_limit"):
+            checks.positive_number(getattr(self, name), name, "compile")
+        for layer in dense.cell:
+            require_varying(layer.activation, 1.0, "compile")  # at the scale of preprocessed data
+
+
+@dataclass(frozen=True, repr=False)
+class DataSummary(Record):
+    """Which rows were used, and the theory's conditions on them."""
+
+    name: str
+    samples: int
+    test_samples: int
+    features: int
+    classes: tuple[str, ...]
+    preprocessing: Preprocessing
+    provenance: dict[str, Any]  # source, digests, options
+    conditions: Conditions
+
+    def __str__(self) -> str:
+        count = self.provenance["options"].get("held_out")
+        note = f" ({count} rows were held out to test with)" if count else ""
+        return (
+            f"{self.name}: {self.samples} training and {self.test_samples} test samples, "
+            f"{self.features} features, {len(self.classes)} classes{note}"
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class Spectrum(Record):
+    """Shares of eigenvalues of the DEQ's kernel that the limiting law predicts."""
+
+    edges: FloatArray  # (bins + 1,), of equal ratio
+    shares: FloatArray  # (bins,), or none
+    spikes: tuple[float, ...]
+    reason: str  # what the law was made of, or why there is none
+
+
+@dataclass(frozen=True, repr=False)
+class TransferRecord(Record):
+    """The transfer of hyper-parameters, or why it was not tried."""
+
+    transfer: Transfer | None
+    reason: str = ""
+
+
+@dataclass(frozen=True, repr=False)
+class Draw(Record):
+    """Which test rows the networks of one draw get right, by role, packed into hexadecimal bits."""
+
+    right: dict[str, str]
+
+    @classmethod
+    def of_rows(cls, right: Mapping[str, NDArray[np.bool_]]) -> Draw:
+        """Pack one truth value for each test row."""
+        return cls({role: np.packbits(rows).tobytes().hex() for role, rows in right.items()})
+
+    def rows(self, role: str, count: int) -> NDArray[np.bool_]:
+        """Return one truth value for each test row."""
+        packed = np.frombuffer(bytes.fromhex(self.right[role]), np.uint8)
+        return np.unpackbits(packed, count=count).astype(bool)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Compilation:
-    """A shallow network for a DEQ, and the evidence that it will do.
+    """A shallow network for a random DEQ, and the evidence that it does as well.
 
-    Attributes
-    ----------
-    settings : CompileSettings
-        What was asked for.
-    match : Match
-        The network's description, and how it was found.
-    records, arrays : Mapping
-        All that was measured, as it is stored, by the names of the pieces.
-    directory : Path or None
-        Where it is stored, if it is.
-    first : torch.nn.Module, ArrayNetwork or None
-        The network, unless it is still to be read from the directory; see `network`.
+    ``print``, ``plot()``, ``report(path)`` and ``save(directory)`` show and keep it.
     """
 
-    settings: CompileSettings
+    settings: RandomSettings
+    data: DataSummary
     match: Match
-    records: Mapping[str, dict[str, Any]]
-    arrays: Mapping[str, Arrays]
+    certificate: Certificate  # exact kernels on held-out rows, next to an unmatched network's
+    spectrum: Spectrum
+    transferred: TransferRecord
+    draws: tuple[Draw, ...]
+    front: Front  # what the DEQ costs at several tolerances of its solver
+    weights: Arrays  # of the first draw of the network
+    inputs: Mapping[str, str]  # SHA-256 of the user's data
     directory: Path | None = None
-    first: ExplicitModule | ArrayNetwork | None = None
-
-    @classmethod
-    def of_pieces(
-        cls,
-        settings: CompileSettings,
-        found: Match,
-        pieces: Pieces,
-        *,
-        directory: Path | None = None,
-        first: ExplicitModule | ArrayNetwork | None = None,
-    ) -> Compilation:
-        """Take everything over from the place where it was computed."""
-        networks = [f"network-{role}-{k}" for k in range(settings.seeds) for role in ROLES]
-        written = ("match", "export") if directory else ()
-        later = [name for name in _LATER if pieces.has(name)]
-        records = {name: pieces.read(name) for name in (*_RECORDS, *later, *networks, *written)}
-        arrays = {name: pieces.stored_arrays(name) for name in _ARRAYS}
-        return cls(settings, found, records, arrays, directory, first)
-
-    @classmethod
-    def load(cls, directory: str | Path) -> Compilation:
-        """Read what `save`, or `compile` with a directory, has written.
-
-        Raises
-        ------
-        InvalidInput
-            The directory holds no compile run.
-        DataCorrupted
-            A piece is missing, since the run is not finished, or unreadable.
-        """
-        run = RunDirectory.stored(directory, "compile")
-        settings = CompileSettings.from_dict(run.settings)
-        found = stored_match(run.read("match"))
-        return cls.of_pieces(settings, found, run, directory=run.path)
-
-    def save(self, directory: str | Path, *, force: bool = False) -> Path:
-        """Write everything, as `compile` with ``out=directory`` does; `notsodeep.load` reads it.
-
-        Parameters
-        ----------
-        directory : path
-            A new one, or one that holds this compilation already.
-        force : bool
-            Replace results of other settings, or on other data.
-
-        Raises
-        ------
-        NotSerialisable
-            The activation is a Python function, which is not data.
-        InvalidInput
-            The directory holds something else.
-        """
-        inputs = input_digests(Provenance(**self.records["data"]["provenance"]))
-        form = self.settings.to_dict()
-        run = RunDirectory(directory, "compile", form, inputs=inputs, pages=PAGES)
-        with run.opened(force=force):
-            run.piece("match", lambda: self.records.get("match") or self.match.to_dict())
-            for name, arrays in self.arrays.items():
-                run.arrays(name, lambda values=arrays: values)  # type: ignore[misc]
-            for name, record in self.records.items():
-                if name != "export":  # that is about the files of another directory
-                    run.piece(name, lambda value=record: value)  # type: ignore[misc]
-            write_network(self.first or self.network, run)
-            run.finish([name for name in (NETWORK, ONNX) if (run.path / name).exists()])
-        return run.path
-
-    @cached_property
-    def network(self) -> ExplicitModule:
-        """The first draw of the network, trained, a torch module in evaluation mode.
-
-        It has the attributes ``preprocessing``, from raw rows to the rows that it takes, and
-        ``classes``, the names of its outputs.
-
-        Raises
-        ------
-        MissingPackage
-            PyTorch, the extra ``torch``, is not installed.
-        """
-        if isinstance(self.first, ArrayNetwork):
-            return self.first.module()
-        if self.first is not None:
-            return self.first.eval()
-        assert self.directory is not None  # one of the two is always there
-        extras.require("The network as a torch module", "torch")
-        from notsodeep.networks.persistence import load
-
-        return cast("ExplicitModule", load(self.directory / NETWORK))
-
-    @property
-    def certificate(self) -> Certificate:
-        """Exact kernels of DEQ and network on held-out rows, beside an unmatched network."""
-        record, arrays = self.records["certificate"], self.arrays["certificate"]
-        means = record["class_means"]
-
-        def distance(role: str, name: str) -> KernelDistance:
-            return KernelDistance(
-                **record[role], eigenvalues=arrays["deq"], other_eigenvalues=arrays[name]
-            )
-
-        return Certificate(
-            matched=distance("matched", "matched"),
-            unmatched=distance("unmatched", "unmatched"),
-            accuracy=record["accuracy"],
-            class_means=means and {name: np.array(rows) for name, rows in means.items()},
-            conditions=stored_conditions(record["conditions"]),
-            kind=record["kind"],
-            convention=record["convention"],
-            names=record["names"],
-            difference=arrays["difference"],
-        )
-
-    @property
-    def accuracy(self) -> Accuracy:
-        """Test accuracies of the finite networks."""
-        summary = self.records["summary"]
-        draws = {role: tuple(summary["accuracies"][role]) for role in ROLES}
-        return Accuracy(draws, summary["accuracy_row_error"])
-
-    @property
-    def timing(self) -> TimingTable:
-        """Times of DEQ and network, side by side."""
-        record = self.records["timing"]
-        work = {
-            name: Timing(**{**record[name], "quartiles": tuple(record[name]["quartiles"])})
-            for name in ("inference", "training_step")
-            if record[name] is not None
-        }
-        return TimingTable(**{**record, **work})
 
     @property
     def transfer(self) -> Transfer | None:
         """The DEQ's tuned rate, epochs and ridge on both networks; None for convolutions."""
-        record = dict(self.records.get("transfer", {"reason": "This run is older."}))
-        return None if record.pop("reason") else Transfer.from_dict(record)
+        return self.transferred.transfer
+
+    @cached_property
+    def accuracy(self) -> Accuracy:
+        """Test accuracies of the finite networks."""
+        count = self.data.test_samples
+        return Accuracy.of_rows(
+            {role: np.array([draw.rows(role, count) for draw in self.draws]) for role in ROLES}
+        )
+
+    @cached_property
+    def network(self) -> nn.Module:
+        """The first draw of the network, trained, a torch module in evaluation mode.
+
+        Its ``preprocessing`` maps raw rows to the rows that it takes; ``classes`` names outputs.
+        """
+        extras.require("The network as a torch module", "torch")
+        from notsodeep.compilation.torch_networks import module_of
+
+        return module_of(self.match.network, self.settings.width, self.weights, self.data)
 
     @property
     def verdict(self) -> ReplacementVerdict:
-        """Whether the network may replace the DEQ, and by which rule."""
-        summary, options = self.records["summary"], self.settings.options
-        verdicts = stored_conditions(self.records["data"]["conditions"])
-        evidence = reasons(summary, options)
-        off = [v for v in verdicts if v.name == "scale of the data" and not v.holds]
-        if self.transfer is not None:
-            evidence += [self.transfer.verdict(name) for name in self.transfer.names[1:]]
-        evidence += [
-            f"The scale of the data is τ0 = {v.value:.3g}, far from 1: unless the DEQ takes these "
-            "rows as they are, use preprocessing='theory'."
-            for v in off
-        ]
-        return ReplacementVerdict(
-            verdict_word(summary), headline(summary), rule(options), tuple(evidence), verdicts
-        )
+        """Whether the network can replace the DEQ, and by which rule."""
+        return judge(self)
 
     def plot(self) -> Figure:
         """Draw both activations, the eigenvalues and the difference of the kernels."""
@@ -235,65 +268,217 @@ class Compilation:
 
     def report(self, path: str | Path) -> Path:
         """Write the report: one HTML file without any link to the outside."""
-        page = importlib.import_module("notsodeep.report.compile_page")
-        written: Path = page.write_compile_page(self, path)
+        page = importlib.import_module("notsodeep.report.report")
+        written: Path = page.write_report(self, path)
         return written
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form: settings, match, verdict and what was measured, without arrays."""
+    def save(self, directory: str | Path, *, force: bool = False) -> Path:
+        """Write everything, as `compile` with ``out=directory`` does; `notsodeep.load` reads it.
+
+        `force` replaces results of other settings, or on other data.
+        """
+        run = run_directory(directory, self.settings, self.data.provenance, self.inputs)
+        with run.opened(force=force):
+            store = Store(run, lambda step: None)
+            draws = {f"draw-{k}": draw for k, draw in enumerate(self.draws)}
+            for name, record in {**self._records(), **draws}.items():
+                store.record(name, type(record), lambda value=record: value)  # type: ignore[misc]
+            store.arrays("network", lambda: self.weights)
+            self.export(run)
+        return run.path
+
+    def export(self, run: RunDirectory) -> None:
+        """Write the network's own files to its directory; ONNX only if its packages are there."""
+        if extras.is_installed("torch"):
+            from notsodeep.networks.onnx_export import export_onnx
+            from notsodeep.networks.persistence import save
+
+            if not (run.path / NETWORK).exists():
+                save(self.network, run.file(NETWORK))
+            if not (run.path / ONNX).exists():
+                with contextlib.suppress(MissingPackage):
+                    export_onnx(self.network, run.file(ONNX))
+        run.finish([name for name in (NETWORK, ONNX) if (run.path / name).exists()])
+
+    @classmethod
+    def load(cls, directory: str | Path) -> Compilation:
+        """Read what `save`, or `compile` with a directory, has written."""
+        run = RunDirectory.stored(directory, "compile")
+        fields = {field.name for field in dataclasses.fields(RandomSettings)}
+        form = {name: value for name, value in run.settings.items() if name in fields}
+        settings = RandomSettings.from_dict(form)
+        return cls(
+            settings,
+            DataSummary.from_dict(run.read("data")),
+            Match.from_dict(run.read("match")),
+            Certificate.from_dict(run.read("certificate")),
+            Spectrum.from_dict(run.read("spectrum")),
+            TransferRecord.from_dict(run.read("transfer")),
+            tuple(Draw.from_dict(run.read(f"draw-{k}")) for k in range(settings.seeds)),
+            Front.from_dict(run.read("front")),
+            run.stored_arrays("network"),
+            stored_inputs(run),
+            run.path,
+        )
+
+    def _records(self) -> dict[str, Record]:
         return {
-            "settings": self.settings.to_dict(),
-            "match": self.records.get("match") or self.match.to_dict(),
-            "verdict": self.verdict.to_dict(),
-            **{name: self.records[name] for name in _RECORDS},
+            "match": self.match,
+            "data": self.data,
+            "certificate": self.certificate,
+            "spectrum": self.spectrum,
+            "transfer": self.transferred,
+            "front": self.front,
         }
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON form of settings, verdict and what was measured, without arrays."""
+        named = {"settings": self.settings, "verdict": self.verdict, "accuracy": self.accuracy}
+        named |= self._records()
+        return {name: record.to_dict(arrays=False) for name, record in named.items()}
+
     def __repr__(self) -> str:
-        summary, accuracy = self.records["summary"], self.accuracy.mean
+        accuracy, point = self.accuracy.mean, self.front.chosen_point
         return (
-            f"Compilation({self.verdict.word}: {summary['deq']} → {summary['network']}; kernel gap "
-            f"{summary['relative_gap']:.2%}, accuracy {accuracy['matched']:.1%} against "
-            f"{accuracy['deq']:.1%}, inference {summary['inference_ratio']:.1f} × faster than at "
-            f"tolerance {summary['tolerance']:g})"
+            f"Compilation({self.verdict.word}: {self.settings.model} → {self.match.network}; "
+            f"kernel gap {self.certificate.matched.relative_gap:.2%}, accuracy "
+            f"{accuracy['matched']:.1%} against {accuracy['deq']:.1%}, {point.products:.1f} × "
+            "fewer multiplications)"
         )
 
     def __str__(self) -> str:
-        summary = self.records["summary"]
-        networks = f"  {summary['deq']}\n  → {summary['network']}"
-        first, *rest = str(self.verdict).splitlines()
-        return "\n".join([first, networks, *rest])
+        first, *others = str(self.verdict).splitlines()
+        networks = f"  {self.match.model}\n  → {self.match.network}"
+        table = [
+            f"  {row[0]:<32}" + "".join(f"{cell:>18}" for cell in row[1:]) for row in _table(self)
+        ]
+        return "\n".join([first, networks, *table, *others])
 
     def _repr_html_(self) -> str:
-        """Return the verdict and its evidence, for notebooks."""
-        verdict, summary = self.verdict, self.records["summary"]
-        rows = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
-            f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
-            for name, value in (
-                ("DEQ", summary["deq"]),
-                ("network", summary["network"]),
-                *(("", reason) for reason in verdict.reasons),
-                ("rule", verdict.rule.removeprefix("Rule: ")),
-            )
+        return self.verdict.table(DEQ=str(self.match.model), network=str(self.match.network))
+
+
+def _table(compiled: Compilation) -> list[tuple[str, ...]]:
+    """Return what a verdict is made of, as rows of a table."""
+    matched, plain = compiled.certificate.matched, compiled.certificate.unmatched
+    mean, deviation = compiled.accuracy.mean, compiled.accuracy.deviation
+    cheap = compiled.front.chosen_point
+    gaps = {
+        "kernel gap": (matched.relative_gap, plain.relative_gap),
+        "  without the constant part": (matched.centred_gap, plain.centred_gap),
+        "  scale and constant free": (matched.readout_gap, plain.readout_gap),
+    }
+    return [
+        ("", "DEQ", "matched", "unmatched"),
+        *((name, "–", *(f"{gap:.2%}" for gap in pair)) for name, pair in gaps.items()),
+        (
+            "test accuracy",
+            *(f"{100 * mean[role]:.2f} ± {100 * deviation[role]:.2f} %" for role in ROLES),
+        ),
+        (f"multiplications at {cheap.parameter:g}", f"{cheap.products:.1f} ×", "1", ""),
+        (
+            "time" + " (unreliable: busy machine)" * cheap.unreliable,
+            f"{cheap.ratio:.1f} × ({cheap.quartiles[0]:.1f}–{cheap.quartiles[1]:.1f})",
+            "1",
+            "",
+        ),
+    ]
+
+
+def stored_inputs(run: RunDirectory) -> Mapping[str, str]:
+    """Return the SHA-256 of the data of a stored run."""
+    stored = RunRecord.read(run.path)
+    return {} if stored is None else stored.inputs
+
+
+def run_directory(
+    directory: str | Path,
+    settings: RandomSettings,
+    provenance: Mapping[str, Any],
+    inputs: Mapping[str, str],
+) -> RunDirectory:
+    """Return the directory of a compilation; one of other settings or rows is rejected.
+
+    More seeds extend a run, and limits may change: the verdict is found anew.
+    """
+    return RunDirectory(
+        directory,
+        "compile",
+        {**settings.to_dict(), "data": provenance["name"], "selection": provenance["options"]},
+        inputs=inputs,
+        pages=(REPORT,),
+        judged_by=dict.fromkeys(("seeds", "gap_limit", "accuracy_limit"), ()),
+    )
+
+
+def judge(compiled: Compilation) -> ReplacementVerdict:
+    """Judge by kernels on held-out rows and accuracies of finite networks."""
+    asked, kernels = compiled.settings, compiled.certificate
+    gap = max(kernels.matched.relative_gap, kernels.matched.centred_gap)
+    low, high = compiled.accuracy.difference
+    limit = asked.accuracy_limit
+    word: Decision = "not replaceable"
+    # Equivalence, not "no significant difference": an interval that overlaps a limit shows nothing,
+    # so that too few draws or rows never make a network replaceable, or not replaceable.
+    if gap <= asked.gap_limit and low <= limit and high >= -limit:
+        word = "replaceable" if -limit <= low and high <= limit else "not shown"
+    return ReplacementVerdict(
+        word,
+        _headline(compiled, word, close=gap <= asked.gap_limit),
+        _reasons(compiled),
+        f"Rule: replaceable if the relative kernel gap on held-out rows, with and without the "
+        f"constant part of the kernels, is at most {asked.gap_limit:.1%} and the 95 % interval of "
+        f"the accuracy difference lies within ± {limit:g} points; not shown if that interval "
+        "overlaps the limits.",
+        compiled.data.conditions,
+    )
+
+
+def _headline(compiled: Compilation, word: Decision, *, close: bool) -> str:
+    depth = {1: "one-hidden-layer", 2: "two-hidden-layer"}.get(compiled.match.network.depth, "deep")
+    images = isinstance(compiled.settings.model, ConvolutionalEquilibrium)
+    kind = f"{'convolutional ' * images}{compiled.match.family.replace('_', ' ')}"
+    network = f"a {depth} {kind} network"
+    if word == "replaceable":
+        plain = "; a plain layer does as well" if compiled.certificate.plain_suffices else ""
+        return f"This DEQ can be replaced by {network}{plain}."
+    if not close:
+        return f"This DEQ should not be replaced by {network}: their kernels differ too much."
+    if word == "not shown":
+        return (
+            f"The kernels agree, but too few draws or test rows show {network} to be as accurate."
         )
-        title = html.escape(verdict.headline)
-        return f"<table><caption><b>{title}</b></caption><tbody>{rows}</tbody></table>"
+    return f"This DEQ should not be replaced by {network}: their accuracies differ."
 
 
-def write_network(network: ExplicitModule | ArrayNetwork, run: RunDirectory) -> None:
-    """Write a network to the directory of a run, and to ONNX if that can be done."""
-    target, onnx = run.file(NETWORK), run.file(ONNX)
-    note = "written"
-    if isinstance(network, ArrayNetwork):
-        network.write(target)
-        note = str(extras.missing("The ONNX file", "torch"))
-    else:
-        from notsodeep.networks.onnx_export import export_onnx
-        from notsodeep.networks.persistence import save
-
-        save(network, target)
-        try:
-            export_onnx(network, onnx)
-        except MissingPackage as error:
-            note = str(error)
-    run.piece("export", lambda: {"safetensors": target.name, "onnx": note})
+def _reasons(compiled: Compilation) -> tuple[str, ...]:
+    asked, kernels = compiled.settings, compiled.certificate
+    matched, plain = kernels.matched, kernels.unmatched
+    mean, deviation = compiled.accuracy.mean, compiled.accuracy.deviation
+    low, high = compiled.accuracy.difference
+    cheap, strict = compiled.front.chosen_point, compiled.front.of_kind("tolerance")[-1]
+    reasons = [
+        f"Kernel gap on {len(kernels.difference)} held-out rows {matched.relative_gap:.2%}, "
+        f"without the constant part {matched.centred_gap:.2%}; of an unmatched network "
+        f"{plain.relative_gap:.2%} and {plain.centred_gap:.2%}. With scale and constant free, as a "
+        f"tuned read-out with a bias sees them, {matched.readout_gap:.2%} against "
+        f"{plain.readout_gap:.2%}"
+        + ("; a plain layer does as well." if kernels.plain_suffices else "."),
+        f"Test accuracy {100 * mean['matched']:.1f} % against {100 * mean['deq']:.1f} "
+        f"± {100 * deviation['deq']:.1f} % of the DEQ over {asked.seeds} draws; the difference "
+        f"lies between {low:+.2f} and {high:+.2f} points (95 % interval, for other draws and other "
+        "test rows).",
+        f"The DEQ at tolerance {cheap.parameter:g}, the loosest that keeps its accuracy, takes "
+        f"{cheap.steps:.0f} steps: {cheap.products:.1f} × the multiplications of the network, "
+        f"{cheap.time} the time; at {strict.parameter:g} {strict.steps:.0f} steps, "
+        f"{strict.products:.1f} × and {strict.time}.",
+    ]
+    if (seen := compiled.transfer) is not None:
+        reasons += [seen.verdict(name) for name in seen.names[1:]]
+    reasons += [
+        f"The scale of the data is τ0 = {verdict.value:.3g}, far from 1: unless the DEQ takes "
+        "these rows as they are, use preprocessing='theory'."
+        for verdict in compiled.data.conditions
+        if verdict.name == SCALE and not verdict.holds
+    ]
+    return tuple(reasons)

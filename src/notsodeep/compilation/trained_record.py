@@ -1,13 +1,11 @@
-"""What `compile` returns for a network with given weights: explicit layers, and the evidence."""
+"""What `compile` returns for a given DEQ: explicit layers, and the evidence."""
 
 from __future__ import annotations
 
 import contextlib
-import html
 import importlib
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,17 +14,24 @@ import numpy as np
 
 from notsodeep import checks
 from notsodeep.activations import from_dict as activation_from_dict
-from notsodeep.compilation.pieces import TRAINED, Arrays, Pieces
-from notsodeep.compilation.verdict import ReplacementVerdict, Word
-from notsodeep.errors import MissingPackage
+from notsodeep.compilation.evidence import Fidelity, Front
+from notsodeep.compilation.record import (
+    NETWORK,
+    ONNX,
+    REPORT,
+    Arrays,
+    Decision,
+    ReplacementVerdict,
+    Store,
+    stored_inputs,
+)
+from notsodeep.errors import InvalidInput, MissingPackage, NoOnnxForm
 from notsodeep.files import sha256_of_array
-from notsodeep.files.run_directory import RunDirectory, RunRecord
-from notsodeep.models import Conditions
+from notsodeep.files.run_directory import RunDirectory
 from notsodeep.records import Record
+from notsodeep.trained.black_box import UnrolledFunction
 from notsodeep.trained.cell import AffineCell, EquilibriumCell, Readout
-from notsodeep.trained.explicit_layers import Kinds, Layer
-from notsodeep.trained.fidelity import Fidelity
-from notsodeep.trained.front import Front
+from notsodeep.trained.explicit_layers import Layer
 from notsodeep.trained.hybrid import HybridEquilibrium, HybridRecord, first_check
 from notsodeep.trained.margin import Margin
 from notsodeep.trained.network import ExplicitLayers
@@ -34,467 +39,467 @@ from notsodeep.trained.splittings import MethodChoice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from torch import nn
 
-ONNX = "network.onnx"
-PAGES = ("report.html",)
-_ARRAYS = ("W", "U", "b", "shift", "scale", "C", "c")
-_PARTS = {
-    "solver": ("margin", "choice"),
-    "layers": ("refitted", "distilled"),
-    "fidelity": ("fidelities",),
-    "baselines": ("baselines",),
-    "front": ("front", "hybrid", "cold"),
-}  # records in which the evidence is stored, each as soon as it is there
+KIND = "compile-trained"
+
+_SEVERAL_SHARE = 0.01  # of the rows; below, a second fixed point is not in the headline
+DROPPED = "recurrence dropped, read-out refitted"
 
 
 @dataclass(frozen=True, repr=False)
 class CellSettings(Record):
-    """What the compilation of a given network was asked for.
+    """What the compilation of a given DEQ was asked for; see `compile`."""
 
-    Attributes
-    ----------
-    layers : int or None
-        None leaves it to the rows set apart.
-    kinds : str
-        Of layers.
-    fit : {"least_squares", "moments"}
-    distil : bool
-        Whether refinement by gradient descent was asked for.
-    width : int or None
-        Of layers before the last; None is the network's own.
-    tolerance : float
-        To which fixed points are solved.
-    agreement_limit : float
-        Least agreement of a network that may replace the DEQ.
-    seed : int
-    rows, apart, test_rows : int
-        Rows that were fitted to, chosen by and judged on.
-    """
+    layers: int | None = None
+    tolerance: float = 0.0  # 0: 1e-10, or 1e-8 of a function
+    agreement_limit: float = 0.99
+    accuracy_limit: float = 0.5
+    unsettled_limit: float = 0.05
+    random_state: int = 0
 
-    layers: int | None
-    kinds: Kinds
-    fit: str
-    distil: bool
-    width: int | None
-    tolerance: float
-    agreement_limit: float
-    seed: int
+    def __post_init__(self) -> None:
+        if self.layers is not None:
+            checks.positive_integer(self.layers, "layers", "compile")
+        checks.integer_at_least(self.random_state, 0, "random_state", "compile")
+        checks.positive_number(self.accuracy_limit, "accuracy_limit", "compile")
+        if not 0.0 < checks.positive_number(self.tolerance, "tolerance", "compile") <= 1e-2:
+            raise InvalidInput(f"tolerance must be at most 0.01, got {self.tolerance:g}.")
+        checks.share(self.unsettled_limit, "unsettled_limit", "compile")
+        if not checks.share(self.agreement_limit, "agreement_limit", "compile"):
+            raise InvalidInput("agreement_limit must be above 0, got 0.")
+
+
+@dataclass(frozen=True, repr=False)
+class RowCounts(Record):
+    """How many rows there were; those without a fixed point within the tolerance are set aside."""
+
+    train: int
+    validation: int
+    test: int
+    unsettled: int
+
+    def __str__(self) -> str:
+        aside = f"; {self.unsettled} without a fixed point were set aside" * (self.unsettled > 0)
+        return (
+            f"{self.train} to fit, {self.validation} to choose by, {self.test} to judge on{aside}"
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class Stability(Record):
+    """Fixed points that plain iteration reaches from starts other than zero."""
+
     rows: int
-    apart: int
-    test_rows: int
+    unique: bool  # proved for every input
+    several: float  # share of rows with another fixed point
+    other_class: float  # share of rows where one of them is of another class
 
 
 @dataclass(frozen=True, repr=False)
-class FidelityEvidence(Record):
-    """How faithful explicit layers are to a given network, and at which cost.
+class Solved(Record):
+    """How the fixed points were found, and what is known of them."""
 
-    Attributes
-    ----------
-    fidelities : tuple of Fidelity
-        With 1, 2, … layers.
-    baselines : dict of str to Fidelity
-    front : Front
-    """
+    margin: Margin | None  # None of a function
+    choice: MethodChoice | None
+    solver: str
+    counts: RowCounts
+    stability: Stability
 
-    fidelities: tuple[Fidelity, ...]
+
+@dataclass(frozen=True, repr=False)
+class Fidelities(Record):
+    """Fidelity of the networks with 1, 2, … layers, and of what is simpler."""
+
+    by_layers: tuple[Fidelity, ...]
     baselines: dict[str, Fidelity]
-    front: Front
 
 
 @dataclass(frozen=True, repr=False)
-class CellEvidence(FidelityEvidence):
-    """What was found out about a network with given weights and its explicit layers.
+class TimedFront(Record):
+    """The front, and what the hybrid and the solver with the same early exit did."""
 
-    Attributes
-    ----------
-    margin : Margin
-    choice : MethodChoice
-        The solver, and why.
-    refitted : tuple of bool
-        Whether the read-out after 1, 2, … layers was refitted to the DEQ's logits.
-    hybrid, cold : HybridRecord or None
-        Of the held-out rows; `cold` is the solver with the same early exit and no layers.
-    distilled : str
-        What refinement by gradient descent did.
+    front: Front
+    hybrid: HybridRecord | None = None
+    cold: HybridRecord | None = None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class TrainedCompilation:
+    """Explicit layers for a DEQ with given weights, and the evidence that they do as well.
+
+    ``print``, ``plot()``, ``report(path)`` and ``save(directory)`` show and keep it.
     """
 
-    margin: Margin
-    choice: MethodChoice
-    refitted: tuple[bool, ...]
-    hybrid: HybridRecord | None
-    cold: HybridRecord | None
-    distilled: str
-
-
-class CellCompilation(ABC):
-    """What `compile` returns for a given network: fidelity first, and a verdict by a printed rule.
-
-    It has the face of `Compilation`: ``network``, ``verdict``, ``front``, ``plot()`` and
-    ``report(path)``.
-    """
-
+    settings: CellSettings
     cell: EquilibriumCell
-    evidence: FidelityEvidence
+    layers: tuple[Layer, ...]  # none of a function, whose network is a start and steps of f
+    weights: Arrays  # of the layers and the read-outs after each; of the start
+    solved: Solved
+    fidelities: Fidelities
+    timed: TimedFront
+    inputs: Mapping[str, str]  # SHA-256 of the network and the rows
+    directory: Path | None = None
 
     @property
     def fidelity(self) -> Fidelity:
         """Agreement with the DEQ on held-out rows, of the network with all layers."""
-        return self.evidence.fidelities[-1]
+        return self.fidelities.by_layers[-1]
 
     @property
     def fidelity_by_layers(self) -> dict[int, Fidelity]:
         """The same for the networks of the first 1, 2, … layers, by their number."""
-        return dict(enumerate(self.evidence.fidelities, 1))
+        return dict(enumerate(self.fidelities.by_layers, 1))
 
     @property
     def baselines(self) -> Mapping[str, Fidelity]:
         """Fidelity of what is simpler."""
-        return self.evidence.baselines
+        return self.fidelities.baselines
 
     @property
     def front(self) -> Front:
         """Cost against fidelity."""
-        return self.evidence.front
+        return self.timed.front
 
     @property
-    @abstractmethod
-    def _limit(self) -> float:
-        """Least agreement of a network that may replace the DEQ."""
+    def margin(self) -> Margin | None:
+        """Why the DEQ has one fixed point, if it is proved; None of a function."""
+        return self.solved.margin
 
-    @abstractmethod
-    def _headline(self, word: Word) -> str:
-        """Say the verdict in a sentence."""
+    @cached_property
+    def network(self) -> nn.Module:
+        """The explicit network, a torch module in evaluation mode: rows to logits."""
+        count, beta = len(self.fidelities.by_layers), self.margin.beta if self.margin else 1.0
+        return network_of(self.cell, self.layers, self.weights, count, beta)
 
-    @abstractmethod
-    def _reasons(self) -> list[str]:
-        """Return the evidence in words."""
-
-    @abstractmethod
-    def facts(self) -> list[tuple[str, str]]:
-        """Return what a report says of the DEQ itself, as names and values."""
+    def hybrid(self, *, tolerance: float = 1e-10) -> HybridEquilibrium:
+        """Return the module whose every answer is the DEQ's own class, proved or solved."""
+        margin, choice = self.margin, self.solved.choice
+        if not isinstance(self.cell, AffineCell) or margin is None or choice is None:
+            raise InvalidInput(
+                "A function f(z, x) has no certificate, and so no certified hybrid. Give a network "
+                "φ(Wz + Ux + b) by its weights, with EquilibriumCell.from_weights."
+            )
+        first = first_check([f.certified for f in self.fidelities.by_layers])
+        return HybridEquilibrium(
+            self.cell, margin, self.layers, choice, tolerance=tolerance, first_check=first
+        )
 
     @property
     def verdict(self) -> ReplacementVerdict:
-        """Whether the network may replace the DEQ, and by which rule."""
-        limit, own = self._limit, self.fidelity
-        word: Word = "not shown"
-        if own.agreement_bound >= limit:
-            word = "replaceable"
-        elif own.agreement_upper < limit:
-            word = "not replaceable"
-        reasons = [*self._reasons(), self.front.headline]
-        if own.accuracy is not None and own.deq_accuracy is not None:
-            reasons.append(
-                f"Accuracy {own.accuracy:.2%} against {own.deq_accuracy:.2%} of the DEQ."
+        """Whether the network can replace the DEQ, and by which rule."""
+        return judge(self)
+
+    def facts(self) -> dict[str, str]:
+        """Return what a report says of the DEQ itself."""
+        hybrid, cold = self.timed.hybrid, self.timed.cold
+        facts = {"network": repr(self.cell), "fixed points": _about_limits(self.solved)}
+        facts |= {"solver": self.solved.solver, "rows": str(self.solved.counts)}
+        if hybrid is not None and cold is not None:
+            after = ", ".join(f"{share:.1%}" for share in hybrid.certified_after)
+            facts["hybrid"] = (
+                f"proved after each layer: {after}; then {hybrid.mean_steps:.2f} solver steps per "
+                f"row, against {cold.mean_steps:.2f} of the solver with the same early exit and no "
+                f"layers; {hybrid.uncertified} rows solved without a proof"
             )
-        headline = self._headline(word)
-        return ReplacementVerdict(word, headline, _rule(limit), tuple(reasons), Conditions(()))
+        return facts
 
     def plot(self) -> Figure:
         """Draw the front, and agreement and certified share by the number of layers."""
+        # Pictures and pages know the records, and not the other way round.
         fronts = importlib.import_module("notsodeep.plotting.trained")
         figure: Figure = fronts.trained_figure(self.front, self.fidelity_by_layers, self.baselines)
         return figure
 
     def report(self, path: str | Path) -> Path:
         """Write the report: one HTML file without any link to the outside."""
-        page = importlib.import_module("notsodeep.report.trained_page")
-        written: Path = page.write_trained_page(self, path)
+        page = importlib.import_module("notsodeep.report.report")
+        written: Path = page.write_report(self, path)
         return written
+
+    def save(self, directory: str | Path, *, force: bool = False) -> Path:
+        """Write everything; `notsodeep.load` reads it.  `force` replaces other results."""
+        run = run_directory(directory, self.settings, self.cell, self.inputs)
+        with run.opened(force=force):
+            store = Store(run, lambda step: None)
+            store.arrays("cell", lambda: cell_arrays(self.cell))
+            store.arrays("layers", lambda: self.weights)
+            for name, record in self._records().items():
+                store.record(name, type(record), lambda value=record: value)  # type: ignore[misc]
+            self.export(run)
+        return run.path
+
+    def export(self, run: RunDirectory) -> None:
+        """Write the network's own files to its directory, as far as it has such forms."""
+        from notsodeep.networks.onnx_export import export_onnx
+
+        if isinstance(self.cell, AffineCell) and not (run.path / ONNX).exists():
+            with contextlib.suppress(MissingPackage, NoOnnxForm):
+                export_onnx(self.network, run.file(ONNX))
+        run.finish([name for name in (NETWORK, ONNX) if (run.path / name).exists()])
+
+    @classmethod
+    def load(cls, directory: str | Path, cell: EquilibriumCell | None = None) -> TrainedCompilation:
+        """Read what `save`, or `compile` with a directory, has written.
+
+        A function f(z, x) is code, and not data: its `cell` has to be given again.
+        """
+        run = RunDirectory.stored(directory, KIND)
+        if run.settings["activation"] is not None:
+            activation = activation_from_dict(run.settings["activation"])
+            cell = _read_cell(run.stored_arrays("cell"), activation)
+        elif cell is None or network_digest(cell) != stored_inputs(run).get("network"):
+            raise InvalidInput(
+                f"{directory} holds the compilation of a function, which is no data: load(path, "
+                "cell=cell) needs the same function again."
+            )
+        names = {field.name for field in fields(CellSettings)}
+        form = {name: value for name, value in run.settings.items() if name in names}
+        timed = TimedFront.from_dict(run.read("front"))  # the last; without it nothing is whole
+        weights = run.stored_arrays("layers")
+        return cls(
+            CellSettings.from_dict(form),
+            cell,
+            read_layers(Chain.from_dict(run.read("layers")), weights),
+            weights,
+            Solved.from_dict(run.read("solved")),
+            Fidelities.from_dict(run.read("fidelity")),
+            timed,
+            stored_inputs(run),
+            run.path,
+        )
+
+    def _records(self) -> dict[str, Record]:
+        return {
+            "solved": self.solved,
+            "layers": chain_of(self.layers),
+            "fidelity": self.fidelities,
+            "front": self.timed,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON form of settings, verdict and what was measured, without arrays."""
+        named = {"settings": self.settings, "verdict": self.verdict, **self._records()}
+        return {name: record.to_dict(arrays=False) for name, record in named.items()}
 
     def __repr__(self) -> str:
         own = self.fidelity
         proved = "nothing proved" if own.certified is None else f"{own.certified:.1%} proved"
         return (
-            f"{type(self).__name__}({self.verdict.word}: {len(self.evidence.fidelities)} layers, "
+            f"TrainedCompilation({self.verdict.word}: {len(self.fidelities.by_layers)} layers, "
             f"agreement {own.agreement:.2%} (at least {own.agreement_bound:.2%}), {proved})"
         )
 
     def __str__(self) -> str:
-        lines = [
-            f"  {count} layer{'s' * (count > 1)}: {_line(f)}"
-            for count, f in self.fidelity_by_layers.items()
-        ]
-        lines += [f"  {name}: {_line(f)}" for name, f in self.baselines.items()]
+        named = {f"{k} layer{'s' * (k > 1)}": f for k, f in self.fidelity_by_layers.items()}
+        lines = [f"  {name}: {_line(f)}" for name, f in {**named, **self.baselines}.items()]
         return "\n".join([str(self.verdict), *lines])
 
     def _repr_html_(self) -> str:
-        """Return the verdict and its evidence, for notebooks."""
-        verdict = self.verdict
-        rows = "".join(
-            f"<tr><td style='text-align:left'>{html.escape(reason)}</td></tr>"
-            for reason in (*verdict.reasons, verdict.rule)
+        return self.verdict.table(DEQ=repr(self.cell))
+
+
+def judge(compiled: TrainedCompilation) -> ReplacementVerdict:
+    """Judge by the agreement with the DEQ on held-out rows, or by accuracy with labels."""
+    own, asked = compiled.fidelity, compiled.settings
+    low, high = own.accuracy_difference or (-np.inf, -np.inf)
+    follows = own.agreement_bound >= asked.agreement_limit
+    as_accurate = low >= -asked.accuracy_limit
+    word: Decision = "not shown"
+    if follows or as_accurate:
+        word = "replaceable"
+    elif own.agreement_upper < asked.agreement_limit and high < -asked.accuracy_limit:
+        word = "not replaceable"
+    rule = (
+        f"Rule: replaceable if the lower 95 % bound of the agreement on held-out rows is at least "
+        f"{asked.agreement_limit:.1%}, not if the upper one is below"
+    )
+    if own.accuracy_difference is not None:
+        rule += (
+            f"; with labels also if the network is at most {asked.accuracy_limit:g} points less "
+            "accurate by the whole 95 % interval, and only not if it is less accurate"
         )
-        title = html.escape(verdict.headline)
-        return f"<table><caption><b>{title}</b></caption><tbody>{rows}</tbody></table>"
+    return ReplacementVerdict(
+        word,
+        _headline(compiled, word, follows=follows),
+        _reasons(compiled),
+        f"{rule}. It is about rows drawn like these; a proof is about its row alone.",
+    )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class TrainedCompilation(CellCompilation):
-    """Explicit layers for a DEQ with given weights, and the evidence that they will do.
-
-    Attributes
-    ----------
-    settings : CellSettings
-    cell : AffineCell
-    layers : tuple of Layer
-    readouts : tuple of (C, c)
-        After 1, 2, … layers.
-    evidence : CellEvidence
-    inputs : Mapping of str to str
-        SHA-256 of the weights and the rows.
-    directory : Path or None
-    """
-
-    settings: CellSettings
-    cell: AffineCell
-    layers: tuple[Layer, ...]
-    readouts: tuple[Readout, ...]
-    evidence: CellEvidence
-    inputs: Mapping[str, str]
-    directory: Path | None = None
-
-    @property
-    def margin(self) -> Margin:
-        """Why the DEQ has one fixed point, if it is proved."""
-        return self.evidence.margin
-
-    @property
-    def method(self) -> MethodChoice:
-        """The solver, and why it was chosen."""
-        return self.evidence.choice
-
-    @cached_property
-    def network(self) -> ExplicitLayers:
-        """The explicit network, a torch module in evaluation mode: (n, p) to logits."""
-        return self.network_of(len(self.layers))
-
-    def network_of(self, layers: int) -> ExplicitLayers:
-        """Return the network of the first so many layers."""
-        checks.positive_integer(layers, "layers", "network_of")
-        chain, readout = self.layers[:layers], self.readouts[min(layers, len(self.layers)) - 1]
-        module = ExplicitLayers(self.cell, chain, self.margin.beta, readout)
-        return module.eval().requires_grad_(False)
-
-    def hybrid(self, *, tolerance: float = 1e-10, max_steps: int = 3000) -> HybridEquilibrium:
-        """Return the module whose every answer is the DEQ's own class.
-
-        Raises
-        ------
-        InvalidInput
-            The DEQ has no margin, by which classes could be proved.
-        """
-        return HybridEquilibrium(
-            self.cell,
-            self.margin,
-            self.layers,
-            self.method,
-            tolerance=tolerance,
-            max_steps=max_steps,
-            first_check=first_check(self.evidence.fidelities),
+def _headline(compiled: TrainedCompilation, word: Decision, *, follows: bool) -> str:
+    own, count = compiled.fidelity, len(compiled.fidelities.by_layers)
+    plural = "s" * (count > 1)
+    what = (
+        f"explicit layer{plural}" if compiled.layers else f"step{plural} of f from a fitted start"
+    )
+    network = f"{count} {what}"
+    one = count == 1
+    text = {
+        "replaceable": f"This DEQ can be replaced by {network}.",
+        "not shown": f"The rows are too few to tell whether {network} can replace this DEQ.",
+        "not replaceable": f"{network} {'does' if one else 'do'} not follow this DEQ closely "
+        "enough.",
+    }[word]
+    if word == "replaceable" and not follows:
+        text = (
+            f"{network} {'is' if one else 'are'} as accurate as this DEQ, but "
+            f"{'decides' if one else 'decide'} otherwise on {1.0 - own.agreement:.1%} of the rows."
         )
+    stability = compiled.solved.stability
+    if stability.several > _SEVERAL_SHARE:
+        text += (
+            f" This DEQ has several fixed points on {stability.several:.0%} of the rows: this is "
+            "about the one that its solver finds from zero."
+        )
+    return text
 
-    @property
-    def _limit(self) -> float:
-        return self.settings.agreement_limit
 
-    def _headline(self, word: Word) -> str:
-        single = len(self.layers) == 1
-        network = "One explicit layer" if single else f"{len(self.layers)} explicit layers"
-        return {
-            "replaceable": f"This DEQ can be replaced by {network.lower()}.",
-            "not shown": f"{network} may follow this DEQ closely enough: the rows are too few to "
-            "tell.",
-            "not replaceable": f"{network} {'does' if single else 'do'} not follow this DEQ "
-            "closely enough.",
-        }[word]
+def _reasons(compiled: TrainedCompilation) -> tuple[str, ...]:
+    own, solved = compiled.fidelity, compiled.solved
+    dropped = compiled.baselines.get(DROPPED)
+    reasons = [
+        f"Same class as the DEQ on {own.agreement:.2%} of {own.rows} held-out rows, between "
+        f"{own.agreement_bound:.2%} and {own.agreement_upper:.2%} with 95 % confidence for each"
+        + (f"; without the recurrence {dropped.agreement:.2%}." if dropped else ".")
+    ]
+    if own.accuracy_difference is not None:
+        low, high = own.accuracy_difference
+        reasons.append(
+            f"Accuracy {own.accuracy:.2%} against {own.deq_accuracy:.2%} of the DEQ; the "
+            f"difference lies between {low:+.2f} and {high:+.2f} points (95 % interval)."
+        )
+    if own.certified is not None:
+        reasons.append(
+            f"On {own.certified:.1%} of the rows that is proved, row by row; the certified hybrid "
+            "gives the DEQ's class on all of them."
+        )
+    else:
+        reasons.append("No row can be proved.")
+    reasons.append(f"{_about_limits(solved).rstrip('.')}.")
+    if solved.counts.unsettled:
+        reasons.append(f"Rows: {solved.counts}.")
+    return (*reasons, _cost(compiled.front))
 
-    def _reasons(self) -> list[str]:
-        own = self.fidelity
-        unmatched = self.baselines["recurrence dropped, read-out refitted"]
-        found = [
-            f"Same class as the DEQ on {own.agreement:.2%} of {own.rows} held-out rows, at least "
-            f"{own.agreement_bound:.2%} with 95 % confidence; without the recurrence "
-            f"{unmatched.agreement:.2%}."
-        ]
-        if own.certified is not None:
-            found.append(
-                f"On {own.certified:.1%} of the rows that is proved, row by row; the certified "
-                "hybrid gives the DEQ's class on all of them."
-            )
-        else:
-            found.append(f"No row can be proved: {self.margin.reason}")
-        return found
 
-    def facts(self) -> list[tuple[str, str]]:
-        """Return what a report says of the DEQ itself, as names and values."""
-        asked, hybrid, cold = self.settings, self.evidence.hybrid, self.evidence.cold
-        rows = f"{asked.rows} to fit, {asked.apart} to choose by, {asked.test_rows} to judge on"
-        found = [
-            ("network", repr(self.cell)),
-            ("size of W", f"‖W‖ = {self.margin.norm:.4g}"),
-            ("fixed point", self.margin.reason),
-            ("solver", self.method.reason),
-            ("rows", rows),
-        ]
-        if hybrid is not None and cold is not None:
-            after = ", ".join(f"{share:.1%}" for share in hybrid.certified_after)
-            words = (
-                f"proved after each layer: {after}; then {hybrid.mean_steps:.2f} solver steps per "
-                f"row, against {cold.mean_steps:.2f} of the solver with the same early exit and no "
-                f"layers; {hybrid.uncertified} rows solved without a proof"
-            )
-            found.append(("hybrid", words))
-        return found
+def _about_limits(solved: Solved) -> str:
+    if solved.margin is not None and solved.margin.unique:
+        return solved.margin.reason
+    seen = solved.stability
+    words = f"One fixed point is not proved; other starts on {seen.rows} rows found "
+    if not seen.several:
+        return words + "no other"
+    return words + f"another on {seen.several:.1%}, of another class on {seen.other_class:.1%}"
 
-    def save(self, directory: str | Path, *, force: bool = False) -> Path:
-        """Write everything; `notsodeep.load` reads it.
 
-        Parameters
-        ----------
-        directory : path
-            A new one, or one that holds this compilation already.
-        force : bool
-            Replace other results.
-
-        Raises
-        ------
-        NotSerialisable
-            The activation is a Python function, which is not data.
-        InvalidInput
-            The directory holds something else.
-        """
-        form = self.evidence.to_dict()
-        run = trained_run(directory, self.settings, self.cell, self.inputs)
-        with run.opened(force=force):
-            run.arrays("cell", lambda: cell_arrays(self.cell))
-            run.arrays("layers", lambda: layer_arrays(self.layers, self.readouts))
-            for name, keys in _PARTS.items():
-                content = {key: form[key] for key in keys}
-                if name == "layers":
-                    content["layers"] = [layer.to_dict(arrays=False) for layer in self.layers]
-                run.piece(name, lambda value=content: value)  # type: ignore[misc]
-            self.finish(run)
-        return run.path
-
-    def finish(self, run: RunDirectory) -> None:
-        """Export the network to the directory of a run whose pieces are all there."""
-        from notsodeep.networks.onnx_export import export_onnx
-
-        with contextlib.suppress(MissingPackage):
-            export_onnx(self.network, run.file(ONNX))
-        run.finish([ONNX] if (run.path / ONNX).exists() else [])
-
-    @classmethod
-    def of_pieces(
-        cls,
-        settings: CellSettings,
-        cell: AffineCell,
-        pieces: Pieces,
-        inputs: Mapping[str, str],
-        directory: Path | None = None,
-    ) -> TrainedCompilation:
-        """Take everything over from the place where it was computed."""
-        records = {name: pieces.read(name) for name in _PARTS}
-        found = {key: records[name][key] for name, keys in _PARTS.items() for key in keys}
-        layers, readouts = read_layers(records["layers"]["layers"], pieces.stored_arrays("layers"))
-        evidence = CellEvidence.from_dict(found)
-        return cls(settings, cell, layers, readouts, evidence, inputs, directory)
-
-    @classmethod
-    def load(cls, directory: str | Path) -> TrainedCompilation:
-        """Read what `save`, or `compile` with a directory, has written.
-
-        Raises
-        ------
-        InvalidInput, DataCorrupted
-            The directory holds something else, or not all of it.
-        """
-        run = RunDirectory.stored(directory, TRAINED)
-        form = dict(run.settings)
-        activation = activation_from_dict(form.pop("activation"))
-        cell = _read_cell(run.stored_arrays("cell"), activation)
-        stored = RunRecord.read(run.path)
-        inputs = {} if stored is None else stored.inputs
-        return cls.of_pieces(CellSettings.from_dict(form), cell, run, inputs, run.path)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form: settings, verdict and what was measured, without arrays."""
-        return {
-            "settings": self.settings.to_dict(),
-            "verdict": self.verdict.to_dict(),
-            "layers": [layer.to_dict(arrays=False) for layer in self.layers],
-            **self.evidence.to_dict(arrays=False),
-        }
+def _cost(front: Front) -> str:
+    """Say what the explicit network saves, against the DEQ and against its solver cut off."""
+    own = front.of_kind("explicit")[-1]
+    shown = ", ".join(
+        f"{p.products:.1f} × at {p.parameter:g} (time {p.time})"
+        for p in front.of_kind("tolerance")
+        if p.parameter in (1e-2, 1e-3) or p is front.of_kind("tolerance")[-1]
+    )
+    cut = [p for p in front.of_kind("truncated") if (p.agreement or 0) >= (own.agreement or 0)]
+    cheapest = min(cut, key=lambda p: p.products, default=None)
+    other = "no solver cut off agrees as often"
+    if cheapest is not None:
+        other = f"the {cheapest.name} agrees as often at {cheapest.products:.1f} ×"
+    return (
+        f"In multiplications of the network {front.solver} takes {shown}; {other}. Time counts in "
+        "units of the network's own."
+    )
 
 
 def _line(fidelity: Fidelity) -> str:
     proved = "" if fidelity.certified is None else f", {fidelity.certified:.1%} proved"
-    return f"agreement {fidelity.agreement:.2%}, logit error {fidelity.logit_error:.3g}{proved}"
-
-
-def _rule(limit: float) -> str:
+    accuracy = "" if fidelity.accuracy is None else f", accuracy {fidelity.accuracy:.2%}"
     return (
-        f"Rule: replaceable if the lower 95 % bound of the agreement on held-out rows is at least "
-        f"{limit:.1%}, not if the upper one is below. It is about rows drawn like these; a proof "
-        "is about its row alone."
+        f"agreement {fidelity.agreement:.2%}, logit error {fidelity.logit_error:.3g}"
+        f"{accuracy}{proved}"
     )
 
 
-def trained_run(
-    directory: str | Path, settings: CellSettings, cell: AffineCell, inputs: Mapping[str, str]
+def run_directory(
+    directory: str | Path,
+    settings: CellSettings,
+    cell: EquilibriumCell,
+    inputs: Mapping[str, str],
 ) -> RunDirectory:
     """Return the directory of a compilation; one of other settings, weights or rows is rejected."""
-    form = {**settings.to_dict(), "activation": cell.activation.to_dict()}
-    return RunDirectory(directory, TRAINED, form, inputs=inputs, pages=PAGES)
+    activation = None if cell.activation is None else cell.activation.to_dict()
+    form = {**settings.to_dict(), "activation": activation}
+    limits = dict.fromkeys(("agreement_limit", "accuracy_limit"), ())
+    return RunDirectory(directory, KIND, form, inputs=inputs, pages=(REPORT,), judged_by=limits)
 
 
-def cell_arrays(cell: AffineCell) -> Arrays:
-    """Return the arrays of a network, by their names."""
+_CELL_ARRAYS = ("W", "U", "b", "shift", "scale", "C", "c")
+
+
+def cell_arrays(cell: EquilibriumCell) -> Arrays:
+    """Return the arrays of a network by their names; none of a function."""
+    if not isinstance(cell, AffineCell):
+        return {}
     values = [cell.recurrent, cell.injection, cell.bias, cell.shift, cell.scale]
     values += list(cell.readout or ())
-    return {name: np.array(value) for name, value in zip(_ARRAYS, values, strict=False)}
+    return {name: np.array(value) for name, value in zip(_CELL_ARRAYS, values, strict=False)}
 
 
-def network_digest(cell: AffineCell) -> str:
-    """Return the SHA-256 of the arrays of a network, one after the other."""
-    return sha256_of_array(np.concatenate([v.ravel() for v in cell_arrays(cell).values()]))
+def _read_cell(arrays: Mapping[str, Any], activation: Any) -> AffineCell:
+    readout = (arrays["C"], arrays["c"]) if "C" in arrays else None
+    weights = arrays["W"], arrays["U"], arrays["b"]
+    scaling = {"shift": arrays["shift"], "scale": arrays["scale"]}
+    return EquilibriumCell.from_weights(*weights, activation, readout, **scaling)
+
+
+def network_digest(cell: EquilibriumCell) -> str:
+    """Return the SHA-256 of a network's arrays; of a function, of the shape of its states."""
+    arrays = cell_arrays(cell).values()
+    values = [np.array(cell.state_shape, float), *(array.ravel() for array in arrays)]
+    return sha256_of_array(np.concatenate(values))
+
+
+@dataclass(frozen=True, repr=False)
+class Chain(Record):
+    """Layers without their weights, which are arrays."""
+
+    heads: tuple[Layer, ...]
+
+
+def chain_of(layers: Sequence[Layer]) -> Chain:
+    """Return layers without their weights."""
+    empty = np.empty(0)
+    return Chain(tuple(replace(layer, weight=empty, bias=empty) for layer in layers))
 
 
 def layer_arrays(layers: Sequence[Layer], readouts: Sequence[Readout]) -> Arrays:
     """Return the weights of layers, and of the read-out after each."""
-    found: Arrays = {}
+    arrays: Arrays = {}
     for k, (layer, readout) in enumerate(zip(layers, readouts, strict=True), 1):
-        found |= {f"weight_{k}": layer.weight, f"bias_{k}": layer.bias}
-        found |= {f"readout_{k}": readout[0], f"readout_bias_{k}": readout[1]}
-    return found
+        arrays |= {f"weight_{k}": layer.weight, f"bias_{k}": layer.bias}
+        arrays |= {f"readout_{k}": readout[0], f"readout_bias_{k}": readout[1]}
+    return arrays
 
 
-def read_layers(
-    heads: Sequence[Mapping[str, Any]], arrays: Arrays
-) -> tuple[tuple[Layer, ...], tuple[Readout, ...]]:
-    """Put layers and read-outs together from `layer_arrays` and all that is no array."""
-    layers = tuple(
-        replace(
-            Layer.from_dict({**head, "weight": [], "bias": []}),
-            weight=arrays[f"weight_{k}"],
-            bias=arrays[f"bias_{k}"],
-        )
-        for k, head in enumerate(heads, 1)
+def read_layers(chain: Chain, arrays: Arrays) -> tuple[Layer, ...]:
+    """Put layers together from `Chain` and `layer_arrays`."""
+    return tuple(
+        replace(head, weight=arrays[f"weight_{k}"], bias=arrays[f"bias_{k}"])
+        for k, head in enumerate(chain.heads, 1)
     )
-    readouts = tuple(
-        (arrays[f"readout_{k}"], arrays[f"readout_bias_{k}"]) for k in range(1, len(layers) + 1)
-    )
-    return layers, readouts
 
 
-def _read_cell(arrays: Mapping[str, Any], activation: Any) -> AffineCell:
-    return EquilibriumCell.from_weights(
-        arrays["W"],
-        arrays["U"],
-        arrays["b"],
-        activation,
-        (arrays["C"], arrays["c"]) if "C" in arrays else None,
-        shift=arrays["shift"],
-        scale=arrays["scale"],
-    )
+def network_of(
+    cell: EquilibriumCell, layers: Sequence[Layer], weights: Arrays, count: int, beta: float
+) -> nn.Module:
+    """Return the network of the first `count` layers, or of as many steps of a function."""
+    if isinstance(cell, AffineCell):
+        readout = weights[f"readout_{count}"], weights[f"readout_bias_{count}"]
+        module: nn.Module = ExplicitLayers(cell, layers[:count], beta, readout)
+    else:
+        import torch
+
+        dtype = torch.float32 if weights["start"].dtype == np.float32 else torch.float64
+        start = weights["start"], weights["start_bias"]
+        module = UnrolledFunction(cell, *start, count, dtype)
+    return module.eval().requires_grad_(False)

@@ -6,25 +6,22 @@ import json
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import streamlit as st
 
-from notsodeep.compilation.finite_networks import train_network
-from notsodeep.compilation.settings import CompileSettings
-from notsodeep.data import Dataset, draw_rows
-from notsodeep.errors import MissingPackage, NoOnnxForm, NotConverged, NotSoDeepError
+from notsodeep.data import Dataset
+from notsodeep.errors import MissingPackage, NoOnnxForm, NotSoDeepError
 from notsodeep.explorer.drawings import archive
 from notsodeep.explorer.explorer_data import SPACING, Upload
 from notsodeep.explorer.page_state import plain, show_error
-from notsodeep.explorer.shown import TOLERANCE, View
+from notsodeep.explorer.shown import View
 from notsodeep.explorer.state import CELL, FORMULA, UPLOAD, ExplorerState
 from notsodeep.matching import Match
 from notsodeep.networks.build import build
-from notsodeep.networks.modules import ExplicitModule, ImplicitNetwork
 from notsodeep.networks.onnx_export import export_onnx
 from notsodeep.networks.persistence import save
-from notsodeep.networks.timing import time_against
-from notsodeep.numerics.paired_times import TimingTable
+from notsodeep.networks.readout import as_tensor, fit_readout
 
 
 def code_of(state: ExplorerState, upload_name: str = "data.npz") -> str:
@@ -134,87 +131,46 @@ def _model(state: ExplorerState) -> list[str]:
     ]
 
 
-_BATCH = 256
-_REPEATS = 5
+_RIDGE = 1e-2  # relative to the mean squared norm of the features
 
 
 @dataclass(frozen=True, eq=False)
 class BuiltNetworks:
-    """The matched network in files, and what was measured.
-
-    Attributes
-    ----------
-    safetensors : bytes
-    onnx : bytes or None
-    onnx_note : str
-        Why there is no ONNX file.
-    accuracy : float or None
-        Of the network on held-out rows, its read-out fitted by ridge regression; None if there
-        is one class only, and the read-out is random.
-    timing : TimingTable or None
-        Against the DEQ of the same width, read-out trained.
-    timing_note : str
-        Why there is none.
-    """
+    """The matched network in files, and what was measured."""
 
     safetensors: bytes
     onnx: bytes | None
-    onnx_note: str
-    accuracy: float | None
-    timing: TimingTable | None
-    timing_note: str
+    onnx_note: str  # why there is no ONNX file
+    accuracy: float | None  # on held-out rows; None if there is one class only
 
 
 def built_networks(state: ExplorerState, found: Match, data: Dataset) -> BuiltNetworks:
-    """Draw the matched network at the state's width, fit its read-out, and time it.
-
-    Raises
-    ------
-    NotSoDeepError
-        It cannot be built; the message says why.
-    """
-    sizes = (data.X.shape[1], state.width, len(data.classes), state.seed)
-    deq = build(found.model, *sizes, trainable="readout")
+    """Draw the matched network at the state's width, fit its read-out, and export it."""
+    module = build(
+        found.network, data.X.shape[1], state.width, len(data.classes), state.seed,
+        trainable="readout",
+    )  # fmt: skip
+    accuracy = None
+    if len(data.classes) > 1:
+        features = module.features(as_tensor(data.X, module.readout)).detach()
+        ridge = _RIDGE * float(features.square().sum(dim=1).mean())
+        fit_readout(module, data.X, data.y, ridge)
+        guesses = module.eval()(as_tensor(data.X_test, module.readout)).argmax(dim=1)
+        accuracy = float((guesses.numpy() == data.y_test).mean())
     with tempfile.TemporaryDirectory(prefix="notsodeep-") as directory:
-        place = Path(directory)
-        module = build(found.network, *sizes, trainable="readout")
-        accuracy = None
-        if len(data.classes) > 1:
-            settings = CompileSettings(found.model, width=state.width, seed=state.seed)
-            module, record = train_network(found.network, data, settings, 0, place)
-            accuracy = float(record["accuracy"])
-        assert isinstance(deq, ImplicitNetwork)
-        assert isinstance(module, ExplicitModule)
-        target, onnx = place / "network.safetensors", place / "network.onnx"
-        options = {"preprocessing": data.preprocessing, "classes": data.classes}
-        save(module, target, **options)  # type: ignore[arg-type]
+        target, onnx = (Path(directory) / f"network.{end}" for end in ("safetensors", "onnx"))
+        options: Any = {"preprocessing": data.preprocessing, "classes": data.classes}
+        save(module, target, **options)
         note = ""
         try:
-            export_onnx(module, onnx, **options)  # type: ignore[arg-type]
+            export_onnx(module, onnx, **options)
         except (MissingPackage, NoOnnxForm) as error:
             note = str(error)
-        timing, timing_note = _timed(deq, module, data, state.seed)
-        return BuiltNetworks(
-            target.read_bytes(),
-            None if note else onnx.read_bytes(),
-            note,
-            accuracy,
-            timing,
-            timing_note,
-        )
+        content = None if note else onnx.read_bytes()
+        return BuiltNetworks(target.read_bytes(), content, note, accuracy)
 
 
-def _timed(
-    deq: ImplicitNetwork, module: ExplicitModule, data: Dataset, seed: int
-) -> tuple[TimingTable | None, str]:
-    try:
-        rows = data.X[draw_rows(data.X, _BATCH, seed)]
-        return time_against(deq, module, rows, tolerance=TOLERANCE, repeats=_REPEATS), ""
-    except NotConverged as error:
-        return None, str(error)
-
-
-@st.cache_resource(max_entries=2, show_spinner="Building, fitting and timing the networks …")
+@st.cache_resource(max_entries=2, show_spinner="Building and fitting the network …")
 def _built(
     key: str,  # noqa: ARG001  # of the cache
     _state: ExplorerState,
@@ -272,22 +228,8 @@ def _network(state: ExplorerState, found: Match, data: Dataset) -> None:
     except (NotSoDeepError, MemoryError) as error:
         show_error(error)
         return
-    cells = st.columns(3)
     if built.accuracy is not None:
-        cells[0].metric("held-out accuracy", f"{built.accuracy:.2%}", help="Read-out by ridge.")
-    if built.timing is not None:
-        rows = {"inference": built.timing.inference, "training": built.timing.training_step}
-        for cell, (name, row) in zip(cells[1:], rows.items(), strict=True):
-            if row is None:
-                continue
-            cell.metric(
-                f"DEQ's time, {name}", f"{row.ratio:.1f} ×",
-                help=f"{1e3 * row.deq_seconds:.2f} ms against {1e3 * row.explicit_seconds:.2f} ms "
-                f"for {built.timing.batch} rows; {row.solver.replace('_', ' ')}, {row.steps} "
-                "steps.",
-            )  # fmt: skip
-    else:
-        st.warning(plain(f"Not timed: {built.timing_note}"))
+        st.metric("held-out accuracy", f"{built.accuracy:.2%}", help="Read-out by ridge.")
     left, right = st.columns(2)
     with left:
         st.download_button(

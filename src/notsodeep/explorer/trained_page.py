@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import streamlit as st
 
 from notsodeep import zoo
-from notsodeep.compilation.dispatch import compile as compile_model
+from notsodeep.compilation.compile import compile as compile_model
 from notsodeep.data import Dataset, pixel_data
 from notsodeep.data.catalogue import IMAGE_SETS
 from notsodeep.errors import NotSoDeepError
@@ -56,7 +56,7 @@ def _diagnosis(name: str) -> Diagnosis:
 def _compilation(name: str, layers: int) -> TrainedCompilation:
     rows = _rows(name)
     cell = zoo.load(name)
-    return compile_model(cell, rows.X, rows.y, rows.X_test, rows.y_test, layers=layers)  # type: ignore[return-value]
+    return compile_model(cell, rows.X, rows.y, rows.X_test, rows.y_test, layers=layers)
 
 
 def _show_diagnosis(found: Diagnosis) -> None:

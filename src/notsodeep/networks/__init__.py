@@ -18,7 +18,6 @@ from notsodeep.networks.modules import (
 from notsodeep.networks.onnx_export import export_onnx
 from notsodeep.networks.persistence import load, save
 from notsodeep.networks.readout import ReadoutFit, fit_readout
-from notsodeep.networks.timing import time_against
 from notsodeep.networks.training import train
 from notsodeep.networks.training_records import (
     EpochRecord,
@@ -26,7 +25,6 @@ from notsodeep.networks.training_records import (
     Training,
     TrainingSettings,
 )
-from notsodeep.numerics.paired_times import Timing, TimingTable
 
 __all__ = [
     "CellNetwork",
@@ -40,8 +38,6 @@ __all__ = [
     "MonotoneNetwork",
     "ReadoutFit",
     "SolverSummary",
-    "Timing",
-    "TimingTable",
     "Training",
     "TrainingSettings",
     "build",
@@ -51,6 +47,5 @@ __all__ = [
     "implicit_layer",
     "load",
     "save",
-    "time_against",
     "train",
 ]

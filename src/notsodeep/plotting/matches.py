@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -207,31 +207,6 @@ def draw_eigenvalue_scatter(
     axes.set_ylabel("network")
     if unmatched is not None:
         axes.legend(markerscale=3.0)
-
-
-def draw_front(axes: Axes, front: Mapping[str, Any]) -> None:
-    """Draw accuracy against cost of a DEQ at several tolerances; the network costs 1."""
-    deep, shallow = colours()
-    points = front["points"]
-    costs = [point["inference"]["ratio"] for point in points]
-    accuracies = [100.0 * point["accuracy"] for point in points]
-    low, high = (100.0 * end for end in front["interval"])
-    axes.axhspan(low, high, color=MUTED, alpha=0.15, lw=0)
-    axes.plot(costs, accuracies, "o-", ms=4, color=deep, label="DEQ")
-    labelled: list[float] = []
-    for cost, accuracy, point in zip(costs, accuracies, points, strict=True):
-        if all(abs(np.log(cost / other)) > 0.3 for other in labelled):  # others would overlap
-            labelled.append(cost)
-            axes.annotate(
-                f"{point['tolerance']:g}", (cost, accuracy), (0, 6), textcoords="offset points",
-                ha="center", fontsize="small",
-            )  # fmt: skip
-    axes.axvline(1.0, color=shallow, label="network")
-    axes.set_xscale("log")
-    axes.set_title("cost of the DEQ")
-    axes.set_xlabel("time of inference, in calls of the network")
-    axes.set_ylabel("test accuracy in %")
-    axes.legend()
 
 
 def draw_difference(axes: Axes, difference: FloatArray) -> None:

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from notsodeep.trained.fidelity import Fidelity
-    from notsodeep.trained.front import Front
+    from notsodeep.compilation.evidence import Fidelity, Front, FrontPoint, PointKind
 
 
 def diagnosis(record: Diagnosis, ax: Axes | None = None) -> Axes:
@@ -119,29 +118,35 @@ def _say(axes: Axes, words: str) -> None:
     axes.text(0.5, 0.5, words, ha="center", va="center", transform=axes.transAxes, color=MUTED)
 
 
-_STYLES = {
+_STYLES: dict[PointKind, tuple[str, str]] = {
     "tolerance": ("o", "DEQ at a tolerance"),
-    "explicit": ("D", "explicit layers"),
+    "explicit": ("D", "explicit network"),
     "hybrid": ("*", "certified hybrid"),
     "truncated": ("s", "solver cut off"),
 }
 
 
 def front(record: Front, ax: Axes | None = None) -> Axes:
-    """Draw disagreement with the converged DEQ against time, both on logarithmic axes.
+    """Draw quality against time: the share of other classes than the DEQ's, or the accuracy.
 
     An agreement on every row is drawn at the bottom, at half a row.
     """
     axes = axes_or_new(ax)
+    by_agreement = record.points[0].agreement is not None
     # What the rows can show: below one in `rows` there is nothing to see.
-    shares = [1.0 - p.agreement for p in record.points]
+    shares = [1.0 - p.agreement for p in record.points if p.agreement is not None]
     least = min((s for s in shares if s > 0.0), default=1e-3) / 2.0
+
+    def height(point: FrontPoint) -> float:
+        if point.agreement is None:
+            return 100.0 * (point.accuracy or 0.0)
+        return max(1.0 - point.agreement, least)
+
     for (kind, (marker, label)), colour in zip(_STYLES.items(), (*colours(3), MUTED), strict=True):
-        points = [p for p in record.points if p.kind == kind]
+        points = record.of_kind(kind)
         if not points:
             continue
-        x = [p.ratio for p in points]
-        y = [max(1.0 - p.agreement, least) for p in points]
+        x, y = [p.ratio for p in points], [height(p) for p in points]
         low = [max(p.ratio - p.quartiles[0], 0.0) for p in points]
         high = [max(p.quartiles[1] - p.ratio, 0.0) for p in points]
         line = "none" if kind == "hybrid" else "-"
@@ -157,9 +162,10 @@ def front(record: Front, ax: Axes | None = None) -> Axes:
                 fontsize="x-small",
             )  # fmt: skip
     axes.set_xscale("log")
-    axes.set_yscale("log")
     axes.set_xlabel(f"time, in units of {record.reference}")
-    axes.set_ylabel("share of rows with another class")
+    if by_agreement:
+        axes.set_yscale("log")
+    axes.set_ylabel("share of rows with another class" if by_agreement else "test accuracy in %")
     axes.legend(fontsize="small")
     return axes
 

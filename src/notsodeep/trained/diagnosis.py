@@ -17,7 +17,6 @@ from notsodeep.errors import NotConverged
 from notsodeep.progress import progress_bar
 from notsodeep.records import Plotted
 from notsodeep.trained.cell import AffineCell, EquilibriumCell
-from notsodeep.trained.fidelity import STATE_ERROR
 from notsodeep.trained.histories import STAYS, BoolArray, RowHistories, RowStep, follow
 from notsodeep.trained.margin import Margin, margin_of
 
@@ -38,6 +37,9 @@ _SETTLED_SHARE = 0.95  # of the rows, in counts of steps
 _STATE_BYTES = 1 << 26  # of the states of all rows; fewer rows are looked at if need be
 _FEWEST_ROWS, _LOCAL_ROWS = 16, 64
 _LARGEST_SPECTRUM = 2048  # width above which W is not looked at: its eigenvalues take a minute
+STATE_ERROR = 1e-2
+"""Relative error within which a state agrees with another, where there are no classes."""
+
 _SIZES = (0.1, 1.0, 10.0)  # of random starts, in units of the states f(0, x)
 
 _RULE = f"""\

@@ -16,7 +16,6 @@ from notsodeep.records import Record
 from notsodeep.trained.cell import AffineCell
 from notsodeep.trained.certificate import Certified, Certifier, row_norms
 from notsodeep.trained.explicit_layers import Layer
-from notsodeep.trained.fidelity import Fidelity
 from notsodeep.trained.margin import Margin
 from notsodeep.trained.resolvent import Resolvent
 from notsodeep.trained.splittings import MethodChoice, MethodName, Splitting
@@ -167,12 +166,12 @@ class HybridEquilibrium(nn.Module):
         return uncertified
 
 
-def first_check(fidelities: Sequence[Fidelity]) -> int:
+def first_check(certified: Sequence[float | None]) -> int:
     """Return the first layer whose check proves something, counted from 1; the last if none does.
 
     A check that proves next to nothing costs as much as one that proves everything.
     """
-    shares = [fidelity.certified or 0.0 for fidelity in fidelities]
+    shares = [share or 0.0 for share in certified]
     return next((k for k, share in enumerate(shares, 1) if share > _WORTH), len(shares))
 
 
