@@ -20,9 +20,7 @@ from clocks import best_time, peak_growth
 from measure import Results, benchmark_parser
 from notsodeep.data import MixtureStatistics
 from notsodeep.kernel_solvers import (
-    combined_preconditioner,
-    equivalent_preconditioner,
-    nystrom_preconditioner,
+    preconditioner,
     solve,
     spectral_density,
     top_eigenpairs,
@@ -58,14 +56,15 @@ def solve_rows(
 ) -> None:
     """Add a row for every ridge and preconditioner."""
     deq, X, Y, eq, rank = (task[name] for name in ("deq", "X", "Y", "eq", "rank"))
+    choice: Any = {"kind": "ntk", "convention": "feature"}
     for ridge in (1e-2, 1e-3):
         makers: dict[str, Callable[[], Any]] = {
             "none": lambda: None,
-            "equivalent": lambda ridge=ridge: equivalent_preconditioner(eq, ridge),
-            "nystrom": lambda ridge=ridge: nystrom_preconditioner(
-                deq, X, rank, ridge, kind="ntk", convention="preactivation"
+            "equivalent": lambda ridge=ridge: eq.inverse(ridge),
+            "nystrom": lambda ridge=ridge: preconditioner(deq, X, rank, ridge, **choice),
+            "combined": lambda ridge=ridge: preconditioner(
+                deq, X, rank, ridge, equivalent=eq, **choice
             ),
-            "combined": lambda ridge=ridge: combined_preconditioner(eq, rank, ridge),
         }
         for name, make in makers.items():
             start = time.perf_counter()
@@ -106,16 +105,14 @@ def main() -> None:
     Y = targets(y)
     stats = MixtureStatistics.estimate(X, y)
     deq = nsd.DeepEquilibrium("tanh", 0.2).centred(stats.tau0)
-    eq = nsd.equivalent(deq, X, stats, kind="ntk", convention="preactivation")
+    eq = nsd.equivalent(deq, X, stats, kind="ntk")
     results = Results("solvers", options.results)
     gram = best_time(lambda: X @ X.T, repeats=3)
     start = time.perf_counter()
-    K = nsd.KernelOperator(
-        deq, X, kind="ntk", cache="float32", memory=4 << 30, convention="preactivation"
-    )
+    K = nsd.KernelOperator(deq, X, kind="ntk", cache="float32", memory=4 << 30)
     _ = K @ Y
     first = time.perf_counter() - start
-    dense = nsd.tangent_kernel(deq, X, convention="preactivation")
+    dense = nsd.tangent_kernel(deq, X)
     results.add(
         case="first product, kernel included", columns=Y.shape[1], seconds=first, gram=gram,
         ratio_to_gram=first / gram, error=relative(K @ Y, dense @ Y),

@@ -25,7 +25,7 @@ from scipy.sparse.linalg import LinearOperator
 import notsodeep as nsd
 from measure import RESULTS, Results
 from notsodeep.data import MixtureStatistics
-from notsodeep.kernel_solvers import Solution, combined_preconditioner, solve
+from notsodeep.kernel_solvers import Solution, preconditioner, solve
 
 FloatArray = NDArray[np.float64]
 
@@ -107,7 +107,8 @@ def main() -> None:
     stats = MixtureStatistics.estimate(X, y)
     deq = nsd.DeepEquilibrium(options.activation, options.sigma_a2).centred(stats.tau0)
     eq = nsd.equivalent(deq, X, stats, kind="ntk", order=1, convention="preactivation")
-    near = combined_preconditioner(eq, rank, options.ridge)
+    choice: Any = {"kind": "ntk", "convention": "preactivation", "equivalent": eq}
+    near = preconditioner(deq, X, rank, options.ridge, **choice)
     task = Task(deq, X, hot - offset, near, options.ridge, options.tolerance)
     watch.mark("preconditioner")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 import notsodeep as nsd
-from notsodeep.kernel_solvers import early_stopping_path, predicted_effective_dimension, ridge_path
+from notsodeep.kernel_solvers import ridge_path
 from notsodeep.plotting import DEEP, MUTED, SHALLOW, house_style, new_figure, save_figure
 
 NOISE = 1.0
@@ -40,13 +40,13 @@ def main(out: str | Path = "ridge_path.png") -> Path:
 
     ridges = np.logspace(-2, 2.5, 40)
     path = ridge_path(K, targets, ridges)
-    flow = early_stopping_path(K, targets, 1.0 / ridges)
+    flow = ridge_path(K, targets, times=1.0 / ridges)
 
     def error(alpha: np.ndarray) -> float:
         return float(np.mean((K_new @ alpha - targets_new) ** 2))
 
     new = [error(path.coefficients(r)) for r in ridges]
-    stopped = [error(flow.coefficients(t)) for t in flow.times]
+    stopped = [error(flow.coefficients(t)) for t in flow.values]
     print(f"leave-one-out chooses λ = {path.best('leave_one_out'):.3g}")
     print(f"new samples would choose λ = {ridges[np.argmin(new)]:.3g}")
     print(f"generalised cross-validation stops at t = {flow.best():.3g}")
@@ -55,7 +55,9 @@ def main(out: str | Path = "ridge_path.png") -> Path:
         figure, (left, right) = new_figure(2, width=4.4, height=3.4)
         left.loglog(ridges, path.training_error, color=MUTED, label="training")
         left.loglog(ridges, path.leave_one_out, color=DEEP, label="leave-one-out")
-        left.loglog(ridges, path.predicted_risk(law), "--", color=SHALLOW, label="law predicts")
+        predicted = law.effective_dimension(ridges)
+        risk = path.training_error / (1.0 - predicted / len(y)) ** 2
+        left.loglog(ridges, risk, "--", color=SHALLOW, label="law predicts")
         left.loglog(ridges, new, "ko", ms=3, label="new samples")
         left.loglog(ridges, stopped, "kx", ms=4, label="new samples, stopped at 1/λ")
         left.set_ylim(0.3, 10.0)
@@ -63,7 +65,6 @@ def main(out: str | Path = "ridge_path.png") -> Path:
         left.set_ylabel("mean squared error")
         left.legend(frameon=False, fontsize=8)
         right.semilogx(ridges, path.effective_dimension, color=DEEP, label="of the kernel")
-        predicted = predicted_effective_dimension(law, ridges)
         right.semilogx(ridges, predicted, "--", color=SHALLOW, label="law predicts")
         right.set_xlabel("ridge λ")
         right.set_ylabel("effective dimension")

@@ -24,7 +24,6 @@ from notsodeep.collapse import (
 from notsodeep.equivalents import coefficients
 from notsodeep.errors import InvalidInput
 from notsodeep.kernel_solvers import (
-    early_stopping_path,
     ridge_path,
     solve,
     spectral_density,
@@ -73,7 +72,7 @@ RECORDS: dict[str, Callable[[], Record]] = {
     "conditions that are not finite": lambda: nsd.conditions(
         nsd.DeepEquilibrium(nsd.activations.from_formula("x**2"), 0.1), tau0=0.5
     ),
-    "early stopping": lambda: early_stopping_path(K, X[:, :2], [0.1, 1.0]),
+    "early stopping": lambda: ridge_path(K, X[:, :2], times=[0.1, 1.0]),
     "eigenpairs": lambda: top_eigenpairs(K, 3),
     "explanation": lambda: nsd.kernel_pair(TANH, X, convention="preactivation").explanation,
     "fixed point": lambda: TANH.solve_tau_star(1.0),

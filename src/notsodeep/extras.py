@@ -14,7 +14,6 @@ EXTRAS = {
     "app": ("streamlit",),
     "cli": ("jinja2", "rich", "typer"),
     "store": ("dask", "distributed", "zarr"),
-    "gpytorch": ("gpytorch",),
     "onnx": ("onnx", "onnxruntime"),
     "plot": ("matplotlib",),
     "torch": ("torch",),

@@ -81,10 +81,6 @@ def test_classifier_of_a_convolutional_model() -> None:
     )
     assert classifier.preprocessing_.kind == "pixels"
     assert classifier.score(data.X_test, data.y_test) > 0.9
-    with pytest.raises(InvalidInput, match="centred"):
-        EquilibriumKernelClassifier(model=model, centred=True, convention="preactivation").fit(
-            data.X, data.y
-        )
 
 
 def test_store(tmp_path: Path) -> None:

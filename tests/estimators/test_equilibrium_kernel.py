@@ -43,12 +43,12 @@ def gradients() -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize(("activation", "sigma_a2", "kind", "convention"), gradients())
+@pytest.mark.parametrize(("activation", "sigma_a2", "kernel", "convention"), gradients())
 def test_gradient_against_differences(
-    activation: str, sigma_a2: float, kind: str, convention: str
+    activation: str, sigma_a2: float, kernel: str, convention: str
 ) -> None:
     X = awkward_rows()
-    k = EquilibriumKernel(activation, sigma_a2, kind, convention)
+    k = EquilibriumKernel(activation, sigma_a2, kernel, convention)
     matrix, gradient = k(X, eval_gradient=True)
     np.testing.assert_array_equal(matrix, k(X))
     assert gradient.shape == (12, 12, 1)
@@ -89,7 +89,7 @@ def relu_derivative(X: np.ndarray, s: float) -> tuple[np.ndarray, np.ndarray]:
 def test_gradient_against_the_implicit_function_theorem(sigma_a2: float) -> None:
     X = np.random.default_rng(1).standard_normal((15, 6))
     for kernel, expected in zip(("ck", "ntk"), relu_derivative(X, sigma_a2), strict=True):
-        _, gradient = EquilibriumKernel("relu", sigma_a2, kernel, convention="preactivation")(
+        _, gradient = EquilibriumKernel("relu", sigma_a2, kernel, "preactivation")(
             X, eval_gradient=True
         )
         np.testing.assert_allclose(gradient[:, :, 0], expected, rtol=1e-8, atol=1e-10)
@@ -113,21 +113,19 @@ def test_kernel_contract() -> None:
 
 
 def test_a_fixed_sigma_has_no_gradient() -> None:
-    k = EquilibriumKernel("relu", 0.0, sigma_a2_bounds="fixed", convention="preactivation")
+    k = EquilibriumKernel("relu", 0.0, sigma_a2_bounds="fixed")
     assert k.theta.size == 0
     assert k(np.eye(3), eval_gradient=True)[1].shape == (3, 3, 0)
-    with pytest.raises(InvalidInput, match=r"sigma_a2 .* must be positive.*fixed"):
-        EquilibriumKernel("relu", 0.0, convention="preactivation")(np.eye(3), eval_gradient=True)
+    with pytest.raises(InvalidInput, match=r"sigma_a2 must be positive.*fixed"):
+        EquilibriumKernel("relu", 0.0)(np.eye(3), eval_gradient=True)
 
 
 def test_gaussian_process_finds_sigma() -> None:
     rng = np.random.default_rng(0)
     X = rng.standard_normal((80, 4))
-    truth = EquilibriumKernel("relu", 0.6, "ck", convention="preactivation")
+    truth = EquilibriumKernel("relu", 0.6, "ck")
     y = rng.multivariate_normal(np.zeros(80), truth(X) + 1e-6 * np.eye(80), method="cholesky")
-    start = ConstantKernel(1.0, "fixed") * EquilibriumKernel(
-        "relu", 0.05, "ck", convention="preactivation"
-    )
+    start = ConstantKernel(1.0, "fixed") * EquilibriumKernel("relu", 0.05, "ck")
     process = GaussianProcessRegressor(start, alpha=1e-6).fit(X, y)
     found = process.kernel_.k2.sigma_a2
     assert abs(found - 0.6) < 0.15
@@ -138,7 +136,7 @@ def test_gaussian_process_finds_sigma() -> None:
 
 
 def test_support_vector_classifier(digits: Split) -> None:
-    k = EquilibriumKernel("relu", convention="preactivation")
+    k = EquilibriumKernel("relu")
     svc = make_pipeline(TheoryScaler(), SVC(kernel=k, C=10.0)).fit(digits.X, digits.y)
     scaler = TheoryScaler().fit(digits.X)
     X, X_test = scaler.transform(digits.X), scaler.transform(digits.X_test)
@@ -179,7 +177,7 @@ def test_kernel_ridge_and_kernel_pca_get_whole_matrices() -> None:
 def test_a_pair_of_rows_gives_a_number() -> None:
     # A function, unlike a kernel object, is called by KernelRidge for every pair of rows.
     X = np.random.default_rng(0).standard_normal((5, 3))
-    k = EquilibriumKernel("relu", convention="preactivation")
+    k = EquilibriumKernel("relu")
     value = k(X[0], X[1])
     assert isinstance(value, float)
     assert value == pytest.approx(k(X)[0, 1], rel=1e-12)
@@ -193,10 +191,10 @@ def test_a_pair_of_rows_gives_a_number() -> None:
     [
         (lambda k, X: k(X[0]), InvalidInput, "X of EquilibriumKernel must be a matrix"),
         (lambda k, X: k(X, X[:, :2]), InvalidInput, "as many features as X"),
-        (lambda k, X: k(X, X, eval_gradient=True), InvalidInput, "be left out"),
-        (lambda k, X: clone(k).set_params(kind="cck")(X), UnknownName, "Unknown kernel"),
+        (lambda k, X: k(X, X, eval_gradient=True), InvalidInput, "Y must be None"),
+        (lambda k, X: clone(k).set_params(kind="cck")(X), UnknownName, "Unknown kind"),
     ],
 )
 def test_refusals(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        call(EquilibriumKernel(convention="preactivation"), np.eye(3))
+        call(EquilibriumKernel(), np.eye(3))

@@ -62,9 +62,6 @@ DOORS: dict[str, Callable[[Activation], Any]] = {
     "match on the sphere": lambda a: nsd.match(nsd.DeepEquilibrium(a, 0.2), sphere=5),
     "dual": lambda a: nsd.match(nsd.DeepEquilibrium(a, 0.2), SPHERE, family="dual"),
     "compile": lambda a: RandomSettings(nsd.DeepEquilibrium(a, 0.2)),
-    "centred ridge": lambda a: estimators.EquilibriumKernelRidge(
-        a, centred=True, convention="preactivation"
-    ).fit(BASE, 1.0 * LABELS),
     "compiled": lambda a: estimators.CompiledClassifier(a, width=8).fit(BASE, LABELS),
     "random features": lambda a: estimators.RandomEquilibriumFeatures(a, width=8).fit(BASE),
 }

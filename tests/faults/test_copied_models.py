@@ -92,12 +92,8 @@ FITTED: dict[str, Callable[[], Any]] = {
     "matched features": lambda: estimators.RandomEquilibriumFeatures(
         "swish", width=16, network="matched", random_state=0
     ),
-    "classifier": lambda: estimators.EquilibriumKernelClassifier(
-        "tanh", convention="preactivation"
-    ),
-    "ridge": lambda: estimators.EquilibriumKernelRidge(
-        "softplus", centred=True, convention="preactivation"
-    ),
+    "classifier": lambda: estimators.EquilibriumKernelClassifier("tanh"),
+    "ridge": lambda: estimators.EquilibriumKernelRidge("softplus"),
     "scaler": lambda: estimators.TheoryScaler(),
 }
 

@@ -8,7 +8,7 @@ import pytest
 import notsodeep as nsd
 from notsodeep.errors import InvalidInput, NotConverged, NotEnoughMemory, NotSoDeepError
 from notsodeep.estimators import EquilibriumKernelClassifier, EquilibriumKernelRidge
-from notsodeep.kernel_solvers.spectral_basis import _dense_basis
+from notsodeep.kernel_solvers.paths import dense_basis
 from public_calls import BASE, DEQ
 
 TWICE = np.repeat(BASE[:4], 2, axis=0)
@@ -19,8 +19,8 @@ TWICE = np.repeat(BASE[:4], 2, axis=0)
     [
         ("dense", 0.0, "be positive"),
         ("cg", 0.0, "be positive"),
-        ("dense", 1e-18, "singular to double precision"),
-        ("cg", 1e-18, "a ridge above its rounding error"),
+        ("dense", 1e-18, "make the kernel positive definite"),
+        ("cg", 1e-18, "Make it with the ridge of the system"),
         ("cg", 1e-14, "was not solved"),
     ],
 )
@@ -100,4 +100,4 @@ def test_kernels_beyond_memory_are_refused_before_work(n: int) -> None:
 def test_eigenvectors_beyond_32_bit_lapack_are_refused() -> None:
     huge = np.broadcast_to(0.0, (32_767, 32_767))
     with pytest.raises(InvalidInput, match="LAPACK"):
-        _dense_basis(huge, np.ones((32_767, 1)), "ridge_path")
+        dense_basis(huge, np.ones((32_767, 1)))

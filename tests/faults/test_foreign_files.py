@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from notsodeep.cli.main import main
 from notsodeep.errors import DataCorrupted, InvalidInput, NotSoDeepError
 from notsodeep.files.run_directory import RunDirectory
 from notsodeep.files.stored_states import read_state, write_state
-from notsodeep.kernel_solvers import solve
 from notsodeep.networks import TrainingSettings, train
 from printed import complaints
 
@@ -43,11 +41,6 @@ def assert_foreign_intact(directory: Path) -> None:
     assert {name: (directory / name).read_bytes() for name in FOREIGN} == FOREIGN
 
 
-def solve_there(directory: Path) -> None:
-    matrix = np.diag([1.0, 2.0, 3.0])
-    solve(matrix, np.ones(3), ridge=1.0, checkpoint=directory, checkpoint_seconds=0.0)
-
-
 def train_there(directory: Path) -> None:
     X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     net = nsd.build(nsd.ExplicitNetwork(["relu"]), 3, 8, 2, rng=0)
@@ -55,12 +48,9 @@ def train_there(directory: Path) -> None:
     train(net, X, np.arange(40) % 2, TrainingSettings(2), **options)
 
 
-@pytest.mark.parametrize("work", [solve_there, train_there])
-def test_checkpoints_remove_only_their_own_states(
-    tmp_path: Path, work: Callable[[Path], None]
-) -> None:
+def test_checkpoints_remove_only_their_own_states(tmp_path: Path) -> None:
     place_foreign(tmp_path)
-    work(tmp_path)
+    train_there(tmp_path)
     assert_foreign_intact(tmp_path)
     states = {path.name for path in tmp_path.glob("state-*")} - set(FOREIGN)
     assert len(states) == 1  # the older ones are gone
@@ -83,7 +73,7 @@ def test_what_a_killed_writer_left_is_removed(tmp_path: Path) -> None:
 def test_a_manifest_of_something_else_is_not_replaced(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"name": "my web app"}')
     with pytest.raises(DataCorrupted, match="choose another directory"):
-        solve_there(tmp_path)
+        train_there(tmp_path)
     assert (tmp_path / "manifest.json").read_text() == '{"name": "my web app"}'
 
 

@@ -16,7 +16,6 @@ from notsodeep.equivalents import LimitingSpectrum
 from notsodeep.equivalents.bulk_law import BulkLaw
 from notsodeep.equivalents.distances import kolmogorov_to_law
 from notsodeep.equivalents.silverstein import SilversteinEquation
-from notsodeep.kernel_solvers import predicted_effective_dimension
 
 FloatArray = NDArray[np.floating[Any]]
 
@@ -109,7 +108,7 @@ def test_just_below_the_point_mass_is_rounding() -> None:
 def test_effective_dimension(covariance: str, n: int) -> None:
     law, eigenvalues = drawn(covariance, n)
     ridges = np.array([1e-9, 1e-7, 1e-5, 1e-2, 1.0, 1e6])
-    predicted = predicted_effective_dimension(law, ridges)
+    predicted = law.effective_dimension(ridges)
     transform = bulk_of(law).equation.stieltjes(-ridges).real
     np.testing.assert_allclose(predicted[:-1], (n * (1.0 - ridges * transform))[:-1], rtol=1e-7)
     own = (eigenvalues / (eigenvalues + ridges[:, None])).sum(axis=1)

@@ -13,7 +13,7 @@ import resource
 from pathlib import Path
 import numpy as np
 import notsodeep as nsd
-from notsodeep.kernel_solvers import nystrom_preconditioner, solve
+from notsodeep.kernel_solvers import preconditioner, solve
 
 n = 6000
 X = nsd.data.sphere(n, 30, rng=0)
@@ -27,7 +27,7 @@ try:
 except MemoryError:
     print("no room for the matrix")
 K = nsd.KernelOperator(deq, X, kind="ntk", convention="preactivation", memory=2**25)
-near = nystrom_preconditioner(deq, X, 100, 1.0, kind="ntk", convention="preactivation")
+near = preconditioner(deq, X, 100, 1.0, kind="ntk", convention="preactivation")
 print(solve(K, X[:, :2], 1.0, preconditioner=near, tolerance=1e-3).reason)
 """
 

@@ -9,7 +9,7 @@ from scipy.sparse.linalg import aslinearoperator
 
 import notsodeep as nsd
 from notsodeep.errors import InvalidInput, NotConverged, UnknownName
-from notsodeep.kernel_solvers import early_stopping_path, predicted_effective_dimension, ridge_path
+from notsodeep.kernel_solvers import ridge_path
 from problems import digits, positive_matrix
 
 RIDGES = np.array([1e-2, 0.1, 1.0])
@@ -65,7 +65,7 @@ def test_a_krylov_space_gives_the_same_path() -> None:
     assert (error > 0.0).all()
     assert (np.abs(krylov.effective_dimension - dense.effective_dimension) < 5.0 * error).all()
     assert krylov.leave_one_out is None
-    with pytest.raises(InvalidInput, match="asked of the path of a matrix"):
+    with pytest.raises(InvalidInput, match="asked of the ridges of a matrix"):
         krylov.leave_one_out_residuals(0.1)
     with pytest.raises(UnknownName, match="'leave_one_out'"):
         krylov.best("leave_one_out")
@@ -73,7 +73,7 @@ def test_a_krylov_space_gives_the_same_path() -> None:
 
 def test_a_space_that_is_too_small() -> None:
     operator = aslinearoperator(positive_matrix(300, 1e-6))
-    with pytest.raises(NotConverged, match="1 of 2 ridges, up to 1e-06") as info:
+    with pytest.raises(NotConverged, match="1 of 2 ridges, 1e-06 to 1e-06") as info:
         ridge_path(operator, np.ones(300), [1e-6, 10.0], max_steps=20)
     assert info.value.record.residual[1] <= 1e-6
     path = ridge_path(operator, np.ones(300), [1e-6, 10.0], max_steps=20, raises=False)
@@ -92,7 +92,7 @@ def test_gradient_flow(wrap) -> None:
     K = positive_matrix(80)
     Y = np.random.default_rng(1).normal(size=(80, 2))
     times = np.array([0.3, 10.0, 2000.0])
-    path = early_stopping_path(wrap(K), Y, times, tolerance=1e-9)
+    path = ridge_path(wrap(K), Y, times=times, tolerance=1e-9)
     for j, time in enumerate(times):
         decay = expm(-time * K)
         expected = np.linalg.solve(K, Y - decay @ Y)
@@ -109,13 +109,13 @@ def test_gradient_flow(wrap) -> None:
 
 
 def test_flow_of_a_singular_kernel_and_very_late() -> None:
-    path = early_stopping_path(np.diag([0.0, 2.0]), [1.0, 1.0], [5.0, 1e4])
+    path = ridge_path(np.diag([0.0, 2.0]), [1.0, 1.0], times=[5.0, 1e4])
     np.testing.assert_allclose(path.coefficients(5.0), [5.0, -np.expm1(-10.0) / 2.0])
     assert np.isfinite(path.generalised_cross_validation).all()
 
 
 def test_flow_of_a_nearly_singular_kernel_to_rounding() -> None:
-    path = early_stopping_path(np.diag([5e-9, 2.0]), [1.0, 1.0], [1.0])
+    path = ridge_path(np.diag([5e-9, 2.0]), [1.0, 1.0], times=[1.0])
     # t(1 − tw/2) differs from t by 2.5e-9 here.
     np.testing.assert_allclose(path.coefficients(1.0)[0], 1.0 - 2.5e-9, rtol=1e-15)
 
@@ -131,21 +131,22 @@ def test_effective_dimension_and_risk_from_the_law(kind) -> None:
     )
     K = nsd.KernelOperator(deq, X, kind=kind, convention="preactivation") @ np.eye(700)
     path = ridge_path(0.5 * (K + K.T), 2.0 * y - 1.0, [0.01, 0.1, 1.0])
-    predicted = predicted_effective_dimension(law, path.ridges)
+    predicted = law.effective_dimension(path.values)
     np.testing.assert_allclose(predicted, path.effective_dimension, rtol=0.01)
-    np.testing.assert_allclose(
-        path.predicted_risk(law), path.generalised_cross_validation, rtol=0.15
-    )
+    risk = path.training_error / (1.0 - predicted / 700.0) ** 2
+    np.testing.assert_allclose(risk, path.generalised_cross_validation, rtol=0.15)
 
 
 def test_bad_arguments_are_refused() -> None:
     K, y = positive_matrix(10), np.ones(10)
     for wrong in ([], [0.0], [-1.0, 1.0], [[1.0]]):
-        with pytest.raises(InvalidInput, match="ridges of ridge_path must be positive"):
+        with pytest.raises(InvalidInput, match="ridges must be positive"):
             ridge_path(K, y, wrong)
-    with pytest.raises(InvalidInput, match="times of early_stopping_path must be positive"):
-        early_stopping_path(K, y, [0.0])
-    with pytest.raises(InvalidInput, match="Y of ridge_path must have shape"):
+    with pytest.raises(InvalidInput, match="times must be positive"):
+        ridge_path(K, y, times=[0.0])
+    with pytest.raises(InvalidInput, match="Either ridges or times"):
+        ridge_path(K, y)
+    with pytest.raises(InvalidInput, match="Y must have shape"):
         ridge_path(K, y[:5], [1.0])
-    with pytest.raises(InvalidInput, match="ridges of ridge_path must exceed"):
+    with pytest.raises(InvalidInput, match="ridges must exceed"):
         ridge_path(K - np.eye(10), y, [0.1])

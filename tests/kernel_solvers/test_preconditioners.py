@@ -7,33 +7,19 @@ import pytest
 
 import notsodeep as nsd
 from notsodeep.errors import InvalidInput
-from notsodeep.kernel_solvers import (
-    combined_preconditioner,
-    equivalent_preconditioner,
-    nystrom_preconditioner,
-    solve,
-)
-from notsodeep.kernel_solvers.preconditioners import LowRankInverse, pivoted_factor
+from notsodeep.kernel_solvers import preconditioner, solve
+from notsodeep.kernel_solvers.preconditioners import pivoted_factor
 from problems import RIDGE, digits
 
 
-def nystrom(rank: int, ridge: float = RIDGE, n: int = 700):
+def nystrom(rank: int, ridge: float = RIDGE, n: int = 700, **more: object):
     problem = digits(n)
-    return nystrom_preconditioner(
-        problem.eq.model, problem.X, rank, ridge, kind="ntk", convention="preactivation"
-    )
+    choice = {"kind": "ntk", "convention": "preactivation", **more}
+    return preconditioner(problem.eq.model, problem.X, rank, ridge, **choice)
 
 
-def test_inverse_of_low_rank_plus_ridge() -> None:
-    rng = np.random.default_rng(0)
-    F, G = rng.normal(size=(40, 5)), rng.normal(size=(40, 3))
-    V = rng.normal(size=(40, 2))
-    expected = np.linalg.solve(F @ F.T + G @ G.T + 0.3 * np.eye(40), V)
-    inverse = LowRankInverse([F, G, np.empty((40, 0))], 0.3)
-    assert inverse.rank == 8
-    np.testing.assert_allclose(inverse @ V, expected, atol=1e-12)
-    np.testing.assert_allclose(inverse.T @ V[:, 0], expected[:, 0], atol=1e-12)
-    np.testing.assert_allclose(LowRankInverse([np.empty((40, 0))], 0.5) @ V, 2.0 * V)
+def combined(rank: int, ridge: float = RIDGE, n: int = 700, rng: int = 0):
+    return nystrom(rank, ridge, n, equivalent=digits(n).eq, rng=rng)
 
 
 def test_pivoted_factor_stays_below_the_matrix() -> None:
@@ -67,16 +53,9 @@ def test_pivoted_factor_of_a_matrix_of_low_rank() -> None:
 def test_full_rank_is_the_inverse() -> None:
     problem = digits(300)
     exact = np.linalg.inv(problem.K + RIDGE * np.eye(300))
-    for near in (nystrom(300, n=300), combined_preconditioner(problem.eq, 300, RIDGE)):
+    for near in (nystrom(300, n=300), combined(300, n=300)):
         np.testing.assert_allclose(near @ np.eye(300), exact, atol=1e-5 * np.abs(exact).max())
         assert solve(problem.K, problem.Y, RIDGE, preconditioner=near).steps <= 2
-
-
-def test_equivalent_is_its_own_inverse() -> None:
-    eq = digits().eq
-    V = np.eye(700)[:, :3]
-    near = equivalent_preconditioner(eq, RIDGE)
-    np.testing.assert_allclose(near @ (eq @ V + RIDGE * V), V, atol=1e-10)
 
 
 @pytest.mark.slow
@@ -87,9 +66,9 @@ def test_each_saves_steps_and_both_together_save_most(ridge: float) -> None:
         name: solve(problem.K, problem.Y, ridge, preconditioner=near).steps
         for name, near in {
             "none": None,
-            "equivalent": equivalent_preconditioner(problem.eq, ridge),
+            "equivalent": problem.eq.inverse(ridge),
             "nystrom": nystrom(60, ridge, 1000),
-            "combined": combined_preconditioner(problem.eq, 60, ridge),
+            "combined": combined(60, ridge, 1000),
         }.items()
     }
     assert steps["equivalent"] < 0.7 * steps["none"]
@@ -108,7 +87,8 @@ def test_mixtures_with_low_rank_terms(convention: str) -> None:
     K = nsd.conjugate_kernel(deq, X, convention=convention)
     B = np.random.default_rng(0).normal(size=(400, 3))
     plain = solve(K, B, 1e-3).steps
-    for near in (equivalent_preconditioner(eq, 1e-3), combined_preconditioner(eq, 50, 1e-3)):
+    both = preconditioner(deq, X, 50, 1e-3, equivalent=eq, convention=convention)
+    for near in (eq.inverse(1e-3), both):
         assert solve(K, B, 1e-3, preconditioner=near).steps < 0.7 * plain
 
 
@@ -116,25 +96,20 @@ def test_draws_are_reproducible() -> None:
     v = np.ones(700)
     first, again = nystrom(50) @ v, nystrom(50) @ v
     assert np.array_equal(first, again)
-    eq = digits().eq
-    one, other = (combined_preconditioner(eq, 50, RIDGE, rng=seed) @ v for seed in (1, 2))
+    one, other = (combined(50, rng=seed) @ v for seed in (1, 2))
     assert not np.array_equal(one, other)
 
 
 def test_bad_arguments_are_refused() -> None:
     problem = digits()
     model = problem.eq.model
-    with pytest.raises(InvalidInput, match="eq of equivalent_preconditioner must be an Equivalent"):
-        equivalent_preconditioner(problem.K, RIDGE)
-    with pytest.raises(InvalidInput, match="eq of combined_preconditioner must be an Equivalent"):
-        combined_preconditioner(problem.K, 10, RIDGE)
-    with pytest.raises(InvalidInput, match="rank of combined_preconditioner must be an integer"):
-        combined_preconditioner(problem.eq, 0, RIDGE)
-    with pytest.raises(InvalidInput, match="ridge of nystrom_preconditioner must be positive"):
-        nystrom_preconditioner(model, problem.X, 10, 0.0, convention="preactivation")
-    with pytest.raises(InvalidInput, match="ridge of combined_preconditioner must be positive"):
-        combined_preconditioner(problem.eq, 10, 0.0)
+    with pytest.raises(InvalidInput, match="equivalent must be an Equivalent of the 700 rows"):
+        preconditioner(model, problem.X, 10, RIDGE, equivalent=problem.K)
+    with pytest.raises(InvalidInput, match="rank of preconditioner must be an integer"):
+        preconditioner(model, problem.X, 0, RIDGE)
+    with pytest.raises(InvalidInput, match="ridge of preconditioner must be positive"):
+        preconditioner(model, problem.X, 10, 0.0)
     with pytest.raises(InvalidInput, match="DeepEquilibrium or an ExplicitNetwork"):
-        nystrom_preconditioner("relu", problem.X, 10, RIDGE, convention="preactivation")
-    with pytest.raises(InvalidInput, match="rng of combined_preconditioner"):
-        combined_preconditioner(problem.eq, 10, RIDGE, rng=-1)
+        preconditioner("relu", problem.X, 10, RIDGE)
+    with pytest.raises(InvalidInput, match="rng of preconditioner"):
+        preconditioner(model, problem.X, 10, RIDGE, rng=-1)

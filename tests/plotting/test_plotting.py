@@ -19,7 +19,6 @@ from notsodeep.collapse import CollapseMetrics, layer_peeled, seli, simplex_etf
 from notsodeep.data import pixel_data
 from notsodeep.errors import InvalidInput
 from notsodeep.kernel_solvers import (
-    early_stopping_path,
     ridge_path,
     solve,
     spectral_density,
@@ -81,7 +80,6 @@ def drawn() -> dict[str, Any]:
         "collapse": metrics.compute(),
         "comparison": nsd.compare(K, eq),
         "conditions": certificate.conditions,
-        "early_stopping": early_stopping_path(K, X[:, 0], levels),
         "eigenpairs": top_eigenpairs(K, 4),
         "kernel_pair": nsd.kernel_pair(deq, X, convention="preactivation"),
         "layer_peeled": layer_peeled([100, 100, 1, 1], budget=0.5),

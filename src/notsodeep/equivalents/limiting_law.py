@@ -92,6 +92,32 @@ class LimitingSpectrum(Plotted):
         beyond = (points[..., None] >= places).sum(axis=-1)
         return np.asarray(((self.size - len(places)) * smooth + beyond) / self.size)
 
+    def effective_dimension(self, ridges: ArrayLike) -> FloatArray:
+        """Return tr K(K + λI)⁻¹ for ridges λ > 0 of shape (m,), as the law predicts it.
+
+        Nothing is integrated: with the bulk at a·t + γ and s = (γ + λ)/a, the average over it
+        follows from the equation at z = −s, where ∫ t/(t + s) dμ(t) = Σ_a (n_a/n) δ_a/(1 + δ_a).
+
+        Examples
+        --------
+        >>> import notsodeep as nsd
+        >>> X = nsd.data.sphere(100, 400, rng=0)
+        >>> eq = nsd.sphere_equivalent(nsd.ExplicitNetwork(["relu"]), X)
+        >>> nsd.limiting_spectrum(eq).effective_dimension([0.01, 1.0]).round(1)
+        array([96.8, 25.5])
+        """
+        levels = checks.real_array(ridges, "ridges", "LimitingSpectrum.effective_dimension")
+        linear = np.zeros(levels.shape)
+        if self.bulk is not None:
+            equation = self.bulk.equation
+            delta = equation.solve(-(self.shift + levels) / self.scale).real
+            linear = (delta / (1.0 + delta)) @ (equation.ratios / equation.ratios.sum())
+        # (at + γ)/(at + γ + λ) averaged over t: with s = (γ + λ)/a it is (γ + λ·t/(t + s))/(γ + λ).
+        bulk = (self.shift + levels * linear) / (self.shift + levels)
+        spikes = np.array([spike.value for spike in self.spikes])
+        beyond = (spikes / (spikes + levels[:, None])).sum(axis=1)
+        return np.asarray((self.size - len(spikes)) * bulk + beyond)
+
     def __str__(self) -> str:
         bulk = ", ".join(f"[{low:.4g}, {high:.4g}]" for low, high in self.support) or "none"
         spikes = ", ".join(f"{spike.value:.4g}" for spike in self.spikes) or "none"

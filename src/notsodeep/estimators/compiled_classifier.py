@@ -7,22 +7,19 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import softmax
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.metaestimators import available_if
-from sklearn.utils.validation import check_is_fitted
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 
 from notsodeep import checks, extras
 from notsodeep.activations import Activation
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.data.preprocessing import Preprocessing, PreprocessingKind
-from notsodeep.estimators.kernel_estimators import (
-    encode_classes,
-    probabilities,
-    with_class_weights,
-)
-from notsodeep.estimators.kernel_model import positive_weights
+from notsodeep.estimators.kernel_ridge import encode_classes
 from notsodeep.estimators.random_features import generator_from, match_on_data
-from notsodeep.estimators.theory_scaler import preprocessed_rows, validated_training_data
+from notsodeep.estimators.scaler import preprocessed_rows, validated_training_data
 from notsodeep.models import DeepEquilibrium
 
 if TYPE_CHECKING:
@@ -136,9 +133,17 @@ class CompiledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         width = checks.positive_integer(self.width, "width", owner)
         deq = DeepEquilibrium(self.activation, self.sigma_a2)
         rows, given = validated_training_data(self, X, y, self.preprocessing)
-        weights, (rows, given) = positive_weights(self, sample_weight, rows, given)
+        weights = None
+        if sample_weight is not None:
+            weights = _check_sample_weight(sample_weight, rows, ensure_non_negative=True)
+            counted = weights > 0.0
+            if not counted.any():
+                raise checks.invalid("sample_weight", owner, "have an entry above zero", "zeros")
+            rows, given, weights = rows[counted], given[counted], weights[counted]
         labels = encode_classes(self, given)
-        weights = with_class_weights(self.class_weight, given, weights)
+        if self.class_weight is not None:
+            by_class = compute_sample_weight(self.class_weight, given)
+            weights = by_class if weights is None else by_class * weights
         if weights is not None and self.train == "all":
             requirement = "be None, as class_weight, for train='all', whose loss has no weights"
             raise checks.invalid("sample_weight", owner, requirement, "weights")
@@ -218,4 +223,4 @@ class CompiledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     @available_if(_learns_probabilities)  # type: ignore[untyped-decorator]
     def predict_proba(self, X: ArrayLike) -> FloatArray:
         """Return softmax of the outputs, shape (n, n_classes); if trained by cross-entropy."""
-        return probabilities(self._logits(X), 1.0)
+        return np.asarray(softmax(self._logits(X), axis=1))

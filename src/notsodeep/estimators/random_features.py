@@ -14,8 +14,7 @@ from notsodeep import checks, extras
 from notsodeep.activations import Activation
 from notsodeep.arrays import FloatArray
 from notsodeep.data.preprocessing import Preprocessing, PreprocessingKind
-from notsodeep.estimators.kernel_matrices import root_mean_square_norm
-from notsodeep.estimators.theory_scaler import preprocessed_rows, validated_training_data
+from notsodeep.estimators.scaler import preprocessed_rows, validated_training_data
 from notsodeep.matching import Match, match
 from notsodeep.models import DeepEquilibrium, KernelName, require_varying
 
@@ -43,6 +42,11 @@ def match_on_data(
         return match(deq, tau0=root_mean_square_norm(X), **options)
     rows = X[np.sort(rng.permutation(len(X))[:MATCHED_ROWS])]
     return match(deq, rows, refine=refine, **options)
+
+
+def root_mean_square_norm(X: FloatArray) -> float:
+    """Return √(mean ‖x_i‖²), the scale τ0 of centred data."""
+    return float(np.sqrt(np.einsum("ij,ij->", X, X) / len(X)))
 
 
 def generator_from(random_state: Any) -> np.random.Generator:

@@ -34,7 +34,7 @@ from notsodeep.plotting.matches import (
     match,
     match_figure,
 )
-from notsodeep.plotting.paths import early_stopping, ridge_path, solution, solve, training
+from notsodeep.plotting.paths import ridge_path, solution, solve, training
 from notsodeep.plotting.predictions import (
     best_sigma,
     learning_curve,
@@ -64,7 +64,6 @@ __all__ = [
     "conditions",
     "diagnosis",
     "diagnosis_figure",
-    "early_stopping",
     "eigenpairs",
     "front",
     "house_style",

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from notsodeep.arrays import FloatArray
 from notsodeep.plotting.canvas import MUTED, axes_or_new, colours
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from notsodeep.kernel_solvers import EarlyStoppingPath, RidgePath, Solution
+    from notsodeep.kernel_solvers import RidgePath, Solution
     from notsodeep.networks import Training
     from notsodeep.networks.solve_records import SolveRecord
 
@@ -96,9 +95,9 @@ def training(record: Training, ax: Axes | None = None) -> Axes:
 
 
 def ridge_path(record: RidgePath, ax: Axes | None = None) -> Axes:
-    """Draw training error, cross-validation and leave-one-out error along the ridge.
+    """Draw training error, cross-validation and leave-one-out error along the ridge or the time.
 
-    A grey line marks the ridge with the lowest cross-validation, of those that were solved.
+    A grey line marks the one with the lowest cross-validation, of those that were solved.
 
     Examples
     --------
@@ -109,40 +108,15 @@ def ridge_path(record: RidgePath, ax: Axes | None = None) -> Axes:
     'ridge λ'
     """
     axes = axes_or_new(ax)
-    _, shallow = colours()
-    _draw_path(axes, record, record.ridges)
-    if record.leave_one_out is not None:
-        axes.loglog(record.ridges, record.leave_one_out, color=shallow, label="leave-one-out")
-    axes.set_xlabel("ridge λ")
-    axes.legend()
-    return axes
-
-
-def early_stopping(record: EarlyStoppingPath, ax: Axes | None = None) -> Axes:
-    """Draw training error and cross-validation against the time at which the flow is stopped.
-
-    A grey line marks the time with the lowest cross-validation, of those that were followed.
-
-    Examples
-    --------
-    >>> import notsodeep as nsd
-    >>> K = np.diag([1.0, 0.01])
-    >>> path = nsd.kernel_solvers.early_stopping_path(K, [1.0, 1.0], [0.1, 1.0, 10.0])
-    >>> early_stopping(path, nsd.plotting.new_figure()[1][0]).get_xlabel()
-    'time'
-    """
-    axes = axes_or_new(ax)
-    _draw_path(axes, record, record.times)
-    axes.set_xlabel("time")
-    axes.legend()
-    return axes
-
-
-def _draw_path(axes: Axes, record: RidgePath | EarlyStoppingPath, x: FloatArray) -> None:
-    (deep,) = colours(1)
-    scores = record.generalised_cross_validation
+    deep, shallow = colours()
+    x = record.values
     axes.loglog(x, record.training_error, color=MUTED, label="training")
-    axes.loglog(x, scores, color=deep, label="cross-validation")
+    axes.loglog(x, record.generalised_cross_validation, color=deep, label="cross-validation")
+    if record.leave_one_out is not None:
+        axes.loglog(x, record.leave_one_out, color=shallow, label="leave-one-out")
     if (record.residual <= record.tolerance).any():
         axes.axvline(record.best(), color=MUTED, lw=0.8)
+    axes.set_xlabel("ridge λ" if record.axis == "ridge" else "time")
     axes.set_ylabel("mean squared error")
+    axes.legend()
+    return axes

@@ -134,11 +134,9 @@ def spectral_density(
     """
     axes = axes_or_new(ax)
     (deep,) = colours(1)
-    nodes, weights = record.nodes.ravel(), record.weights.ravel()
-    order = np.argsort(nodes)
-    shares = np.cumsum(weights[order]) / weights.sum()
+    shares = np.cumsum(record.weights.mean(axis=0))
     # Isolated eigenvalues would leave no room for the rest.
-    low, high = nodes[order][np.searchsorted(shares, (0.01, 0.99))]
+    low, high = record.nodes[np.searchsorted(shares, (0.01, 0.99))]
     span = float(high - low) or 1.0
     x = np.linspace(low - 0.1 * span, high + 0.1 * span, 400)
     value, error = record.density(x, 0.02 * span if width is None else width)

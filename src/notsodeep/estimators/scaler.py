@@ -23,15 +23,7 @@ class TheoryScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
     Parameters
     ----------
     preprocessing : {"theory", "pixels", "unit_norm", "none"}
-        See `notsodeep.data.Preprocessing`.
-
-    Attributes
-    ----------
-    preprocessing_ : Preprocessing
-        The map that was fixed on the training data.
-    n_features_in_ : int
-    feature_names_in_ : ndarray of str
-        Where X had column names.
+        See `notsodeep.data.Preprocessing`; the fitted one is `preprocessing_`.
 
     Examples
     --------
@@ -59,14 +51,12 @@ class TheoryScaler(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  # ty
 def validated_training_data(
     estimator: Any, X: ArrayLike, y: Any, preprocessing: str, **options: Any
 ) -> Any:
-    """Validate training data as scikit-learn does: shapes, finite numbers, feature names.
+    """Validate training data as scikit-learn does, which knows nothing of masks.
 
-    Returns X and y, or X alone if y is "no_validation"; `options` are those of `validate_data`,
-    which knows nothing of masks.
+    Returns X and y, or X alone if y is "no_validation"; `options` are those of `validate_data`.
     """
-    owner = type(estimator).__name__
-    checks.unmasked(X, "X", owner)
-    checks.unmasked(y, "y", owner)
+    checks.unmasked(X, "X", type(estimator).__name__)
+    checks.unmasked(y, "y", type(estimator).__name__)
     least = 2 if preprocessing in ("theory", "pixels") else 1  # one row has no scale
     return validate_data(estimator, X, y, dtype=np.float64, ensure_min_samples=least, **options)
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
+from numpy.polynomial import chebyshev
 from numpy.typing import ArrayLike
 from sklearn.gaussian_process.kernels import Hyperparameter, Kernel
 
 from notsodeep import checks
 from notsodeep.activations import Activation
 from notsodeep.arrays import FloatArray
-from notsodeep.estimators.kernel_matrices import (
-    checked_model,
-    kernel_diagonal,
-    kernel_matrix,
-    log_sigma_derivative,
-)
+from notsodeep.errors import InvalidInput
+from notsodeep.kernels import KernelOperator
+from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.models import Convention, DeepEquilibrium, KernelName, kernel_name
+
+POINTS = 7
+"""Chebyshev points of the derivative in θ = log σa²."""
+
+HALF_WIDTH = 0.05
+"""Of the points in θ, where σa² is small; less towards σa² = 1, which has to stay out of reach."""
 
 
 class EquilibriumKernel(Kernel):  # type: ignore[misc]  # scikit-learn has no types
@@ -37,7 +42,7 @@ class EquilibriumKernel(Kernel):  # type: ignore[misc]  # scikit-learn has no ty
     sigma_a2 : float, default 0.2
         σa², the share of variance that comes back through the recurrent weights.
     kind : {"ntk", "ck"}
-    convention : {"preactivation", "feature"}
+    convention : {"feature", "preactivation"}
     sigma_a2_bounds : pair of float, or "fixed"
         Between which σa² is searched for; "fixed" leaves it alone.
 
@@ -97,7 +102,7 @@ class EquilibriumKernel(Kernel):  # type: ignore[misc]  # scikit-learn has no ty
         """
         owner = type(self).__name__
         if eval_gradient and Y is not None:
-            raise checks.invalid("Y", owner, "be left out with eval_gradient=True", "a Y")
+            raise InvalidInput("Y must be None with eval_gradient=True.")
         if Y is not None and np.ndim(X) == 1 and np.ndim(Y) == 1:
             left = checks.plain_array(X, "X", owner)
             right = checks.plain_array(Y, "Y", owner)
@@ -105,30 +110,59 @@ class EquilibriumKernel(Kernel):  # type: ignore[misc]  # scikit-learn has no ty
         rows, others = checks.samples(X, "X", owner), None
         if Y is not None and Y is not X:
             others = checks.samples(Y, "Y", owner)
-        model, choice = self._model(), self._choice()
-        matrix = kernel_matrix(model, rows, others, **choice)
+        matrix = self._kernel(self.sigma_a2, rows, others)
         if not eval_gradient:
             return matrix
         if self.hyperparameter_sigma_a2.fixed:
             return matrix, np.empty((*matrix.shape, 0))
-        return matrix, log_sigma_derivative(model, rows, **choice)[:, :, None]
+        return matrix, self._derivative(rows)[:, :, None]
 
     def diag(self, X: ArrayLike) -> FloatArray:
         """Compute the diagonal of ``self(X)``, shape (n,), and nothing else of it."""
         rows = checks.samples(X, "X", type(self).__name__)
-        return kernel_diagonal(self._model(), rows, **self._choice())
+        model = DeepEquilibrium(self.activation, self.sigma_a2)
+        kind, convention = kernel_name(self.kind, "kind"), self.convention
+        return KernelOperator(model, rows, kind=kind, convention=convention).diagonal()
 
     def is_stationary(self) -> bool:
         """Whether the kernel depends on differences only: no, on norms and inner products."""
         return False
 
-    def _model(self) -> DeepEquilibrium:
-        owner = type(self).__name__
-        return checked_model(self.activation, self.sigma_a2, self.kind, self.convention, owner)
+    def _kernel(self, sigma_a2: float, X: FloatArray, Y: FloatArray | None = None) -> FloatArray:
+        model, kind = DeepEquilibrium(self.activation, sigma_a2), kernel_name(self.kind, "kind")
+        return np.asarray(exact_kernel(model, X, Y, kind=kind, convention=self.convention))
 
-    def _choice(self) -> dict[str, Any]:
-        return {"kind": kernel_name(self.kind, "kernel"), "convention": self.convention}
+    def _derivative(self, X: FloatArray) -> FloatArray:
+        """Compute σa² ∂K/∂σa², shape (n, n).
+
+        σb² = 1 − σa² changes along, and so do the variances q of the samples.
+        """
+        sigma_a2 = float(self.sigma_a2)
+        if not sigma_a2 > 0.0:
+            raise InvalidInput(
+                f"sigma_a2 must be positive for a gradient, got {sigma_a2:g}. At 0 set "
+                "sigma_a2_bounds='fixed': it has no logarithm to search in."
+            )
+        points, weights = _differentiation_rule()
+        half = HALF_WIDTH * (1.0 - sigma_a2)
+        total = np.zeros((len(X), len(X)))
+        for node, weight in zip(sigma_a2 * np.exp(half * points), weights / half, strict=True):
+            total += weight * self._kernel(float(node), X)
+        return total
 
     def __repr__(self) -> str:
         name = type(self).__name__
-        return f"{name}({self.activation}, sigma_a2={self.sigma_a2:.3g}, kind={self.kind!r})"
+        return f"{name}({self.activation}, sigma_a2={self.sigma_a2:.3g}, {self.kind})"
+
+
+@functools.cache
+def _differentiation_rule() -> tuple[FloatArray, FloatArray]:
+    """Return points x_k in (−1, 1) and weights w_k with f′(0) ≈ Σ w_k f(x_k), without x = 0.
+
+    Exact for polynomials of degree six; Σ w_k T_j(x_k) = T_j′(0) for the Chebyshev polynomials.
+    """
+    points = chebyshev.chebpts1(POINTS)
+    slopes = [chebyshev.chebval(0.0, chebyshev.chebder(unit)) for unit in np.eye(POINTS)]
+    weights = np.linalg.solve(chebyshev.chebvander(points, POINTS - 1).T, np.array(slopes))
+    used = points != points[POINTS // 2]  # the middle one has no weight, by symmetry
+    return points[used], np.asarray(weights[used], dtype=np.float64)
