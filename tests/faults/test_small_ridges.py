@@ -41,9 +41,7 @@ def missing(K: Array, ridge: float, alpha: Array, targets: Array) -> float:
 
 
 def estimator(X: Array, ridge: Any, **options: Any) -> float:
-    fitted = EquilibriumKernelRidge(
-        "tanh", 0.3, ridge=ridge, solver="dense", convention="preactivation", **options
-    )
+    fitted = EquilibriumKernelRidge("tanh", 0.3, ridge=ridge, solver="dense", **options)
     fitted.fit(X, TARGETS)
     left = TARGETS - fitted.intercept_
     return missing(kernel(X), fitted.ridge_, fitted.dual_coef_, left)
@@ -105,9 +103,7 @@ def test_leave_one_out_chooses_what_can_be_solved(X: Array) -> None:
 
 def test_equal_rows_of_one_mind_take_any_ridge() -> None:
     targets = np.concatenate([TARGETS[:30], TARGETS[:30]])
-    fitted = EquilibriumKernelRidge("tanh", 0.3, ridge=1e-12, convention="preactivation").fit(
-        EQUAL, targets
-    )
+    fitted = EquilibriumKernelRidge("tanh", 0.3, ridge=1e-12).fit(EQUAL, targets)
     assert np.abs(fitted.predict(EQUAL) - targets).max() < 1e-6
 
 
@@ -159,9 +155,7 @@ def test_flows_that_run_too_long() -> None:
 @pytest.mark.parametrize("unit", [1e-200, 1e200])
 def test_the_unit_of_the_targets_does_not_hide_it(unit: float) -> None:
     with pytest.raises(NotConverged, match="rounding errors"):
-        EquilibriumKernelRidge("tanh", 0.3, ridge=1e-13, convention="preactivation").fit(
-            EQUAL, unit * TARGETS
-        )
+        EquilibriumKernelRidge("tanh", 0.3, ridge=1e-13).fit(EQUAL, unit * TARGETS)
     # Squared errors in this unit are zero or infinite, and cannot choose a ridge.
     with pytest.raises(InvalidInput, match="Y of ridge_path must"):
         EquilibriumKernelRidge("tanh", 0.3).fit(EQUAL, unit * TARGETS)

@@ -275,7 +275,9 @@ def encode_classes(estimator: Any, y: NDArray[Any]) -> IntArray:
         check_classification_targets(y)
         estimator.classes_, labels = np.unique(y, return_inverse=True)
     except TypeError as error:  # None or NA beside names, which have no order with them
-        raise InvalidInput(f"y must hold labels that can be sorted, got {error}.") from error
+        raise InvalidInput(
+            f"y must hold labels of one kind, none of them missing, got {error}."
+        ) from error
     if len(estimator.classes_) < 2:  # scikit-learn's checks look for the words "1 class"
         raise InvalidInput("y must have samples of at least two classes, got 1 class.")
     return np.asarray(labels, dtype=np.int64)
