@@ -20,13 +20,14 @@ from torch import Tensor, nn
 
 from experiments.collapse.heads import cut_singular_values
 from notsodeep.data import pixel_data
+from notsodeep.networks.affine import AffineDEQ
+from notsodeep.networks.cell import EquilibriumCell
 from notsodeep.networks.equilibrium_map import EquilibriumMap
 from notsodeep.networks.equilibrium_solvers import Anderson, FixedPointIteration
 from notsodeep.networks.implicit_layer import implicit_layer
 from notsodeep.networks.solve_records import ImplicitRecord
 from notsodeep.networks.training import train
 from notsodeep.networks.training_records import TrainingSettings
-from notsodeep.trained.cell import AffineCell, EquilibriumCell
 
 _TOLERANCE = 1e-4  # of the solves in training; gradients of batches are noisier than that
 
@@ -184,7 +185,7 @@ class Monotone(TrainedNetwork):
         return logits
 
 
-def trained(recipe: Recipe, *, progress: bool = True) -> tuple[AffineCell, float]:
+def trained(recipe: Recipe, *, progress: bool = True) -> tuple[AffineDEQ, float]:
     """Train a network; return it, with its weights rounded to float32, and its test accuracy.
 
     The same machine, with the same number of threads, gives the same weights.
@@ -221,7 +222,7 @@ def trained(recipe: Recipe, *, progress: bool = True) -> tuple[AffineCell, float
 
 def main(arguments: Iterable[str] | None = None) -> None:
     """Train networks by their names and write them, as the package has them."""
-    from notsodeep.trained.files import save_cell
+    from notsodeep.networks.weights import save_cell
 
     parser = argparse.ArgumentParser(description="Train networks of the zoo.")
     parser.add_argument("names", nargs="*", choices=[[], *RECIPES], help="all by default")

@@ -59,13 +59,13 @@ if TYPE_CHECKING:
         MonotoneEquilibrium,
     )
     from notsodeep.networks.build import build
+    from notsodeep.networks.cell import EquilibriumCell
     from notsodeep.networks.empirical_kernels import empirical_kernels
     from notsodeep.networks.implicit import implicit_layer
     from notsodeep.networks.onnx_export import export_onnx
     from notsodeep.networks.persistence import save
     from notsodeep.networks.sampling import monte_carlo
     from notsodeep.prediction import predict_risk
-    from notsodeep.trained import EquilibriumCell
     from notsodeep.trained.diagnosis import Diagnosis, diagnose
 
 __version__ = "0.3.0.dev0"
@@ -80,7 +80,7 @@ _HOMES = {
     "DeepEquilibrium": "notsodeep.models",
     "Dense": "notsodeep.models",
     "Diagnosis": "notsodeep.trained.diagnosis",
-    "EquilibriumCell": "notsodeep.trained",
+    "EquilibriumCell": "notsodeep.networks.cell",
     "ExplicitNetwork": "notsodeep.models",
     "KernelOperator": "notsodeep.kernels",
     "KernelPair": "notsodeep.kernels",

@@ -13,6 +13,7 @@ import notsodeep as nsd
 from notsodeep.activations.torch_twins import torch_twin
 from notsodeep.errors import NotConverged
 from notsodeep.models import DeepEquilibrium, Dense, MonotoneEquilibrium
+from notsodeep.networks.affine import AffineDEQ
 
 X = np.array([[1.0, 0.0, 0.0], [0.6, 0.8, 0.0], [-0.3, 0.5, 0.9]])
 MODELS: dict[str, DeepEquilibrium | MonotoneEquilibrium] = {
@@ -95,9 +96,11 @@ def test_cells_are_recognised_in_their_modules(name: str) -> None:
         z, logits = math.sqrt(20) * net.features(rows).numpy(), net(rows).numpy()
     shift, scale = np.array([0.5, 0.0, -1.0]), 2.0
     found = nsd.EquilibriumCell.from_module(net, shift=shift, scale=scale)
-    np.testing.assert_allclose(found.step(z, found.drive(scale * X + shift)), z, atol=1e-8)
-    np.testing.assert_allclose(found.logits(z), logits, atol=1e-12)
-    assert found.is_affine is (name in ("bias", "monotone", "monotone relu"))
+    with torch.no_grad():
+        state = torch.as_tensor(z)
+        np.testing.assert_allclose(found.step(state, found.drive(scale * X + shift)), z, atol=1e-8)
+        np.testing.assert_allclose(found.logits(state), logits, atol=1e-12)
+    assert isinstance(found, AffineDEQ) is (name in ("bias", "monotone", "monotone relu"))
 
 
 def test_a_monotone_network_settles_where_plain_steps_do_not() -> None:
@@ -106,11 +109,12 @@ def test_a_monotone_network_settles_where_plain_steps_do_not() -> None:
     net(rows)
     assert net.last_record.forward.converged
     cell = nsd.EquilibriumCell.from_module(net)
-    z, drive = np.zeros((3, 40)), cell.drive(X)
-    for _ in range(100):
-        z = cell.step(z, drive)
-    assert np.abs(cell.step(z, drive) - z).max() > 1.0
-    diagnosis = nsd.diagnose(net.description, np.tile(X, (4, 1)), width=40, rng=0)
+    z, drive = torch.zeros(3, 40, dtype=torch.float64), cell.drive(X)
+    with torch.no_grad():
+        for _ in range(100):
+            z = cell.step(z, drive)
+        assert (cell.step(z, drive) - z).abs().max() > 1.0
+    diagnosis = nsd.diagnose(net, np.tile(X, (4, 1)), rng=0)
     assert diagnosis.margin.kind == "monotone"
     assert diagnosis.margin.value >= 0.2
 

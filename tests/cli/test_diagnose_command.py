@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import notsodeep as nsd
 from notsodeep.cli.main import app
 from notsodeep.errors import NotSoDeepError
-from notsodeep.trained.files import save_cell
+from notsodeep.networks.weights import save_cell
 
 
 def run(*arguments: str) -> str:
@@ -25,10 +25,9 @@ def bare(path: Path) -> Path:
     """Write a network without any word about it."""
     import safetensors.numpy
 
-    cell = nsd.zoo.load("tanh-digits-64")
-    weights, bias = cell.readout
-    arrays = {"W": cell.recurrent, "U": cell.injection, "b": cell.bias, "C": weights, "c": bias}
-    safetensors.numpy.save_file({k: np.array(v) for k, v in arrays.items()}, path)
+    arrays = nsd.zoo.load("tanh-digits-64").arrays()
+    kept = {name: np.array(arrays[name]) for name in ("W", "U", "b", "C", "c")}
+    safetensors.numpy.save_file(kept, path)
     return path
 
 

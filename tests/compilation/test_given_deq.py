@@ -13,15 +13,15 @@ import pytest
 import torch
 
 import notsodeep as nsd
-from given_networks import drawn_cell
+from given_networks import drawn_cell, exact_logits
 from notsodeep.activations import from_formula, named
 from notsodeep.compilation.evidence import fidelity_of
 from notsodeep.compilation.record import Step
 from notsodeep.compilation.trained_record import Fidelities, TrainedCompilation
 from notsodeep.data import pixel_data
 from notsodeep.errors import DataCorrupted, InvalidInput, NotConverged
-from notsodeep.trained import AffineCell, EquilibriumCell
-from notsodeep.trained.splittings import solve
+from notsodeep.networks.affine import AffineDEQ
+from notsodeep.networks.cell import EquilibriumCell
 
 CHECKPOINT = "NOTSODEEP_MONOTONE_CHECKPOINT"
 
@@ -34,19 +34,19 @@ def rows(count: int, seed: int, inputs: int = 12) -> np.ndarray:
 
 
 @pytest.fixture(scope="module")
-def cell() -> AffineCell:
+def cell() -> AffineDEQ:
     rng = np.random.default_rng(8)
     return drawn_cell(rng, named("relu"), width=16, inputs=12, classes=4, margin=1.0, size=2.0)
 
 
 @pytest.fixture(scope="module")
-def compiled(cell: AffineCell) -> TrainedCompilation:
+def compiled(cell: AffineDEQ) -> TrainedCompilation:
     X, X_test = rows(1200, 1), rows(600, 2)
-    y, y_test = (cell.logits(solve(cell, part)[0]).argmax(axis=1) for part in (X, X_test))
+    y, y_test = (exact_logits(cell, part).argmax(axis=1) for part in (X, X_test))
     return nsd.compile(cell, X, y, X_test, y_test, layers=3)
 
 
-def test_layers_follow_the_network(cell: AffineCell, compiled: TrainedCompilation) -> None:
+def test_layers_follow_the_network(cell: AffineDEQ, compiled: TrainedCompilation) -> None:
     by_layers = compiled.fidelity_by_layers
     assert list(by_layers) == [1, 2, 3]
     errors = [fidelity.logit_error for fidelity in by_layers.values()]
@@ -56,17 +56,16 @@ def test_layers_follow_the_network(cell: AffineCell, compiled: TrainedCompilatio
     assert compiled.fidelity.agreement > dropped.agreement
     # The module itself, against the DEQ solved by another route.
     X = rows(600, 2)
-    z, _ = solve(cell, X, method="forward_backward", tolerance=1e-11)
-    classes = cell.logits(z).argmax(axis=1)
+    classes = exact_logits(cell, X).argmax(axis=1)
     scores = compiled.network(torch.as_tensor(X, dtype=torch.float32))
     assert np.mean(scores.argmax(dim=1).numpy() == classes) == compiled.fidelity.agreement
 
 
 def test_the_hybrid_gives_the_networks_own_classes(
-    cell: AffineCell, compiled: TrainedCompilation
+    cell: AffineDEQ, compiled: TrainedCompilation
 ) -> None:
     X = rows(2000, 3)
-    classes = cell.logits(solve(cell, X, tolerance=1e-12)[0]).argmax(axis=1)
+    classes = exact_logits(cell, X).argmax(axis=1)
     hybrid = compiled.hybrid()
     scores = hybrid(torch.as_tensor(X))
     np.testing.assert_array_equal(scores.argmax(dim=1).numpy(), classes)
@@ -81,8 +80,8 @@ def test_the_hybrid_gives_the_networks_own_classes(
     np.testing.assert_array_equal(single.argmax(dim=1).numpy(), classes[:3])
 
 
-def test_a_tie_is_solved_and_counted(cell: AffineCell, compiled: TrainedCompilation) -> None:
-    weights = np.stack([compiled.cell.readout[0][0]] * 2)
+def test_a_tie_is_solved_and_counted(cell: AffineDEQ, compiled: TrainedCompilation) -> None:
+    weights = np.stack([cell.arrays()["C"][0]] * 2)
     tied = EquilibriumCell.from_weights(
         cell.recurrent, cell.injection, cell.bias, "relu", (weights, None), shift=0.1, scale=0.7
     )
@@ -100,7 +99,7 @@ def test_proved_is_what_the_network_that_is_handed_over_says() -> None:
     near = EquilibriumCell.from_weights(W, U, None, "relu", readout)
 
     def classes(x: np.ndarray) -> np.ndarray:
-        return near.logits(solve(near, x, tolerance=1e-13)[0]).argmax(axis=1)
+        return exact_logits(near, x).argmax(axis=1)
 
     ends = rng.normal(size=(2, 60, 4))
     ties = []
@@ -178,7 +177,7 @@ def test_layers_are_chosen_by_the_verdicts_rule() -> None:
     assert found.fidelity.agreement_bound >= 0.99
 
 
-def several_limits() -> AffineCell:
+def several_limits() -> AffineDEQ:
     """Return a network of which three units remember where they came from."""
     rng = np.random.default_rng(0)
     remembers = np.arange(12) < 3
@@ -258,12 +257,12 @@ def test_saved_and_read_again(compiled: TrainedCompilation, tmp_path: Path) -> N
 
 
 def test_a_stopped_compilation_resumes(
-    cell: AffineCell, compiled: TrainedCompilation, tmp_path: Path
+    cell: AffineDEQ, compiled: TrainedCompilation, tmp_path: Path
 ) -> None:
     """Stopped before every record in turn; each is computed once, whoever asks for it."""
     phases = ["fixed points", "explicit layers", "fidelity", "timing"]
     heard: list[str] = []
-    y_test = cell.logits(solve(cell, rows(600, 2))[0]).argmax(axis=1)
+    y_test = exact_logits(cell, rows(600, 2)).argmax(axis=1)
 
     def work(last: str = "", seed: int = 1, **options: Any) -> TrainedCompilation:
         def log(step: Step) -> None:
@@ -318,7 +317,7 @@ def test_other_activations(name: str) -> None:
     found = nsd.compile(cell, rows(300, 10), layers=2)
     assert found.fidelity.certified is not None
     X = torch.as_tensor(rows(100, 11))
-    classes = cell.logits(solve(cell, X)[0]).argmax(axis=1)
+    classes = exact_logits(cell, X).argmax(axis=1)
     answers = found.hybrid()(X).argmax(dim=1).numpy()
     np.testing.assert_array_equal(answers, classes)
 
@@ -341,7 +340,7 @@ def test_other_activations(name: str) -> None:
         ({"family": "leaky_relu"}, "family is no option for a given DEQ; its options are layers"),
     ],
 )
-def test_what_is_rejected(cell: AffineCell, change: dict[str, Any], message: str) -> None:
+def test_what_is_rejected(cell: AffineDEQ, change: dict[str, Any], message: str) -> None:
     arguments = {"X": rows(100, 13), **change}
     with pytest.raises(InvalidInput, match=message):
         nsd.compile(cell, **arguments)
@@ -435,7 +434,7 @@ def test_a_public_network() -> None:
     data = pixel_data("mnist")
     X, y = data.X_test, data.y_test
     order = np.random.default_rng(0).permutation(10_000)
-    exact = cell.logits(solve(cell, X)[0]).argmax(axis=1)
+    exact = exact_logits(cell, X).argmax(axis=1)
     assert 0.982 <= np.mean(exact == y) <= 0.983
     held = X[order[5000:]]
     found = nsd.compile(cell, X[order[:5000]], X_test=held, layers=3)

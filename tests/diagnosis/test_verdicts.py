@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 import torch
@@ -33,9 +31,6 @@ def test_a_strong_contraction_is_shallow_and_its_numbers_are_those_of_its_matrix
     assert found.effective_depth == 2
     # Residual (z_k − z_{k−1})/z_k = 0.9·0.1^(k−1)/(1 − 0.1^k).
     assert found.steps == {"1e-2": 3, "1e-3": 4, "1e-6": 7}
-    # (I − J)⁻¹ = 1/0.9, and the one-step gradient has 1 in its place.
-    assert found.gradient_error == pytest.approx(0.1, rel=1e-4)
-    assert found.gradient_cosine == pytest.approx(1.0)
 
 
 def test_a_weak_contraction_is_iterative() -> None:
@@ -59,7 +54,7 @@ def test_a_stiff_monotone_network_is_solved_by_a_splitting() -> None:
     A, B = rng.standard_normal((m, m)), rng.standard_normal((m, m))
     U, C = rng.standard_normal((m, p)), rng.standard_normal((3, m))
     cell = nsd.EquilibriumCell.from_monotone(A, B, 20.0, U, activation="relu", readout=(C, None))
-    assert np.linalg.norm(cell.recurrent, 2) > 50
+    assert np.linalg.norm(cell.arrays()["W"], 2) > 50
     found = nsd.diagnose(cell, rng.standard_normal((150, p)), progress=False)
     assert found.lost > 0.9  # its own iteration diverges
     assert found.method.startswith("Peaceman–Rachford")
@@ -191,15 +186,12 @@ def test_a_network_trained_by_unrolling_is_never_shallow() -> None:
     assert found.verdict in ("no fixed point", "undecided")
 
 
-def test_built_in_networks() -> None:
+def test_built_networks_are_diagnosed() -> None:
     rows = nsd.data.load("digits", samples=60).X
-    deq = nsd.DeepEquilibrium("tanh", sigma_a2=0.2)
-    described = nsd.diagnose(deq, rows, width=128, progress=False)
-    assert described.verdict in ("shallow", "iterative")
-    network = nsd.build(deq, 64, 128, 10, rng=0)
+    network = nsd.build(nsd.DeepEquilibrium("tanh", sigma_a2=0.2), 64, 128, 10, rng=0)
     built = nsd.diagnose(network, rows, progress=False)
+    assert built.verdict in ("shallow", "iterative")
     assert built.agreement_kind == "class"
-    assert built.rate == pytest.approx(described.rate, rel=0.2)
 
 
 def test_rows_and_evaluations_are_bounded() -> None:
@@ -217,26 +209,6 @@ def test_rows_and_evaluations_are_bounded() -> None:
     assert len(seen) <= 6 * 20 + 10
     again = nsd.diagnose(cell, many, rows=40, max_steps=20, progress=False, rng=3)
     assert first.to_dict() == again.to_dict()
-
-
-def test_the_clock_ends_it() -> None:
-    """Whatever it would have been: undecided, soon after the time given, with what was measured."""
-    for seconds, f in ((0.2, lambda z, x: 0.1 * z + x), (0.2, lambda z, x: x - z)):
-        calls: list[float] = []
-
-        def slow(z, x, f=f, calls=calls):
-            calls.append(time.monotonic())
-            time.sleep(0.02)
-            return f(z, x)
-
-        found = of_function(slow, max_seconds=seconds)
-        assert found.verdict == "undecided"
-        assert "Time ended after" in found.reason
-        assert found.effective_depth is None
-        # The clock starts when f has been tried; one more start is begun at the most.
-        assert calls[-1] - calls[0] < seconds + 0.5
-        assert len(found.residuals) >= 1
-        assert np.isfinite(found.residuals[0, 0])
 
 
 def test_memory_is_bounded_by_taking_fewer_rows(monkeypatch) -> None:
@@ -262,7 +234,7 @@ def test_the_record_prints_its_rule_and_comes_back_from_json() -> None:
         (lambda z, x: z[:1], "return the shape of z"),
         (lambda z, x: z + torch.randn_like(z), "same answer twice"),
         (lambda z, x: z - z.mean(dim=0), "each sample by itself"),
-        (lambda z, x: z @ torch.ones(3, 3), "take rows of X"),
+        (lambda z, x: z @ torch.ones(3, 3), "take z of shape"),
     ],
     ids=["batch size", "random", "mixes rows", "wrong shape"],
 )
@@ -291,7 +263,6 @@ def test_a_module_that_keeps_state() -> None:
         ({"max_steps": 3}, "max_steps"),
         ({"tolerance": 0.5}, "tolerance"),
         ({"rows": 0}, "rows"),
-        ({"max_seconds": 0.0}, "max_seconds"),
     ],
 )
 def test_bad_options(options, words: str) -> None:
@@ -306,7 +277,7 @@ def test_bad_rows() -> None:
         nsd.diagnose(cell, np.ones((4, 3)))
     with pytest.raises(InvalidInput, match="finite"):
         nsd.diagnose(cell, [[np.nan, 1.0]])
-    with pytest.raises(InvalidInput, match="EquilibriumCell"):
+    with pytest.raises(InvalidInput, match="torch module"):
         nsd.diagnose("relu", ROWS)
 
 
@@ -336,4 +307,64 @@ def test_a_convolutional_cell_in_float32() -> None:
     assert found.local_radius == pytest.approx(0.6, rel=1e-4)
     assert found.rate == pytest.approx(0.6, rel=0.02)
     assert found.effective_depth == 10  # the first k with 0.6^k ≤ 0.01
-    assert found.gradient_error == pytest.approx(0.6, rel=1e-3)  # 1 − (1 − 0.6)
+
+
+def turning(angle: float, size: int = 8) -> torch.Tensor:
+    """Return a rotation by a small angle in every pair of units."""
+    block = torch.tensor([[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]])
+    return torch.block_diag(*[block] * (size // 2))
+
+
+@pytest.mark.parametrize("readout", [None, (np.eye(3, 8), None)])
+@pytest.mark.parametrize("max_steps", [300, 900])
+def test_what_goes_round_slowly_does_not_settle(readout, max_steps: int) -> None:
+    """A state that moves by less than a thousandth a step, for ever."""
+    unit = np.random.default_rng(0).standard_normal((64, 8))
+    unit /= np.linalg.norm(unit, axis=1, keepdims=True)
+    for angle, weak in ((9e-4, 1e-4), (5e-4, 1e-4), (9e-4, 0.0)):
+        R = turning(angle)
+
+        def f(z, x, R=R, weak=weak):
+            gate = torch.relu(0.5 - z.norm(dim=-1, keepdim=True)) + weak
+            g = z @ R.T.to(z) + gate * x
+            return g / g.norm(dim=-1, keepdim=True)
+
+        cell = nsd.EquilibriumCell.from_function(f, (8,), readout)
+        result = nsd.diagnose(cell, unit, progress=False, max_steps=max_steps)
+        assert result.verdict in ("undecided", "no fixed point")
+        assert result.settled < 0.95
+        assert "one limit" not in str(result).splitlines()[0]
+
+
+def test_a_slow_cycle_is_not_multi_stable() -> None:
+    W = 3.0 * turning(1.0, 2)
+    rows = np.random.default_rng(1).standard_normal((64, 2))
+    a = 5e-4
+
+    def f(z, x):
+        return (1.0 - a) * z + a * torch.tanh(z @ W.T.to(z) + 0.1 * x)
+
+    result = of_function(f, rows=rows, max_steps=8000)
+    assert result.verdict in ("undecided", "no fixed point")
+    assert result.settled == 0.0
+
+
+def test_a_readout_of_another_precision_or_shape() -> None:
+    """f in float64; logits in float32, of images, or of one number."""
+    linear = torch.nn.Linear(2, 3)
+    for readout, kind in (
+        (linear, "class"),
+        (lambda z: linear(z.float()), "class"),
+        (lambda z: z[:, :, None] * torch.ones(4), "class"),
+        (lambda z: z.sum(dim=1), "state"),
+        (lambda z: z[:, :1], "state"),
+    ):
+        cell = nsd.EquilibriumCell.from_function(lambda z, x: 0.1 * z + x, 2, readout)
+        result = nsd.diagnose(cell, ROWS, progress=False)
+        assert result.verdict == "shallow"
+        assert result.agreement_kind == kind
+
+
+def test_numbers_name_what_they_are() -> None:
+    text = str(of_function(lambda z, x: torch.tanh(0.3 * z + x)))
+    assert "steps to 1e-2 on 95% of the rows" in text

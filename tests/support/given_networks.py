@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from notsodeep.activations import Activation, from_formula, hard_tanh, leaky_relu, named
-from notsodeep.trained import AffineCell, EquilibriumCell
+from notsodeep.networks.affine import AffineDEQ
+from notsodeep.networks.cell import EquilibriumCell
 
 FloatArray = NDArray[np.float64]
 
@@ -30,7 +34,7 @@ def drawn_cell(
     margin: float = 0.3,
     size: float = 1.0,
     spread: float = 0.0,
-) -> AffineCell:
+) -> AffineDEQ:
     """Return a network with sym(Λ(β⁻¹I − W)) = margin·I + size·(PSD), Λ = exp(spread·N(0, 1))."""
     beta = max(1.0, float(activation.lipschitz))
     if activation.lipschitz < 1.0:
@@ -48,3 +52,30 @@ def drawn_cell(
         shift=0.1,
         scale=0.7,
     )
+
+
+@dataclass(frozen=True)
+class Reference:
+    """z = φ(Wz + h), h = U(x − shift)/scale + b, logits C z + c, in NumPy alone."""
+
+    cell: AffineDEQ
+
+    def __getattr__(self, name: str) -> FloatArray:
+        return self.cell.arrays()[name]
+
+    def drive(self, X: FloatArray) -> FloatArray:
+        return np.asarray((X - self.shift) / self.scale @ self.U.T + self.b)
+
+    def step(self, z: FloatArray, drive: FloatArray) -> FloatArray:
+        return self.cell.activation(z @ self.W.T + drive)
+
+    def logits(self, z: FloatArray) -> FloatArray:
+        return np.asarray(z @ self.C.T + self.c)
+
+
+def exact_logits(cell: AffineDEQ, X: FloatArray) -> FloatArray:
+    """Return the logits of the fixed points of rows."""
+    with torch.no_grad():
+        solved = cell.solve(cell.drive(X), 1e-12)
+        solved.require()
+        return np.asarray(cell.logits(solved.z).numpy())

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
 
-from given_networks import ACTIVATIONS, FloatArray, drawn_cell
-from notsodeep.activations import Activation, from_formula, named
+from given_networks import ACTIVATIONS, FloatArray, Reference, drawn_cell
+from notsodeep.activations import Activation, from_formula, named, piecewise_linear
+from notsodeep.activations.slopes import slope_range
 from notsodeep.activations.transformed import centred_by
 from notsodeep.errors import InvalidInput
-from notsodeep.trained import AffineCell, EquilibriumCell
+from notsodeep.networks.affine import AffineDEQ, solve_rows
+from notsodeep.networks.cell import EquilibriumCell, Method
 from notsodeep.trained.certificate import Certifier
 from notsodeep.trained.hybrid import HybridEquilibrium
-from notsodeep.trained.margin import Margin, margin_of, slope_range
-from notsodeep.trained.splittings import MethodChoice, Splitting, solve_rows
+from notsodeep.trained.margin import Margin, margin_of
 
 POINTS = 25  # pre-activations u that are tried on each network
 
 
-def exact_states(cell: AffineCell, margin: Margin, X: FloatArray) -> torch.Tensor:
-    splitting = Splitting(cell, "peaceman_rachford", 2.0 / margin.lipschitz, margin.beta)
-    solved = solve_rows(splitting, torch.as_tensor(cell.drive(X)), 1e-13, max_steps=20_000)
+def exact_states(cell: AffineDEQ, margin: Margin, X: FloatArray) -> torch.Tensor:
+    maps = cell.splitting(Method("peaceman_rachford", 2.0 / margin.lipschitz))
+    solved = solve_rows(maps, cell.drive(X), 1e-13, max_steps=20_000)
     assert float(solved.residuals.max()) <= 1e-12
     return solved.z
 
 
-def scaled_cell(rng: np.random.Generator, activation: Activation) -> tuple[AffineCell, Margin]:
+def scaled_cell(rng: np.random.Generator, activation: Activation) -> tuple[AffineDEQ, Margin]:
     """Return a network with a random Λ, and its margin in the norm of that Λ."""
     width = int(rng.integers(1, 9))
     beta = slope_range(activation).high
@@ -47,8 +46,8 @@ def scaled_cell(rng: np.random.Generator, activation: Activation) -> tuple[Affin
     root = np.sqrt(scaling)
     balanced = root[:, None] * G / root
     value = float(np.linalg.eigvalsh(0.5 * (balanced + balanced.T))[0])
-    length, norm = (float(np.linalg.norm(M, 2)) for M in (balanced, cell.recurrent))
-    return cell, Margin("scaled", value, length, norm, scaling, slope_range(activation), "given")
+    length, norm = (float(np.linalg.norm(M, 2)) for M in (balanced, Reference(cell).W))
+    return cell, Margin("scaled", value, length, norm, scaling, *slope_range(activation), "given")
 
 
 def violations(networks: int, seed: int, factor: float = 1.0) -> tuple[int, int, int]:
@@ -63,21 +62,21 @@ def violations(networks: int, seed: int, factor: float = 1.0) -> tuple[int, int,
         cell, margin = scaled_cell(rng, ACTIVATIONS[names[index % len(names)]])
         X = np.repeat(rng.standard_normal((1, 3)), POINTS, axis=0)
         exact = exact_states(cell, margin, X)
-        certifier = Certifier(cell, margin)
+        ref, certifier = Reference(cell), Certifier(cell, margin)
         if factor != 1.0:
             certifier._root = certifier._root * factor
         near = 10.0 ** rng.uniform(-6, 1, (POINTS, 1))
-        target = exact.numpy() @ cell.recurrent.T + cell.drive(X)
+        target = exact.numpy() @ ref.W.T + ref.drive(X)
         u = torch.as_tensor(target + near * rng.standard_normal(target.shape))
         rows = certifier.rows(X)
         bounds = certifier.bounds(u, *rows).numpy()
-        S = margin.scaling[:, None] * (np.eye(cell.width) / margin.beta - cell.recurrent)
+        S = margin.scaling[:, None] * (np.eye(cell.width) / margin.beta - ref.W)
         d = cell.activation(u.numpy()) - exact.numpy()
         distance = np.sqrt(np.einsum("ni,ij,nj->n", d, 0.5 * (S + S.T), d))
         # The reference itself is known to about 1e-11 only.
         exceeded += int((distance > bounds + 1e-9 * (1.0 + distance)).sum())
         found = certifier.classes(u, *rows)
-        scores = cell.logits(exact.numpy())
+        scores = ref.logits(exact.numpy())
         right = found.classes.numpy() == scores.argmax(axis=1)
         wrong += int((found.proved.numpy() & ~right).sum())
         certified += int(found.proved.sum())
@@ -108,23 +107,21 @@ def test_near_ties_are_never_certified_wrongly() -> None:
     rng = np.random.default_rng(6)
     cell = drawn_cell(rng, named("relu"), width=30, margin=1.0)
     X = rng.standard_normal((200, 5))
-    margin = margin_of(cell)
+    ref, margin = Reference(cell), margin_of(cell)
     exact = exact_states(cell, margin, X).numpy()
     weights = rng.standard_normal(30)
     for gap in (0.0, 1e-16, 1e-14, 1e-12, 1e-8):
         # Two equal rows of C, and biases that make the first win by `gap` alone.
-        tied = dataclasses.replace(
-            cell, readout=(np.stack([weights, weights]), np.array([gap, 0.0]))
-        )
+        tied = with_readout(cell, np.stack([weights, weights]), np.array([gap, 0.0]))
         certifier = Certifier(tied, margin)
-        target = torch.as_tensor(exact @ cell.recurrent.T + cell.drive(X))
+        target = torch.as_tensor(exact @ ref.W.T + ref.drive(X))
         for u in (target, target.float().double(), target + 1e-3):
             found = certifier.classes(u, *certifier.rows(X))
             assert not found.proved[found.classes == 1].any()
             if gap == 0.0:
                 assert not found.proved.any()
     # With a lead that the exact states have, and no more, nothing is proved beyond it.
-    scores = cell.logits(exact)
+    scores = ref.logits(exact)
     order = np.sort(scores, axis=1)
     lead = order[:, -1] - order[:, -2]
     certifier = Certifier(cell, margin)
@@ -141,14 +138,15 @@ def test_a_contraction_with_negative_slopes_is_certified() -> None:
     cell = EquilibriumCell.from_weights(W, rng.standard_normal((6, 4)), 0.1, "gelu", readout)
     X = rng.standard_normal((40, 4))
     z = np.zeros((40, 6))
+    ref = Reference(cell)
     for _ in range(200):
-        z = cell.step(z, cell.drive(X))
+        z = ref.step(z, ref.drive(X))
     certifier = Certifier(cell)
-    u = torch.as_tensor(z @ W.T + cell.drive(X) + 0.01 * rng.standard_normal(z.shape))
+    u = torch.as_tensor(z @ W.T + ref.drive(X) + 0.01 * rng.standard_normal(z.shape))
     distance = np.linalg.norm(cell.activation(u.numpy()) - z, axis=1)
     assert (distance <= certifier.bounds(u, *certifier.rows(X)).numpy()).all()
     found = certifier.classes(u, *certifier.rows(X))
-    right = found.classes.numpy() == cell.logits(z).argmax(axis=1)
+    right = found.classes.numpy() == ref.logits(z).argmax(axis=1)
     assert found.proved.float().mean() > 0.5
     assert right[found.proved.numpy()].all()
 
@@ -159,7 +157,20 @@ def test_without_a_margin_there_is_no_certifier() -> None:
         Certifier(cell)
 
 
-def contracted_cell(rng: np.random.Generator, activation: Activation | str) -> AffineCell:
+def with_readout(cell: AffineDEQ, C: FloatArray, c: FloatArray | None) -> AffineDEQ:
+    own = cell.arrays()
+    return EquilibriumCell.from_weights(
+        own["W"],
+        own["U"],
+        own["b"],
+        cell.activation,
+        (C, c),
+        shift=own["shift"],
+        scale=own["scale"],
+    )
+
+
+def contracted_cell(rng: np.random.Generator, activation: Activation | str) -> AffineDEQ:
     W = rng.standard_normal((6, 6))
     W *= 0.5 / np.linalg.norm(W, 2)
     readout = (rng.standard_normal((3, 6)), None)
@@ -171,21 +182,20 @@ def test_classes_do_not_depend_on_the_unit(of: str) -> None:
     """Squares of 1e-200 are zero; a bound of zero would prove every class."""
     rng = np.random.default_rng(8)
     cell, X = contracted_cell(rng, "relu"), rng.standard_normal((200, 4))
-    choice = MethodChoice("plain", 1.0, "")
+    choice = Method("plain")
     base = HybridEquilibrium(cell, margin_of(cell), (), choice)
     right = base(torch.tensor(X)).argmax(1)
     open_rows = base.last_record.uncertified  # states that are zero: ties
     for exponent in (-100, -150, -162, -170, -200, -300):
         unit = 10.0**exponent
-        tiny = dataclasses.replace(cell, readout=(cell.readout[0] * unit, cell.readout[1]))
+        tiny = with_readout(cell, Reference(cell).C * unit, None)
         net, rows = (cell, X * unit) if of == "rows" else (tiny, X)
         hybrid = HybridEquilibrium(net, margin_of(net), (), choice)
         np.testing.assert_array_equal(hybrid(torch.tensor(rows)).argmax(1), right)
         if exponent > -250:
             assert hybrid.last_record.uncertified == open_rows
-        bounds = hybrid.certifier.bounds(
-            torch.tensor(rows @ net.injection.T), *hybrid.certifier.rows(rows)
-        )
+        inputs = hybrid.certifier.rows(rows)
+        bounds = hybrid.certifier.bounds(inputs[0], *inputs)
         assert (bounds > 0.0).all()
 
 
@@ -199,18 +209,51 @@ def test_the_constant_of_an_activation_is_counted() -> None:
         X = rng.standard_normal((50, 4)) * 10.0 ** rng.uniform(-18, -4, (50, 1))
         certifier = Certifier(cell)
         rows = certifier.rows(X)
+        ref = Reference(cell)
         # ½ tanh(u/2) is the same function, without the constant.
         z = np.zeros((50, 6))
         for _ in range(60):
-            u = z @ cell.recurrent.T + cell.drive(X)
+            u = z @ ref.W.T + ref.drive(X)
             z = 0.5 * np.tanh(0.5 * u)
         found = certifier.classes(torch.tensor(u), *rows)
         ok = found.proved.numpy()
         proved += int(ok.sum())
-        right = cell.logits(z).argmax(axis=1)
+        right = ref.logits(z).argmax(axis=1)
         np.testing.assert_array_equal(found.classes.numpy()[ok], right[ok])
-        S = np.eye(6) / 0.25 - cell.recurrent
+        S = np.eye(6) / 0.25 - ref.W
         d = found.states.numpy() - z
         distance = np.sqrt(np.einsum("ni,ij,nj->n", d, 0.5 * (S + S.T), d))
         assert (distance <= certifier.bounds(torch.tensor(u), *rows).numpy()).all()
     assert proved > 100
+
+
+def test_what_is_proved_is_proved_of_the_activation_itself() -> None:
+    """A ramp from 1 to 2: the state of torch is that of NumPy."""
+    ramp = piecewise_linear((1.0, 2.0), (0.0, 1.0, 0.0))
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        cell, X = contracted_cell(rng, ramp), rng.standard_normal((100, 4))
+        z, ref = np.zeros((100, 6)), Reference(cell)
+        for _ in range(200):
+            z = ramp(u := z @ ref.W.T + ref.drive(X))
+        certifier = Certifier(cell)
+        found = certifier.classes(torch.tensor(u), *certifier.rows(X))
+        np.testing.assert_allclose(found.states, z, atol=1e-12)
+        assert found.proved.float().mean() > 0.5
+        right = ref.logits(z).argmax(axis=1)[found.proved.numpy()]
+        np.testing.assert_array_equal(found.classes[found.proved], right)
+
+
+def test_weights_in_single_precision_are_certified_as_they_are() -> None:
+    cell = contracted_cell(np.random.default_rng(3), "tanh")
+    X = np.random.default_rng(4).standard_normal((50, 4))
+    single = cell.float()
+    ref, z = Reference(single), np.zeros((50, 6))
+    for _ in range(200):
+        z = ref.step(z, ref.drive(X))
+    certifier = Certifier(single)
+    states = single.states(torch.tensor(X, dtype=torch.float32)).detach().double()
+    u = torch.tensor(ref.drive(X)) + states @ torch.tensor(ref.W).mT
+    found = certifier.classes(u, *certifier.rows(X))
+    assert found.proved.all()
+    np.testing.assert_array_equal(found.classes, ref.logits(z).argmax(axis=1))

@@ -11,7 +11,6 @@ from notsodeep import extras
 from notsodeep.cli.model_options import (
     OF_IMAGES,
     ConvolutionOption,
-    FetchOption,
     ImageShapeOption,
     ModelOption,
     PoolingOption,
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from notsodeep.compilation.record import Compilation
     from notsodeep.compilation.trained_record import TrainedCompilation
 
-OF_GIVEN_NETWORKS = ("input_shift", "input_scale", "fetch", "layers")
+OF_GIVEN_NETWORKS = ("input_shift", "input_scale", "layers")
 RULE = ("family", "kind", "convention", "refine", "width", "train", "epochs", "seeds", "ridge")
 OF_RANDOM_DEQS = (
     *("sigma_a2", "kink", "layer", "cell", "convolution", "gap_limit", "accuracy_limit"),
@@ -79,7 +78,6 @@ def compile_command(
     zoo: ZooOption = None,
     input_shift: ShiftOption = None,
     input_scale: ScaleOption = None,
-    fetch: FetchOption = False,
     layers: Annotated[
         int | None, typer.Option(help="Explicit layers for a trained network; by the rule.")
     ] = None,
@@ -140,14 +138,14 @@ def compile_command(
     common |= {} if tolerance is None else {"tolerance": tolerance}
     if given:
         reject_options(context, OF_RANDOM_DEQS, "describe a random DEQ, and not a trained network")
-        network = given_network(model, zoo, activation, input_shift, input_scale, fetch)
+        network = given_network(model, zoo, activation, input_shift, input_scale)
         say(f"loading {data}")
         count = _MANY_ROWS if samples is None and _is_image_set(data) else samples
         rows = rows_for(network, data, count, test_samples, seed)
         held = (rows.X_test, rows.y_test) if len(rows.X_test) else (None, None)
         with resumable(out), counted() as progress:
             compiled: Compilation | TrainedCompilation = compile_model(
-                network.cell, rows.X, rows.y, *held, layers=layers, progress=progress, **common
+                network, rows.X, rows.y, *held, layers=layers, progress=progress, **common
             )
         _print(compiled, out, as_json)
         return

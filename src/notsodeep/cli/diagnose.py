@@ -9,7 +9,6 @@ import typer
 
 from notsodeep import extras
 from notsodeep.cli.model_options import (
-    FetchOption,
     ModelOption,
     ScaleOption,
     ShiftOption,
@@ -37,12 +36,10 @@ def diagnose_command(
     ] = None,
     input_shift: ShiftOption = None,
     input_scale: ScaleOption = None,
-    fetch: FetchOption = False,
     data: DataOption = "digits",
     rows: Annotated[int, typer.Option(help="How many rows to look at.")] = 512,
     max_steps: Annotated[int, typer.Option(help="Budget of one start.")] = 300,
     tolerance: Annotated[float, typer.Option(help="Relative residual of a settled row.")] = 1e-6,
-    max_seconds: Annotated[float, typer.Option(help="Budget of time, by the clock.")] = 300.0,
     seed: SeedOption = 0,
     figure: Annotated[
         Path | None, typer.Option(help="Draw it into this file (.svg, .png, .pdf).")
@@ -60,19 +57,18 @@ def diagnose_command(
     from notsodeep.trained.diagnosis import diagnose
 
     check_new(figure, force)
-    network = given_network(model, zoo, activation, input_shift, input_scale, fetch)
+    network = given_network(model, zoo, activation, input_shift, input_scale)
     say(f"loading {data}")
     # Rows that it was not trained on, where there are some; image sets have them.
     training_rows = 100 if is_image_set(data) else None
     sets = rows_for(network, data, training_rows, None, seed)
     X = sets.X_test if len(sets.X_test) else sets.X
     found = diagnose(
-        network.cell,
+        network,
         X,
         rows=rows,
         max_steps=max_steps,
         tolerance=tolerance,
-        max_seconds=max_seconds,
         rng=seed,
     )
     if figure is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from notsodeep.arrays import FloatArray
     from notsodeep.data import Dataset
     from notsodeep.models import ConvolutionalEquilibrium
-    from notsodeep.trained.files import StoredCell
+    from notsodeep.networks.affine import AffineDEQ
 
 ConvolutionOption = Annotated[
     list[str] | None,
@@ -117,7 +117,6 @@ ModelOption = Annotated[
 ZooOption = Annotated[
     str | None, typer.Option(help="A trained network by its name; see notsodeep.zoo.names().")
 ]
-FetchOption = Annotated[bool, typer.Option(help="Download a public network of the zoo first.")]
 ShiftOption = Annotated[
     float | None, typer.Option(help="Inputs are (pixel/255 − shift)/scale; if the file is silent.")
 ]
@@ -130,8 +129,7 @@ def given_network(
     activation: str | None,
     shift: float | None,
     scale: float | None,
-    fetch: bool,
-) -> StoredCell:
+) -> AffineDEQ:
     """Read the network that the options name.
 
     Raises
@@ -147,14 +145,10 @@ def given_network(
                 "--activation, --input-shift and --input-scale go with --model; a network of the "
                 "zoo has its own."
             )
-        from notsodeep import zoo as networks
-        from notsodeep.progress import progress_bar
+        from notsodeep.zoo import load
 
-        if fetch and zoo in networks.PUBLIC:
-            with progress_bar(f"fetching {zoo}", unit="bytes") as advance:
-                networks.fetch(zoo, advance=advance)
-        return networks.load_stored(zoo)
-    from notsodeep.trained.files import load_cell
+        return load(zoo)
+    from notsodeep.networks.weights import load_cell
 
     known = None if activation is None else chosen_activation(activation)
     return load_cell(model or Path(), activation=known, shift=shift, scale=scale)
@@ -198,7 +192,7 @@ def chosen_activation(text: str) -> str | Activation:
 
 
 def rows_for(
-    network: StoredCell, data: str, samples: int | None, test_samples: int | None, seed: int
+    network: AffineDEQ, data: str, samples: int | None, test_samples: int | None, seed: int
 ) -> Dataset:
     """Load rows in the units of the network's training.
 
@@ -210,7 +204,7 @@ def rows_for(
     """
     from notsodeep.data.loading import is_image_set, pixel_data
 
-    if is_image_set(data) and not network.scaling_known:
+    if is_image_set(data) and not {"input_shift", "input_scale"} <= network.metadata.keys():
         raise InvalidInput(
             f"The network's input scaling must be known for images such as {data}: a network "
             "answers nonsense on inputs of another scale. Give --input-shift and --input-scale, by "
@@ -219,7 +213,7 @@ def rows_for(
             "metadata."
         )
     rows = pixel_data(data, samples=samples, test_samples=test_samples, rng=seed)
-    found, wanted = rows.X.shape[1], network.cell.inputs
+    found, wanted = rows.X.shape[1], network.inputs
     if found != wanted:
         requirement = f"have rows of {wanted} numbers, as the network takes"
         raise checks.invalid("data", "the network", requirement, f"{data} with {found}")

@@ -16,13 +16,13 @@ from notsodeep.data.preprocessing import PreprocessingKind
 from notsodeep.errors import InvalidInput
 from notsodeep.files.run_directory import RunRecord
 from notsodeep.models import Convention, ConvolutionalEquilibrium, DeepEquilibrium, KernelName
-from notsodeep.trained.cell import EquilibriumCell
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
     from torch import nn
 
     from notsodeep.compilation.trained_record import TrainedCompilation
+    from notsodeep.networks.cell import EquilibriumCell
 
 Progress = bool | Callable[[Step], object]
 RandomModel = DeepEquilibrium | ConvolutionalEquilibrium
@@ -167,20 +167,14 @@ def compile(
     (1348, 449)
     """
     log = progress if callable(progress) else _log_of(progress)
-    if isinstance(model, EquilibriumCell):
-        extras.require("compile", "torch")
+    if not isinstance(model, RandomModel):
+        _require_cell(model)
         from notsodeep.compilation.trained_deq import compile_cell
 
         _require_options(options, CellOptions, "a given DEQ")
         rows = (X, y, X_test, y_test)
         return compile_cell(
             model, *rows, random_state=random_state, out=out, force=force, log=log, **options
-        )
-    if not isinstance(model, RandomModel):
-        raise InvalidInput(
-            f"model must be a DeepEquilibrium or an EquilibriumCell, got {model!r}. Describe it, "
-            "as in DeepEquilibrium('relu', sigma_a2=0.2), or take the weights of a torch module "
-            "with EquilibriumCell.from_module(module)."
         )
     _require_options(options, RandomOptions, "a random DEQ")
     preprocessing = options.pop("preprocessing", "auto")
@@ -232,6 +226,20 @@ def load_compilation(
 
         return TrainedCompilation.load(directory, cell)
     return Compilation.load(directory)
+
+
+def _require_cell(model: object) -> None:
+    """Require a given DEQ, which cannot be without torch; a random one compiles without."""
+    if extras.is_installed("torch"):
+        from notsodeep.networks.cell import EquilibriumCell
+
+        if isinstance(model, EquilibriumCell):
+            return
+    raise InvalidInput(
+        f"model must be a DeepEquilibrium or an EquilibriumCell, got {model!r}. Describe it, as in "
+        "DeepEquilibrium('relu', sigma_a2=0.2), or take the weights of a torch module with "
+        "EquilibriumCell.from_module(module)."
+    )
 
 
 def _require_options(options: dict[str, Any], known: type, model: str) -> None:

@@ -31,6 +31,7 @@ from notsodeep.compilation.trained_record import (
     CellSettings,
     Chain,
     Fidelities,
+    Readout,
     RowCounts,
     Solved,
     Stability,
@@ -47,13 +48,14 @@ from notsodeep.compilation.trained_record import (
 from notsodeep.data import Dataset
 from notsodeep.errors import InvalidInput, NotConverged
 from notsodeep.files import sha256_of_array
-from notsodeep.networks.implicit import Anderson, Broyden, Solver, solve
-from notsodeep.trained.cell import AffineCell, EquilibriumCell, Readout
+from notsodeep.networks.affine import AffineDEQ, Splitting, solve_rows
+from notsodeep.networks.cell import EquilibriumCell, Method, tolerance_for
+from notsodeep.networks.function import FunctionDEQ
+from notsodeep.networks.implicit import Solver, solve
 from notsodeep.trained.certificate import Certifier
-from notsodeep.trained.explicit_layers import Layer, LayerProblem, fit_layers, preimages_of
 from notsodeep.trained.hybrid import HybridEquilibrium, first_check
+from notsodeep.trained.layers import Layer, LayerProblem, fit_layers, preimages_of
 from notsodeep.trained.margin import Margin, margin_of
-from notsodeep.trained.splittings import MethodChoice, Splitting, choose_method, solve_rows
 
 _MAX_LAYERS = 4
 _FUNCTION_STEPS = 3
@@ -66,9 +68,9 @@ _RIDGES = (1e-8, 1e-6, 1e-4, 1e-2)
 _TOLERANCES = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6)
 _TRUNCATIONS = (1, 2, 3, 5, 8, 12, 20)
 _TIMED = 512  # rows that are timed at once
-_LEAST_FLOAT32 = 1e-5  # tolerance that a function in float32 can be solved to
 
 
+@torch.no_grad()
 def compile_cell(
     cell: EquilibriumCell,
     X: Any,
@@ -83,7 +85,7 @@ def compile_cell(
     **options: Any,
 ) -> TrainedCompilation:
     """Find explicit layers that decide as a given network does; see `notsodeep.compile`."""
-    work_on = _AffineWork if isinstance(cell, AffineCell) else _FunctionWork
+    work_on = _AffineWork if isinstance(cell, AffineDEQ) else _FunctionWork
     settings = CellSettings(
         random_state=random_state, **{"tolerance": work_on.default_tolerance, **options}
     )
@@ -146,8 +148,8 @@ def _arrays(cell: EquilibriumCell, X: Any, y: Any, X_test: Any, y_test: Any) -> 
     if not isinstance(X, Dataset):
         return X, y, X_test, y_test
     kind = X.preprocessing.kind
-    scaled = isinstance(cell, AffineCell) and bool(
-        (cell.shift != 0).any() or (cell.scale != 1).any()
+    scaled = isinstance(cell, AffineDEQ) and bool(
+        (cell.get_buffer("shift") != 0).any() or (cell.get_buffer("scale") != 1).any()
     )
     if kind != "none" and scaled:
         raise InvalidInput(
@@ -165,11 +167,11 @@ def _arrays(cell: EquilibriumCell, X: Any, y: Any, X_test: Any, y_test: Any) -> 
 
 
 def _num_classes(cell: EquilibriumCell, *, labels: bool) -> int:
-    if cell.readout is None:
+    if not cell.has_readout:
         if labels:
             raise InvalidInput("y must be left out for a network without a read-out, got labels.")
         return 0
-    return cell.logits(np.zeros((1, cell.width))).shape[1]
+    return cell.logits(torch.zeros(1, cell.width, dtype=torch.float64)).shape[1]
 
 
 class _Work(ABC):
@@ -196,7 +198,7 @@ class _Work(ABC):
         """Solve from zero; return states and residuals of the rows, and the number of steps."""
 
     @abstractmethod
-    def describe(self) -> tuple[Margin | None, MethodChoice | None, str]:
+    def describe(self) -> tuple[Margin | None, Method | None, str]:
         """Return the margin, the choice of the solver, and the solver in words."""
 
     @abstractmethod
@@ -230,9 +232,8 @@ class _Work(ABC):
 
     def networks(self, solved: Solved, layers: Sequence[Layer], weights: Arrays) -> list[nn.Module]:
         """Return the networks of the first 1, 2, … layers."""
-        beta = solved.margin.beta if solved.margin else 1.0
         counts = range(1, (len(layers) or self.settings.layers or _FUNCTION_STEPS) + 1)
-        return [network_of(self.cell, layers, weights, count, beta) for count in counts]
+        return [network_of(self.cell, layers, weights, count) for count in counts]
 
     @cached_property
     def _settled(self) -> tuple[CellRows, list[FloatArray], RowCounts]:
@@ -279,8 +280,12 @@ class _Work(ABC):
 
     def solvable(self, dtype: torch.dtype) -> float:
         """Return the tolerance, or what the precision allows."""
-        least = _LEAST_FLOAT32 if dtype == torch.float32 else 0.0
-        return max(self.settings.tolerance, least)
+        return tolerance_for(dtype, self.settings.tolerance)
+
+    @property
+    def settled_share(self) -> float:
+        """Of the rows, that a solver has to settle."""
+        return 1.0 - self.settings.unsettled_limit
 
     @property
     def rows(self) -> CellRows:
@@ -300,9 +305,18 @@ class _Work(ABC):
     @cached_property
     def exact(self) -> list[FloatArray]:
         """Logits of the fixed points; states without a read-out."""
-        if self.cell.readout is None:
-            return self.states
-        return [self.cell.logits(z) for z in self.states]
+        return [self.logits(z) for z in self.states]
+
+    def logits(self, z: FloatArray) -> FloatArray:
+        """Return the logits of states; states without a read-out."""
+        if not self.cell.has_readout:
+            return z
+        return np.asarray(self.cell.logits(torch.as_tensor(z)).numpy())
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """How answers are compared: one logit, and a state, have no class."""
+        return {"states": not self.cell.has_readout or self.exact[2].shape[1] == 1}
 
     def _stability(self, margin: Margin | None) -> Stability:
         """Iterate f from other starts, and see where rows that settle end."""
@@ -317,15 +331,14 @@ class _Work(ABC):
         several, other = np.zeros((2, len(own)), dtype=bool)
         for start in (2.0 * np.ones_like(own), -2.0 * np.ones_like(own), noise, 10.0 * noise):
             begin = torch.as_tensor(scale * start, dtype=drive.dtype)
-            with torch.no_grad():
-                z, record = solve(lambda z: self.cell.tensor_step(z, drive), begin, solver)
+            z, record = solve(lambda z: self.cell.step(z, drive), begin, solver)
             limit, settled = z.double().numpy(), (record.residuals <= record.tolerance).numpy()
             distance = np.linalg.norm(limit - own, axis=1)
             same = _SAME_STATE * (100.0 if single else 1.0)
             away = settled & (distance > same * np.linalg.norm(own, axis=1))
             several |= away
-            if self.cell.readout is not None:
-                classes = (self.cell.logits(values).argmax(axis=1) for values in (limit, own))
+            if self.cell.has_readout:
+                classes = (self.logits(values).argmax(axis=1) for values in (limit, own))
                 other |= away & np.not_equal(*classes)
         return Stability(len(own), False, float(several.mean()), float(other.mean()))
 
@@ -353,7 +366,7 @@ class _Work(ABC):
                     lambda t=tolerance: readout(self.solve(inject(rows), t)[0]),  # type: ignore[misc]
                     fixed + steps * product,
                     steps,
-                    fidelity_of(scores, exact, states=self.cell.readout is None).agreement,
+                    fidelity_of(scores, exact, **self.options).agreement,
                 )
             )
         return ways
@@ -366,7 +379,7 @@ class _AffineWork(_Work):
 
     @staticmethod
     def taken_rows(cell: Any, X: Any, name: str) -> NDArray[Any]:
-        cell.require_readout("compile")
+        cell.require_readout()
         values = X.detach().cpu().double().numpy() if hasattr(X, "detach") else X
         rows: NDArray[Any] = checks.samples(values, name, "compile")
         if rows.shape[1] != cell.inputs:
@@ -374,11 +387,15 @@ class _AffineWork(_Work):
             raise InvalidInput(f"{name} must have {cell.inputs} features, got {got}.")
         return rows
 
-    def drive(self, rows: NDArray[Any]) -> Tensor:
-        return torch.as_tensor(self.cell.drive(rows))
+    def __init__(self, cell: AffineDEQ, settings: CellSettings, rows: CellRows) -> None:
+        super().__init__(copy.deepcopy(cell).double(), settings, rows)
 
-    def describe(self) -> tuple[Margin | None, MethodChoice | None, str]:
-        return self.margin, self.choice, self.choice.reason
+    def drive(self, rows: NDArray[Any]) -> Tensor:
+        drive: Tensor = self.cell.drive(rows)
+        return drive
+
+    def describe(self) -> tuple[Margin | None, Method | None, str]:
+        return self.margin, self.method, self.method.reason
 
     def solve(
         self, drive: Tensor, tolerance: float, max_steps: int = _LAST_STEPS
@@ -391,12 +408,16 @@ class _AffineWork(_Work):
         return margin_of(self.cell)
 
     @cached_property
-    def choice(self) -> MethodChoice:
-        return choose_method(self.cell, self.drive(self.given.train), self.margin)
+    def method(self) -> Method:
+        drive = self.drive(self.given.train)
+        method: Method = self.cell.choose_method(
+            drive, None, self.margin.lipschitz, self.settled_share
+        )
+        return method
 
     @cached_property
     def splitting(self) -> Splitting:
-        return Splitting(self.cell, self.choice.method, self.choice.step, self.margin.beta)
+        return Splitting(self.cell.activation, self.cell.recurrent, self.method, self.margin.beta)
 
     def fastest(self) -> Splitting:
         """Return the solver that takes the least time, of those that the trials saw converge.
@@ -404,13 +425,12 @@ class _AffineWork(_Work):
         The choice itself counts steps, which is reproducible; but a step of Anderson's method can
         cost several of another's, which is no merit of the explicit network.
         """
-        best = {trial.method: trial for trial in sorted(
-            (t for t in self.choice.trials if t.steps), key=lambda t: -(t.steps or 0)
+        best = {trial.name: trial for trial in sorted(
+            (t for t in self.method.trials if t.steps), key=lambda t: -(t.steps or 0)
         )}  # fmt: skip
         drive = self.drive(self.rows.test[:_TIMED])
         splittings = [
-            Splitting(self.cell, trial.method, trial.step, self.margin.beta)
-            for trial in best.values()
+            self.cell.splitting(Method(trial.name, trial.step)) for trial in best.values()
         ] or [self.splitting]
         runs = [partial(solve_rows, splitting, drive, 1e-3) for splitting in splittings]
         for run in runs:
@@ -424,15 +444,15 @@ class _AffineWork(_Work):
 
     @cached_property
     def problem(self) -> LayerProblem:
-        cell, rows = self.cell, self.rows
+        cell, rows, arrays = self.cell, self.rows, self.cell.arrays()
         return LayerProblem(
             cell,
             self.margin,
-            cell.drive(rows.train),
+            self.drive(rows.train).numpy(),
             self.states[0],
-            cell.drive(rows.validation),
+            self.drive(rows.validation).numpy(),
             self.states[1],
-            np.linalg.norm((rows.validation - cell.shift) / cell.scale, axis=1),
+            np.linalg.norm((rows.validation - arrays["shift"]) / arrays["scale"], axis=1),
             self.certifier,
         )
 
@@ -447,8 +467,8 @@ class _AffineWork(_Work):
         exact, chains, merits = self.exact[1], [], []
         for count in range(1, _MAX_LAYERS + 1):
             chains.append(fit_layers(self.problem, count))
-            z = _states(self.problem, chains[-1], self.problem.drive_apart)[-1]
-            scores = self.cell.logits(z)
+            z = _states(self.problem, chains[-1], self.problem.drive_val)[-1]
+            scores = self.logits(z)
             same = scores.argmax(axis=1) == exact.argmax(axis=1)
             if lower_bound(int(same.sum()), len(same)) >= self.settings.agreement_limit:
                 return chains[-1]
@@ -458,10 +478,11 @@ class _AffineWork(_Work):
     def weights(self, solved: Solved, layers: Sequence[Layer] | None) -> Arrays:
         """Keep the DEQ's read-out after each layer, or refit it where that agrees more."""
         chain = self.fitted_layers(solved) if layers is None else layers
-        own, readouts = self.cell.readout, []
+        arrays = self.cell.arrays()
+        own, readouts = (arrays["C"], arrays["c"]), []
         labels = self.exact[1].argmax(axis=1)
         parts = (
-            _states(self.problem, chain, h) for h in (self.problem.drive, self.problem.drive_apart)
+            _states(self.problem, chain, h) for h in (self.problem.drive, self.problem.drive_val)
         )
         for z, z_validation in zip(*parts, strict=True):
             other = _refitted(z, self.exact[0], z_validation, self.exact[1])
@@ -489,9 +510,9 @@ class _AffineWork(_Work):
                 same = certified.classes.numpy() == scores.argmax(axis=1)
                 proved = certified.proved.numpy() & same
             by_layers.append(fidelity_of(scores, self.exact[2], proved=proved, labels=labels))
-        dropped = [self.cell.activation(self.cell.drive(part)) for part in self.rows[:3]]
+        dropped = [self.cell.activation(self.drive(part).numpy()) for part in self.rows[:3]]
         C, c = _refitted(dropped[0], self.exact[0], dropped[1], self.exact[1])
-        cut = self.cell.logits(self._cut_off(self.drive(test), len(layers)).numpy())
+        cut = self.logits(self._cut_off(self.drive(test), len(layers)).numpy())
         baselines = {
             DROPPED: dropped[2] @ C.T + c,
             f"solver cut off after {len(layers)} steps": cut,
@@ -557,7 +578,7 @@ class _AffineWork(_Work):
             ways.append(
                 _explicit(count, "layer", double, rows, fidelity, unit + sizes[count - 1] + out)
             )
-        name = f"the DEQ by {self.splitting.method.replace('_', ' ')}"
+        name = f"the DEQ by {self.splitting.method.name.replace('_', ' ')}"
         front = timed_front(ways, **_conditions(name, len(rows)))
         records = [hybrid.last_record for hybrid in hybrids.values()] or [None, None]
         return TimedFront(front, *records)
@@ -571,15 +592,16 @@ class _AffineWork(_Work):
         options: Any = {"tolerance": self.settings.tolerance, "first_check": first}
         chains = {"certified hybrid": layers, "solver with early exit": ()}
         return {
-            name: HybridEquilibrium(self.cell, self.margin, chain, self.choice, **options)
+            name: HybridEquilibrium(self.cell, self.margin, chain, self.method, **options)
             for name, chain in chains.items()
         }
 
     def _cut_off(self, drive: Tensor, steps: int) -> Tensor:
-        s, following = self.splitting.cold(drive), self.splitting.steps(drive)
+        maps = self.splitting
+        s, following = maps.start(drive), maps.stepper()
         for _ in range(steps):
-            s = following(s)
-        return self.splitting.resolvent(s)
+            s = following(s, maps.turn(s, drive, maps.matrix))
+        return maps.state(s)
 
 
 class _FunctionWork(_Work):
@@ -589,44 +611,28 @@ class _FunctionWork(_Work):
 
     @staticmethod
     def taken_rows(cell: Any, X: Any, name: str) -> NDArray[Any]:
-        rows: NDArray[Any] = cell.drive(X)
+        rows: NDArray[Any] = cell.drive(X).detach().cpu().numpy()
         return rows
 
     def drive(self, rows: NDArray[Any]) -> Tensor:
         return torch.as_tensor(rows)
 
     @cached_property
-    def solver(self) -> type[Solver]:
-        """The first that solves enough of a few rows."""
-        drive = self.drive(self.given.train[:_PROBE_ROWS])
-        for kind in (Solver, Anderson, Broyden):
-            _, residuals, _ = self._solve_by(kind, drive, self.settings.tolerance, _LAST_STEPS)
-            open_rows = float((~(residuals <= self.solvable(drive.dtype))).double().mean())
-            if open_rows <= self.settings.unsettled_limit:
-                return kind
-        raise NotConverged(
-            f"No solver found the fixed points of f on {len(drive)} rows, but for a share of "
-            f"{self.settings.unsettled_limit:.0%}. Look at it with notsodeep.diagnose: it may be a "
-            "loop of fixed length and no equilibrium."
-        )
-
-    @torch.no_grad()
-    def _solve_by(
-        self, kind: type[Solver], drive: Tensor, tolerance: float, max_steps: int
-    ) -> tuple[Tensor, Tensor, int]:
-        start = torch.zeros(len(drive), self.cell.width, dtype=drive.dtype)
-        least = _LEAST_FLOAT32 if drive.dtype == torch.float32 else 0.0
-        solver = kind(max(tolerance, least), max_steps)
-        z, record = solve(lambda z: self.cell.tensor_step(z, drive), start, solver)
-        return z, record.residuals, record.steps
+    def method(self) -> Method:
+        """The first solver that solves enough of a few rows."""
+        cell: FunctionDEQ = self.cell
+        cell.method = cell.choose_method(self.drive(self.given.train), self.settled_share)
+        return cell.method
 
     def solve(
         self, drive: Tensor, tolerance: float, max_steps: int = _LAST_STEPS
     ) -> tuple[Tensor, Tensor, int]:
-        return self._solve_by(self.solver, drive, tolerance, max_steps)
+        cell, _ = self.cell, self.method
+        solved = cell.solve(drive, tolerance, max_steps=max_steps)
+        return solved.z, solved.residuals, solved.steps
 
-    def describe(self) -> tuple[Margin | None, MethodChoice | None, str]:
-        return None, None, f"{self.solver.__name__.lower().replace('solver', 'plain iteration')}"
+    def describe(self) -> tuple[Margin | None, Method | None, str]:
+        return None, None, self.method.name.replace("plain", "plain iteration")
 
     def fitted_layers(self, solved: Solved) -> tuple[Layer, ...]:
         return ()
@@ -643,7 +649,7 @@ class _FunctionWork(_Work):
     def fidelities(
         self, solved: Solved, layers: Sequence[Layer], networks: Sequence[nn.Module]
     ) -> Fidelities:
-        options: Any = {"labels": self.rows.labels, "states": self.cell.readout is None}
+        options: Any = {"labels": self.rows.labels, **self.options}
         exact, drive = self.exact[2], self.drive(self.rows.test)
         own = [fidelity_of(_scores(net, self.rows.test), exact, **options) for net in networks]
         baselines = {
@@ -666,9 +672,7 @@ class _FunctionWork(_Work):
         ways = self._ways(self._read, lambda x: x, 1.0, 0.0)
         for count in _TRUNCATIONS:
             scores = self._read(self._cut_off(drive, count)).double().numpy()
-            agreement = fidelity_of(
-                scores, self.exact[2], states=self.cell.readout is None
-            ).agreement
+            agreement = fidelity_of(scores, self.exact[2], **self.options).agreement
             run = lambda k=count: self._read(self._cut_off(rows, k))  # noqa: E731
             ways.append(
                 Way(f"f cut off after {count}", "truncated", count, run, count, count, agreement)
@@ -679,13 +683,14 @@ class _FunctionWork(_Work):
 
     @torch.no_grad()
     def _read(self, z: Tensor) -> Tensor:
-        return z if self.cell.readout is None else self.cell.tensor_logits(z)
+        scores: Tensor = self.cell.logits(z) if self.cell.has_readout else z
+        return scores
 
     @torch.no_grad()
     def _cut_off(self, drive: Tensor, steps: int) -> Tensor:
         z = torch.zeros(len(drive), self.cell.width, dtype=drive.dtype)
         for _ in range(steps):
-            z = self.cell.tensor_step(z, drive)
+            z = self.cell.step(z, drive)
         return z
 
 
@@ -743,15 +748,16 @@ def _refitted(
     return min(fits)[2:]
 
 
-def _injection(cell: AffineCell) -> Callable[[Tensor], Tensor]:
+def _injection(cell: AffineDEQ) -> Callable[[Tensor], Tensor]:
     """Return x ↦ h with shift and scale folded into the weights, as the networks have it."""
-    stem = cell.injection / cell.scale
+    arrays = cell.arrays()
+    stem = arrays["U"] / arrays["scale"]
     weight = torch.tensor(stem).mT.contiguous()
-    bias = torch.tensor(cell.bias - stem @ cell.shift)
+    bias = torch.tensor(arrays["b"] - stem @ arrays["shift"])
     return lambda x: torch.addmm(bias, x, weight)
 
 
-def _readout(cell: AffineCell) -> Callable[[Tensor], Tensor]:
-    assert cell.readout is not None
-    C, c = torch.tensor(cell.readout[0]).mT.contiguous(), torch.tensor(cell.readout[1])
+def _readout(cell: AffineDEQ) -> Callable[[Tensor], Tensor]:
+    arrays = cell.arrays()
+    C, c = torch.tensor(arrays["C"]).mT.contiguous(), torch.tensor(arrays["c"])
     return lambda z: torch.addmm(c, z, C)

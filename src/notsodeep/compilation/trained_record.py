@@ -14,6 +14,7 @@ import numpy as np
 
 from notsodeep import checks
 from notsodeep.activations import from_dict as activation_from_dict
+from notsodeep.arrays import FloatArray
 from notsodeep.compilation.evidence import Fidelity, Front
 from notsodeep.compilation.record import (
     NETWORK,
@@ -28,14 +29,13 @@ from notsodeep.compilation.record import (
 from notsodeep.errors import InvalidInput, MissingPackage, NoOnnxForm
 from notsodeep.files import sha256_of_array
 from notsodeep.files.run_directory import RunDirectory
+from notsodeep.networks.affine import AffineDEQ
+from notsodeep.networks.cell import EquilibriumCell, Method
+from notsodeep.networks.function import FunctionDEQ
 from notsodeep.records import Record
-from notsodeep.trained.black_box import UnrolledFunction
-from notsodeep.trained.cell import AffineCell, EquilibriumCell, Readout
-from notsodeep.trained.explicit_layers import Layer
 from notsodeep.trained.hybrid import HybridEquilibrium, HybridRecord, first_check
+from notsodeep.trained.layers import ExplicitLayers, FunctionSteps, Layer
 from notsodeep.trained.margin import Margin
-from notsodeep.trained.network import ExplicitLayers
-from notsodeep.trained.splittings import MethodChoice
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -101,7 +101,7 @@ class Solved(Record):
     """How the fixed points were found, and what is known of them."""
 
     margin: Margin | None  # None of a function
-    choice: MethodChoice | None
+    method: Method | None
     solver: str
     counts: RowCounts
     stability: Stability
@@ -169,20 +169,20 @@ class TrainedCompilation:
     @cached_property
     def network(self) -> nn.Module:
         """The explicit network, a torch module in evaluation mode: rows to logits."""
-        count, beta = len(self.fidelities.by_layers), self.margin.beta if self.margin else 1.0
-        return network_of(self.cell, self.layers, self.weights, count, beta)
+        count = len(self.fidelities.by_layers)
+        return network_of(self.cell, self.layers, self.weights, count)
 
     def hybrid(self, *, tolerance: float = 1e-10) -> HybridEquilibrium:
         """Return the module whose every answer is the DEQ's own class, proved or solved."""
-        margin, choice = self.margin, self.solved.choice
-        if not isinstance(self.cell, AffineCell) or margin is None or choice is None:
+        margin, method = self.margin, self.solved.method
+        if not isinstance(self.cell, AffineDEQ) or margin is None or method is None:
             raise InvalidInput(
                 "A function f(z, x) has no certificate, and so no certified hybrid. Give a network "
                 "φ(Wz + Ux + b) by its weights, with EquilibriumCell.from_weights."
             )
         first = first_check([f.certified for f in self.fidelities.by_layers])
         return HybridEquilibrium(
-            self.cell, margin, self.layers, choice, tolerance=tolerance, first_check=first
+            self.cell, margin, self.layers, method, tolerance=tolerance, first_check=first
         )
 
     @property
@@ -233,7 +233,7 @@ class TrainedCompilation:
         """Write the network's own files to its directory, as far as it has such forms."""
         from notsodeep.networks.onnx_export import export_onnx
 
-        if isinstance(self.cell, AffineCell) and not (run.path / ONNX).exists():
+        if isinstance(self.cell, AffineDEQ) and not (run.path / ONNX).exists():
             with contextlib.suppress(MissingPackage, NoOnnxForm):
                 export_onnx(self.network, run.file(ONNX))
         run.finish([name for name in (NETWORK, ONNX) if (run.path / name).exists()])
@@ -427,25 +427,25 @@ def run_directory(
     inputs: Mapping[str, str],
 ) -> RunDirectory:
     """Return the directory of a compilation; one of other settings, weights or rows is rejected."""
-    activation = None if cell.activation is None else cell.activation.to_dict()
+    activation = cell.activation.to_dict() if isinstance(cell, AffineDEQ) else None
     form = {**settings.to_dict(), "activation": activation}
     limits = dict.fromkeys(("agreement_limit", "accuracy_limit"), ())
     return RunDirectory(directory, KIND, form, inputs=inputs, pages=(REPORT,), judged_by=limits)
 
+
+Readout = tuple[FloatArray, FloatArray]
+"""C and c: logits are C z + c."""
 
 _CELL_ARRAYS = ("W", "U", "b", "shift", "scale", "C", "c")
 
 
 def cell_arrays(cell: EquilibriumCell) -> Arrays:
     """Return the arrays of a network by their names; none of a function."""
-    if not isinstance(cell, AffineCell):
-        return {}
-    values = [cell.recurrent, cell.injection, cell.bias, cell.shift, cell.scale]
-    values += list(cell.readout or ())
-    return {name: np.array(value) for name, value in zip(_CELL_ARRAYS, values, strict=False)}
+    arrays = cell.arrays() if isinstance(cell, AffineDEQ) else {}
+    return {name: np.array(arrays[name]) for name in _CELL_ARRAYS if name in arrays}
 
 
-def _read_cell(arrays: Mapping[str, Any], activation: Any) -> AffineCell:
+def _read_cell(arrays: Mapping[str, Any], activation: Any) -> AffineDEQ:
     readout = (arrays["C"], arrays["c"]) if "C" in arrays else None
     weights = arrays["W"], arrays["U"], arrays["b"]
     scaling = {"shift": arrays["shift"], "scale": arrays["scale"]}
@@ -490,16 +490,17 @@ def read_layers(chain: Chain, arrays: Arrays) -> tuple[Layer, ...]:
 
 
 def network_of(
-    cell: EquilibriumCell, layers: Sequence[Layer], weights: Arrays, count: int, beta: float
+    cell: EquilibriumCell, layers: Sequence[Layer], weights: Arrays, count: int
 ) -> nn.Module:
     """Return the network of the first `count` layers, or of as many steps of a function."""
-    if isinstance(cell, AffineCell):
+    if isinstance(cell, AffineDEQ):
         readout = weights[f"readout_{count}"], weights[f"readout_bias_{count}"]
-        module: nn.Module = ExplicitLayers(cell, layers[:count], beta, readout)
+        module: nn.Module = ExplicitLayers(cell, layers[:count], readout)
     else:
         import torch
 
         dtype = torch.float32 if weights["start"].dtype == np.float32 else torch.float64
         start = weights["start"], weights["start_bias"]
-        module = UnrolledFunction(cell, *start, count, dtype)
+        assert isinstance(cell, FunctionDEQ)
+        module = FunctionSteps(cell, *start, count, dtype)
     return module.eval().requires_grad_(False)

@@ -41,7 +41,7 @@ def trained_page() -> None:
 
 @st.cache_resource(max_entries=4, show_spinner="Loading …")
 def _rows(name: str) -> Dataset:
-    data = zoo.data_of(name)
+    data = zoo.load(name).metadata["data"]
     if data in IMAGE_SETS:
         return pixel_data(data, samples=_ROWS, test_samples=_TEST_ROWS)
     return pixel_data(data)
@@ -63,7 +63,9 @@ def _show_diagnosis(found: Diagnosis) -> None:
     st.subheader(plain(f"{found.verdict}: {found.reason}"), anchor=False)
     for note in found.notes:
         st.info(plain(note))
-    words = f"Residuals, agreement of truncations and spectrum; the verdict is {found.verdict}."
+    words = (
+        f"Residuals, agreement of truncations and spectral radii; the verdict is {found.verdict}."
+    )
     show_figure(svg_of(lambda: diagnosis_figure(found)), words)
     with st.expander("Numbers and rule"):
         show_table([{"measure": label, "value": value} for label, value in found.table])

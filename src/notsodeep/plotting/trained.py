@@ -58,7 +58,7 @@ def diagnosis(record: Diagnosis, ax: Axes | None = None) -> Axes:
 
 
 def diagnosis_figure(record: Diagnosis) -> Figure:
-    """Draw residuals, agreement of truncations with the limit, and the spectrum.
+    """Draw residuals, agreement of truncations with the limit, and spectral radii.
 
     Examples
     --------
@@ -66,15 +66,12 @@ def diagnosis_figure(record: Diagnosis) -> Figure:
     >>> cell = nsd.EquilibriumCell.from_weights([[0.5]], [[1.0]], activation="tanh")
     >>> figure = diagnosis_figure(nsd.diagnose(cell, [[0.1], [0.7]]))
     >>> [axes.get_title() for axes in figure.axes][1:]
-    ['truncation agrees with the limit', 'eigenvalues of W']
+    ['truncation agrees with the limit', 'spectral radius of ∂f/∂z']
     """
     figure, (left, middle, right) = new_figure(3, width=3.9)
     diagnosis(record, left)
     _draw_agreement(middle, record)
-    if len(record.spectrum):
-        _draw_eigenvalues(right, record)
-    else:
-        _draw_radii(right, record)
+    _draw_radii(right, record)
     return figure
 
 
@@ -91,16 +88,6 @@ def _draw_agreement(axes: Axes, record: Diagnosis) -> None:
     if record.effective_depth is not None:
         axes.axvline(record.effective_depth, color=shallow, linewidth=0.9)
     axes.set_ylabel(f"% of rows, by {record.agreement_kind}")
-
-
-def _draw_eigenvalues(axes: Axes, record: Diagnosis) -> None:
-    (deep,) = colours(1)
-    angle = np.linspace(0.0, 2.0 * np.pi, 200)
-    axes.plot(np.cos(angle), np.sin(angle), color=MUTED, linewidth=0.7)
-    real, imaginary = record.spectrum.T
-    axes.scatter(real, imaginary, s=6.0, color=deep)
-    axes.set_aspect("equal", adjustable="datalim")
-    axes.set_title("eigenvalues of W")
 
 
 def _draw_radii(axes: Axes, record: Diagnosis) -> None:

@@ -18,7 +18,6 @@ underflows, and what underflows elsewhere is at most the least normal number for
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +30,7 @@ from notsodeep import checks
 from notsodeep.activations import Activation, Centred, PiecewiseLinear, Scaled
 from notsodeep.activations.torch_twins import torch_twin
 from notsodeep.arrays import FloatArray
-from notsodeep.trained.cell import AffineCell
+from notsodeep.networks.affine import AffineDEQ
 from notsodeep.trained.margin import Margin, margin_of
 
 _EPS = float(np.finfo(np.float64).eps)  # twice the unit roundoff
@@ -67,7 +66,7 @@ class Certifier:
 
     Parameters
     ----------
-    cell : AffineCell
+    cell : AffineDEQ
         With a read-out, for classes.
     margin : Margin, optional
 
@@ -78,7 +77,7 @@ class Certifier:
 
     Examples
     --------
-    >>> from notsodeep.trained import EquilibriumCell
+    >>> from notsodeep.networks.cell import EquilibriumCell
     >>> cell = EquilibriumCell.from_weights(
     ...     [[-9.0]], [[1.0]], activation="relu", readout=([[1.0], [-1.0]], [0.0, 0.25])
     ... )
@@ -91,18 +90,19 @@ class Certifier:
     tensor([False,  True])
     """
 
-    def __init__(self, cell: AffineCell, margin: Margin | None = None) -> None:
+    def __init__(self, cell: AffineDEQ, margin: Margin | None = None) -> None:
         known = margin_of(cell) if margin is None else margin
         if not known.unique:
             requirement = "have a margin that proves its fixed point"
             raise checks.invalid("the cell", "Certifier", requirement, known.reason)
         self.cell, self.margin = cell, known
+        self._arrays = arrays = cell.arrays()
         root, factor = self._norm()
         m, p = cell.width, cell.inputs
         self._phi = torch_twin(cell.activation)
-        self._recurrent = torch.tensor(cell.recurrent).mT.contiguous()
-        self._injection = torch.tensor(cell.injection).mT.contiguous()
-        self._bias = torch.tensor(cell.bias)
+        self._recurrent = torch.tensor(arrays["W"]).mT.contiguous()
+        self._injection = torch.tensor(arrays["U"]).mT.contiguous()
+        self._bias = torch.tensor(arrays["b"])
         self._root = torch.tensor(root).mT.contiguous()
         # ‖K̂ − K‖ of the computed root, by the backward error of a triangular solve.
         # Where errors come from, each bounded by γ_k times a product of norms:
@@ -115,16 +115,14 @@ class Certifier:
         self._root_error = (spread + _gamma(m + 4)) * size
         self._root_size = size
         self._of_state = _gamma(m + 4) + 2.0 * _OF_FUNCTIONS * _EPS
-        self._sizes = tuple(
-            1.01 * _frobenius(a) for a in (cell.recurrent, cell.injection, cell.bias)
-        )
+        self._sizes = tuple(1.01 * _frobenius(a) for a in (arrays["W"], arrays["U"], arrays["b"]))
         self._of_input = _gamma(p + 8)
         constant, steepness = _magnitudes(cell.activation)
         self._of_constant = m**0.5 * constant
         self._steepness = max(steepness, known.beta)
         self._underflow = (m + p + 8) ** 2 * _LEAST_NORMAL
-        if cell.readout is not None:
-            weights, bias = cell.readout
+        if cell.has_readout:
+            weights, bias = arrays["C"], arrays["c"]
             self._readout = torch.tensor(weights).mT.contiguous(), torch.tensor(bias)
             self._distances = torch.tensor(self._class_distances(weights, factor))
             self._readout_sizes = (
@@ -141,7 +139,7 @@ class Certifier:
             steep = margin.slopes.largest
             rest = margin.value - 4.0 * cell.width * _EPS
             return steep * (1.0 + 8.0 * _EPS) / rest * identity, 1.0
-        scaled = margin.scaling[:, None] * (identity / margin.beta - cell.recurrent)
+        scaled = margin.scaling[:, None] * (identity / margin.beta - self._arrays["W"])
         S = 0.5 * (scaled + scaled.T)
         most = _frobenius(S) + _frobenius(scaled)
         # S is formed with an error, and LLᵀ differs from what was factorised, by at most m γ_{m+1}
@@ -171,7 +169,8 @@ class Certifier:
         """Return h and ‖(x − shift)/scale‖ of rows: the last arguments of `bounds`."""
         # The product is left to torch, like all that follow: threads of two libraries in turns
         # wait for each other, which made small batches twice as slow.
-        inputs = torch.as_tensor(self.cell.scaled(X))
+        shift, scale = self._arrays["shift"], self._arrays["scale"]
+        inputs = torch.as_tensor((checks.samples(X, "X", "Certifier") - shift) / scale)
         drive = torch.addmm(self._bias, inputs, self._injection)
         return drive, row_norms(inputs)
 
@@ -193,7 +192,7 @@ class Certifier:
     ) -> Tensor:
         recurrent, injection, bias = self._sizes
         residual = u - preactivations
-        gain = recurrent + 1.0 + 1.0 / (self.margin.beta or math.nan)  # a constant φ proves nothing
+        gain = recurrent + 1.0 + 1.0 / self.margin.beta
         error = self._of_state * (gain * self._state_size(u, z))
         error = error + (self._of_input + self._of_state) * (injection * sizes + bias)
         error = error + self._of_state * row_norms(drive) + (gain + injection) * self._underflow
@@ -211,7 +210,7 @@ class Certifier:
 
         Parameters are those of `bounds`.  A row that is not finite is not proved.
         """
-        self.cell.require_readout("Certifier.classes")
+        self.cell.require_readout()
         z = self._phi(u)
         preactivations = torch.addmm(drive, z, self._recurrent)
         bounds = self._bounds(u, z, preactivations, drive, sizes)

@@ -3,51 +3,57 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor, nn
 
-from notsodeep import checks, extras
+from notsodeep import checks
 from notsodeep.arrays import FloatArray
-from notsodeep.errors import NotConverged
+from notsodeep.errors import InvalidInput, NotConverged
+from notsodeep.networks.affine import AffineDEQ
+from notsodeep.networks.cell import EquilibriumCell
+from notsodeep.networks.implicit import jacobian_product
 from notsodeep.progress import progress_bar
 from notsodeep.records import Plotted
-from notsodeep.trained.cell import AffineCell, EquilibriumCell
-from notsodeep.trained.histories import STAYS, BoolArray, RowHistories, RowStep, follow
+from notsodeep.trained.certificate import row_norms
 from notsodeep.trained.margin import Margin, margin_of
 
-if TYPE_CHECKING:
-    from torch import nn
-
-    from notsodeep.models import DeepEquilibrium
+BoolArray = NDArray[np.bool_]
+Step = Callable[[Tensor, Tensor], Tensor]
+"""Takes states of some rows, and which rows they are, to their next states."""
 
 Verdict = Literal["shallow", "iterative", "multi-stable", "no fixed point", "undecided"]
 
 TOLERANCES = ("1e-2", "1e-3", "1e-6")
 """Relative residuals whose steps are counted."""
+STATE_ERROR = 1e-2
+"""Relative error within which a state agrees with another, where there are no classes."""
 
+_STAYS = 1e-3  # relative residual at and above which a row that no longer falls has no limit
+_FLOAT32_REST = 1e-5  # relative residual below which f in float32 may be at rest
+_LEAST_FALL = 1e-6  # of log residual over the second half; rounding makes less
+_FIT_STEPS = 12  # of the last residuals, for the asymptotic rate
+_BURN_IN, _MEASURED = 30, 30  # products of a power iteration
 _LOST_SHARE, _SLOW_SHARE, _SEVERAL_SHARE = 0.05, 0.05, 0.01
 _AGREEMENT, _SHALLOW_DEPTH = 0.995, 3
 _APART = 100.0  # times the tolerance
 _SETTLED_SHARE = 0.95  # of the rows, in counts of steps
 _STATE_BYTES = 1 << 26  # of the states of all rows; fewer rows are looked at if need be
 _FEWEST_ROWS, _LOCAL_ROWS = 16, 64
-_LARGEST_SPECTRUM = 2048  # width above which W is not looked at: its eigenvalues take a minute
-STATE_ERROR = 1e-2
-"""Relative error within which a state agrees with another, where there are no classes."""
-
+_MAX_MARGIN_WIDTH = 2048  # above which the margin is not looked for: it takes a minute
 _SIZES = (0.1, 1.0, 10.0)  # of random starts, in units of the states f(0, x)
 
 _RULE = f"""\
-undecided: the seconds given ended first
 no fixed point: on more than {_LOST_SHARE:.0%} of the rows the relative residual is above \
-{STAYS:g} and has not fallen in the second half of the budget, or is no longer finite
+{_STAYS:g} and has not fallen in the second half of the budget, or is no longer finite
 undecided: on more than {_SLOW_SHARE:.0%} of the rows it still falls, with 95 % confidence, when \
-the budget ends; from other starts too, unless a margin proves that there is one limit
+the budget ends, or the state keeps moving by less than {_STAYS:g} of its size a step; from other \
+starts too, unless a margin proves that there is one limit
 multi-stable: on more than {_SEVERAL_SHARE:.0%} of the rows starts end further apart than \
 {_APART:g} tolerances and the estimated errors of both, or some settle and others do not
 shallow: {_SHALLOW_DEPTH} steps agree with the limit on at least {_AGREEMENT:.1%} of the rows
@@ -55,10 +61,10 @@ iterative: it settles, but needs more steps than that"""
 
 _MEANING: dict[Verdict, str] = {
     "shallow": "A few steps do what the whole iteration does: compile it.",
-    "iterative": "It has one limit and needs its depth; explicit layers may still follow it.",
+    "iterative": "It settles and needs its depth; explicit layers may still follow it.",
     "multi-stable": "It has several limits: no map of the input alone can follow it.",
     "no fixed point": "What was trained is a loop of fixed length, not an equilibrium.",
-    "undecided": "The budget ended first; ask again with a larger max_steps or max_seconds.",
+    "undecided": "The budget ended first; ask again with a larger max_steps.",
 }
 
 
@@ -66,96 +72,48 @@ _MEANING: dict[Verdict, str] = {
 class Diagnosis(Plotted):
     """What was found by `diagnose`.
 
-    Attributes
-    ----------
-    verdict : {"shallow", "iterative", "multi-stable", "no fixed point", "undecided"}
-        By `rule`.
-    reason : str
-        The numbers that decided.
-    method : str
-        The iteration that steps and depths are of: the network's own, z ← f(z, x), or a splitting
-        where that does not settle and a margin proves that there is a fixed point.
-    rows, width, max_steps, tolerance
-        How many rows were looked at, the size of a state, the budget and what counts as settled.
-    settled, falling, lost : float
-        Shares of the rows under the network's own iteration, started from zero.
-    limits : int
-        The largest number of distinct limits that starts of one row ended in; 0 if none did.
-    several : float
-        Share of the rows with more than one.
-    rate : float or None
-        Median over the rows of the asymptotic ratio of successive residuals of `method`.
-    local_radius : float or None
-        Median over the rows of the spectral radius of ∂f/∂z at the limit.
-    steps : dict of str to int or None
-        Steps of `method` after which 95 % of the rows stay within a relative residual of "1e-2",
-        "1e-3" and "1e-6"; None if that did not happen.
-    effective_depth : int or None
-        The fewest steps from which on the truncation agrees with the limit on at least 99.5 % of
-        the rows; None without a limit.
-    agreement : ndarray of shape (k,)
-        Share of the rows on which 1, 2, … steps agree with the limit.
-    agreement_kind : {"class", "state"}
-        The same largest logit; without a read-out, a relative error of the state within 1 %.
-    gradient_error, gradient_cosine : float or None
-        Of the one-step gradient against the implicit one, relative to the latter; medians.
-    margin : Margin or None
-        Of an affine cell.
-    spectral_radius : float or None
-        Of W.
-    starts : tuple of str
-    residuals : ndarray of shape (number of starts, steps)
-        Median relative residual of the network's own iteration from each start.
-    solver_residuals : ndarray of shape (steps,)
-        That of `method`, if it is a splitting; empty otherwise.
-    spectrum : ndarray of shape (m, 2)
-        Real and imaginary parts of the eigenvalues of W; empty if it is not known.
-    local_radii : ndarray of shape (n,)
-        Spectral radius of ∂f/∂z at the limits of some rows.
-    notes : tuple of str
-        What else a reader should know.
-
     Examples
     --------
     >>> import notsodeep as nsd
     >>> cell = nsd.EquilibriumCell.from_weights([[0.5]], [[1.0]], activation="tanh")
-    >>> found = nsd.diagnose(cell, [[0.1], [0.7]])
-    >>> print(str(found).splitlines()[0])
-    iterative: 3 steps agree with the limit on 50.0% of the rows. It has one limit and needs its...
-    >>> found.steps
+    >>> result = nsd.diagnose(cell, [[0.1], [0.7]])
+    >>> print(str(result).splitlines()[0])
+    iterative: 3 steps agree with the limit on 50.0% of the rows. It settles and needs its depth;...
+    >>> result.steps
     {'1e-2': 7, '1e-3': 10, '1e-6': 20}
     """
 
     _drawing: ClassVar[str] = "diagnosis"
     _derived: ClassVar[tuple[str, ...]] = ("rule",)
 
-    verdict: Verdict
-    reason: str
+    verdict: Verdict  # by `rule`
+    reason: str  # the numbers that decided
+    # The iteration that steps and depths are of: the network's own, z ← f(z, x), or a splitting
+    # where that does not settle and a margin proves that there is a fixed point.
     method: str
     rows: int
     width: int
     max_steps: int
     tolerance: float
-    settled: float
-    falling: float
+    settled: float  # shares of the rows under the network's own iteration from zero; of `moving`
+    moving: float  # the residual still falls, or is below 1e-3 without being at rest
     lost: float
-    limits: int
-    several: float
-    rate: float | None
-    local_radius: float | None
+    limits: int  # the largest number of distinct limits that starts of one row ended in
+    several: float  # share of the rows with more than one
+    rate: float | None  # median asymptotic ratio of successive residuals of `method`
+    local_radius: float | None  # median spectral radius of ∂f/∂z at the limits
+    # Steps of `method` after which 95 % of the rows stay within a relative residual.
     steps: dict[str, int | None]
+    # The fewest steps from which on the truncation agrees with the limit on 99.5 % of the rows.
     effective_depth: int | None
-    agreement: FloatArray
+    agreement: FloatArray  # share of the rows on which 1, 2, … steps agree with the limit
+    # By the largest of several logits, or by a relative error of the state within 1 %.
     agreement_kind: Literal["class", "state"]
-    gradient_error: float | None
-    gradient_cosine: float | None
-    margin: Margin | None
-    spectral_radius: float | None
+    margin: Margin | None  # of an affine cell
     starts: tuple[str, ...]
-    residuals: FloatArray
-    solver_residuals: FloatArray
-    spectrum: FloatArray
-    local_radii: FloatArray
+    residuals: FloatArray  # median of the network's own iteration, (starts, steps)
+    solver_residuals: FloatArray  # that of `method`, if it is a splitting; empty otherwise
+    local_radii: FloatArray  # of some rows
     notes: tuple[str, ...] = ()
 
     @property
@@ -166,32 +124,26 @@ class Diagnosis(Plotted):
     @property
     def table(self) -> tuple[tuple[str, str], ...]:
         """The numbers, in words."""
+        shares = f"{self.settled:.1%}, {self.moving:.1%}, {self.lost:.1%}"
         lines = [
             ("rows, width of the state", f"{self.rows}, {self.width}"),
-            (
-                "settled, still falling, lost",
-                f"{self.settled:.1%}, {self.falling:.1%}, {self.lost:.1%}",
-            ),
+            ("settled, still moving, lost", shares),
             ("iteration", self.method),
             ("limits of one row, at most", f"{self.limits} ({self.several:.1%} have several)"),
             ("rate", _number(self.rate)),
             ("local spectral radius", _number(self.local_radius)),
-            *((f"steps to {k}", _number(v)) for k, v in self.steps.items()),
+            *(
+                (f"steps to {k} on {_SETTLED_SHARE:.0%} of the rows", _number(v))
+                for k, v in self.steps.items()
+            ),
             (f"effective depth (by {self.agreement_kind})", _number(self.effective_depth)),
-            ("one-step gradient: error, cosine", self._gradient()),
         ]
         if self.margin is not None:
             lines += [
-                (
-                    "‖W‖, spectral radius",
-                    f"{self.margin.norm:.4g}, {_number(self.spectral_radius)}",
-                ),
+                ("‖W‖", f"{self.margin.norm:.4g}"),
                 ("margin", f"{self.margin.value:.4g} ({self.margin.kind})"),
             ]
         return tuple(lines)
-
-    def _gradient(self) -> str:
-        return f"{_number(self.gradient_error)}, {_number(self.gradient_cosine)}"
 
     def __str__(self) -> str:
         wide = max(len(label) for label, _ in self.table)
@@ -201,32 +153,28 @@ class Diagnosis(Plotted):
         return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
 
 
+@torch.no_grad()  # of the weights; torch.func still differentiates in the state
 def diagnose(
-    cell: EquilibriumCell | nn.Module | DeepEquilibrium,
+    cell: EquilibriumCell | nn.Module,
     X: ArrayLike,
     *,
     max_steps: int = 300,
     rows: int = 512,
     tolerance: float = 1e-6,
-    max_seconds: float = 300.0,
-    width: int = 512,
     rng: int | np.random.Generator = 0,
     progress: bool = True,
 ) -> Diagnosis:
     """Iterate an equilibrium network from several starts and say what it is.
 
-    f is evaluated 6·`max_steps` times on at most `rows` rows at the very most, and those which have
-    settled are left out; memory is that of a few states of all rows, 64 MB each at most, for which
-    fewer rows are taken if need be (16 at the least).  The starts are zero, random states of three
-    sizes and the limit of another row.  If `max_seconds` end first, looked at after every
-    evaluation of f, the verdict is "undecided", with what was measured until then; otherwise the
-    answer is a function of the arguments.
+    f is evaluated 6·`max_steps` times on at most `rows` rows, and those which have settled are left
+    out; memory is that of a few states of all rows, 64 MB each at most, for which fewer rows are
+    taken if need be (16 at the least).  The starts are zero, random states of three sizes and the
+    limit of another row.
 
     Parameters
     ----------
-    cell : EquilibriumCell, Module or DeepEquilibrium
-        A module is recognised as by `EquilibriumCell.from_module`; of a description, one network
-        with random weights is drawn.
+    cell : EquilibriumCell or Module
+        A module is recognised as by `EquilibriumCell.from_module`.
     X : array_like of shape (n, …)
         Rows of the kind that the network is used on.
     max_steps : int, default 300
@@ -234,22 +182,11 @@ def diagnose(
     rows : int, default 512
         How many rows are looked at; drawn from X if there are more.
     tolerance : float, default 1e-6
-        Relative residual of a row that has settled.
-    max_seconds : float, default 300
-        By the clock.
-    width : int, default 512
-        Of the network that is drawn for a description.
+        Relative residual of a row that has settled; 1e-5 at least in float32.
     rng : int or Generator
-        Of the choice of rows, the starts and the weights of a description.
+        Of the choice of rows and of the starts.
     progress : bool
         Show a bar on a terminal.
-
-    Raises
-    ------
-    InvalidInput
-        X does not fit the cell; f changes the number of rows, keeps state or mixes rows.
-    MissingPackage
-        PyTorch, the extra ``torch``, is not installed.
 
     Examples
     --------
@@ -257,25 +194,163 @@ def diagnose(
     >>> rng = np.random.default_rng(0)
     >>> W, U = 0.02 * rng.standard_normal((50, 50)), rng.standard_normal((50, 8))
     >>> cell = nsd.EquilibriumCell.from_weights(W, U, activation="tanh")
-    >>> found = nsd.diagnose(cell, rng.standard_normal((100, 8)))
-    >>> found.verdict, found.limits, found.effective_depth, found.margin.kind
+    >>> result = nsd.diagnose(cell, rng.standard_normal((100, 8)))
+    >>> result.verdict, result.limits, result.effective_depth, result.margin.kind
     ('shallow', 1, 2, 'monotone')
     """
-    owner = "diagnose"
-    extras.require(owner, "torch")
-    from notsodeep.trained.modules import as_cell
-
-    max_steps = checks.integer_at_least(max_steps, 10, "max_steps", owner)
-    rows = checks.positive_integer(rows, "rows", owner)
-    tolerance = _tolerance(tolerance, owner)
-    deadline = time.monotonic() + checks.positive_number(max_seconds, "max_seconds", owner)
-    generator = checks.random_generator(rng, owner)
-    choosing, starting, drawing = generator.spawn(3)
-    known = as_cell(cell, X, width=width, rng=drawing)
-    drive = known.drive(_chosen(X, known.width, rows, choosing))
+    max_steps = checks.integer_at_least(max_steps, 10, "max_steps", "diagnose")
+    rows = checks.positive_integer(rows, "rows", "diagnose")
+    tolerance = checks.positive_number(tolerance, "tolerance", "diagnose")
+    if not 1e-10 <= tolerance <= 1e-4:
+        raise InvalidInput(f"tolerance must lie between 1e-10 and 1e-4, got {tolerance:g}.")
+    choosing, starting = checks.random_generator(rng, "diagnose").spawn(2)
+    if not isinstance(cell, EquilibriumCell):
+        cell = EquilibriumCell.from_module(cell)
+    drive = cell.drive(_chosen(X, cell.width, rows, choosing))
     with progress_bar("Diagnosis", enabled=progress, unit="work") as advance:
-        examination = _Examination(known, drive, max_steps, tolerance, starting, advance, deadline)
-        return examination.diagnosis()
+        return _Examination(cell, drive, max_steps, tolerance, starting, advance).diagnosis()
+
+
+@dataclass(frozen=True, eq=False)
+class RowHistories:
+    """How the residuals of n rows went.
+
+    The residual of a row is ‖f(z) − z‖ over the largest ‖f(z)‖ that the row has had: what contracts
+    to zero falls, and what grows does not.
+    """
+
+    residuals: FloatArray  # (steps, n); NaN once a row has settled or left the finite numbers
+    last: FloatArray  # each row's last one; infinite for a row that is no longer finite
+    sizes: FloatArray  # the largest ‖f(z)‖ that each row has had, the unit of its residuals
+    states: Tensor  # (n, width)
+    settled: BoolArray  # within the tolerance
+    moving: BoolArray  # not settled, and still falling when the budget ended or below `_STAYS`
+
+    @property
+    def lost(self) -> BoolArray:
+        """Rows that cycle, wander or grow."""
+        return ~(self.settled | self.moving)
+
+    @property
+    def rates(self) -> FloatArray:
+        """Asymptotic ratio of successive residuals of every row, by the last few; NaN if one."""
+        rates = np.full(self.residuals.shape[1], np.nan)
+        for row, column in enumerate(self.residuals.T):
+            known = column[np.isfinite(column) & (column > 0.0)]
+            # The last residuals of a row that has settled may be rounding errors.
+            above = known[known > 10.0 * known.min()] if self.settled[row] and len(known) else known
+            tail = (above if len(above) > 1 else known)[-_FIT_STEPS:]
+            if len(tail) > 1:
+                rates[row] = (tail[-1] / tail[0]) ** (1.0 / (len(tail) - 1))
+        return rates
+
+    @property
+    def errors(self) -> FloatArray:
+        """Estimated distance to the limit: the last step over 1 − ρ, ρ being the rate."""
+        rate = np.clip(np.nan_to_num(self.rates, nan=0.5), 0.0, 1.0 - 1e-9)
+        finite = np.isfinite(self.last) & np.isfinite(self.sizes)
+        step = np.where(finite, self.last, np.inf) * np.where(finite, self.sizes, 1.0)
+        return np.asarray(step / (1.0 - rate))
+
+    def medians(self, steps: int) -> FloatArray:
+        """Return the median residual of every step; a row that has settled keeps its last one."""
+        filled = np.where(np.isfinite(self.residuals), self.residuals, self.last)
+        curve = np.median(filled, axis=1)
+        return np.concatenate([curve, np.full(steps - len(curve), curve[-1])])
+
+    def steps_within(self, tolerance: float, share: float) -> int | None:
+        """Return the first step from which on a share of the rows stays within a tolerance."""
+        filled = np.where(np.isfinite(self.residuals), self.residuals, self.last)
+        within = (filled <= tolerance).mean(axis=1) >= share
+        if not within[-1]:
+            return None
+        outside = np.flatnonzero(~within)
+        return int(outside[-1]) + 2 if len(outside) else 1
+
+
+def follow(
+    step: Step,
+    start: Tensor,
+    *,
+    max_steps: int,
+    tolerance: float,
+    stop: float,
+    after_step: Callable[[], object] = lambda: None,
+) -> RowHistories:
+    """Iterate z ← f(z) from `start`, each row until its residual is `stop` or it is not finite."""
+    z = start.clone()
+    count = len(z)
+    residuals = np.full((max_steps, count), np.nan)
+    last, size = np.zeros(count), np.zeros(count)
+    active = np.arange(count)
+    for k in range(max_steps):
+        rows = torch.from_numpy(active)
+        image = step(z[rows], rows)
+        length, change = (
+            row_norms(each.double()).numpy() for each in (image, image.double() - z[rows])
+        )
+        # Relative to the largest state so far: one that decays to zero settles too.
+        size[active] = np.maximum(size[active], length)
+        with np.errstate(all="ignore"):  # what grows is allowed to, and reported
+            r = np.where(change == 0.0, 0.0, change / size[active])
+        r[~np.isfinite(length) | ~np.isfinite(r)] = np.inf
+        z[rows], last[active] = image, r
+        residuals[k, active] = np.where(np.isfinite(r), r, np.nan)
+        active = active[(r > stop) & np.isfinite(r)]
+        after_step()
+        if not len(active):
+            residuals = residuals[: k + 1]
+            break
+    moving = np.zeros(count, dtype=bool)
+    if len(active):
+        moving[active] = _falls(residuals[len(residuals) // 2 :, active])
+    rest = tolerance if z.dtype == torch.float64 else max(tolerance, _FLOAT32_REST)
+    # A state that moves by less than a thousandth a step may go round for ever.
+    moving |= last < _STAYS
+    settled = last <= rest
+    return RowHistories(residuals, last, size, z, settled, moving & ~settled)
+
+
+def _falls(residuals: FloatArray) -> BoolArray:
+    """Say which columns fall: the slope of log r over steps is negative, its 95 % interval too.
+
+    The noise of a chaotic iteration is correlated from step to step; the interval counts as many
+    independent points as an autoregression of order one has.
+    """
+    y = np.log(np.maximum(residuals, np.finfo(float).tiny))
+    count = len(y)
+    if count < 4:
+        return np.zeros(y.shape[1], dtype=bool)
+    x = np.arange(count) - (count - 1) / 2.0
+    slope = x @ y / (x @ x)
+    noise = y - y.mean(axis=0) - x[:, None] * slope
+    power = (noise**2).sum(axis=0)
+    lag = (noise[1:] * noise[:-1]).sum(axis=0) / np.where(power > 0.0, power, 1.0)
+    independent = np.clip(count * (1.0 - lag) / (1.0 + lag), 2.0, count)
+    deviation = np.sqrt(power / (count - 2) * count / independent / (x @ x))
+    return np.asarray((slope + 1.96 * deviation) * count < -_LEAST_FALL)
+
+
+def local_radii(
+    cell: EquilibriumCell, z: Tensor, drive: Tensor, rng: np.random.Generator
+) -> FloatArray:
+    """Return the spectral radius of ∂f/∂z at each row's state, shape (n,).
+
+    Power iteration with Jacobian-vector products.  The largest eigenvalues may be a complex pair,
+    under which the length of a vector oscillates: the radius is the geometric mean of its growth
+    over many products.
+    """
+    apply = jacobian_product(lambda s: cell.step(s, drive), z, transposed=False)
+    v = torch.as_tensor(rng.standard_normal(z.shape), dtype=z.dtype)
+    v = v / torch.linalg.vector_norm(v, dim=1, keepdim=True)
+    total = torch.zeros(len(v), dtype=z.dtype)
+    for k in range(_BURN_IN + _MEASURED):
+        v = apply(v)
+        length = torch.linalg.vector_norm(v, dim=1)
+        if k >= _BURN_IN:
+            total += torch.log(length)
+        v = v / torch.where(length > 0.0, length, 1.0)[:, None]
+    return np.asarray(torch.exp(total / _MEASURED).double().numpy())
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,9 +358,9 @@ class _Method:
     """An iteration: its step, and the state of the network that its own state stands for."""
 
     name: str
-    step: RowStep
-    state_of: Callable[[FloatArray], FloatArray]
-    start: FloatArray
+    step: Step
+    state_of: Callable[[Tensor], Tensor]
+    start: Tensor
 
 
 class _Examination:
@@ -294,37 +369,31 @@ class _Examination:
     def __init__(
         self,
         cell: EquilibriumCell,
-        drive: NDArray[Any],
+        drive: Tensor,
         max_steps: int,
         tolerance: float,
         rng: np.random.Generator,
         advance: Callable[[int, int | None], None],
-        deadline: float,
     ) -> None:
         self.cell, self.drive, self.rng = cell, drive, rng
         self.max_steps, self.tolerance = max_steps, tolerance
         # Limits are compared and steps counted against them: they are taken further than that, in
         # float32 as far as it goes.
-        self.stop = tolerance * (1e-3 if drive.dtype == np.float64 else 1e-1)
-        zero = np.zeros((len(drive), cell.width))
+        self.stop = tolerance * (1e-3 if drive.dtype == torch.float64 else 1e-1)
+        zero = drive.new_zeros(len(drive), cell.width)
         self.own = _Method("its own, z ← f(z, x)", self._own_step, lambda z: z, zero)
-        self._advance, self._done, self._deadline = advance, 0, deadline
-
-    @property
-    def _late(self) -> bool:
-        return time.monotonic() > self._deadline
+        self._advance, self._done = advance, 0
 
     def diagnosis(self) -> Diagnosis:
-        cell, count = self.cell, len(self.drive)
+        cell, notes = self.cell, []
+        margin = None
+        if isinstance(cell, AffineDEQ):
+            if cell.width > _MAX_MARGIN_WIDTH:
+                notes.append(f"W is wider than {_MAX_MARGIN_WIDTH}: its margin was not looked for.")
+            else:
+                margin = margin_of(cell)
         own = self._follow(self.own)
         starts = {"zero": own, **self._other_starts(own)}
-        notes = []
-        margin = None
-        if isinstance(cell, AffineCell):
-            if cell.width > _LARGEST_SPECTRUM:
-                notes.append(f"W is wider than {_LARGEST_SPECTRUM}: its margin was not looked for.")
-            elif not self._late:
-                margin = margin_of(cell, max_seconds=self._deadline - time.monotonic())
         method, main = self._settling(own, margin)
         if not np.isfinite(own.last).all():
             share = float(np.mean(~np.isfinite(own.last)))
@@ -339,59 +408,49 @@ class _Examination:
                 f"Its own iteration settles on {own.settled.mean():.1%} of the rows; a margin "
                 f"proves that there is one fixed point, and {method.name} finds it."
             )
-        agreement, depth, radii, gradient = np.zeros(0), None, np.zeros(0), None
-        known = main.settled
-        decided = self._out_of_time(main, starts) or _unsettled_verdict(main)
+        agreement, kind, depth, radii = np.zeros(0), self._agreement_kind(), None, np.zeros(0)
+        decided = _unsettled_verdict(main)
         if decided is None and not proved:
             decided = _slow_elsewhere(starts)
         if decided is None:
             limit = method.state_of(main.states)
-            agreement = self._agreement(method, limit, known)
+            agreement = self._agreement(method, limit, main.settled, kind)
             depth = _first_lasting(agreement)
-            chosen = np.flatnonzero(known)[:_LOCAL_ROWS]
-            decided = self._out_of_time(main, starts)
-            if decided is None:
-                radii, gradient = self._local(limit[chosen], self.drive[chosen])
-                decided = _settled_verdict(several, depth, agreement)
-        spectrum = self._spectrum()
-        verdict, reason = decided
-        longest = max(len(found.residuals) for found in starts.values())
-        rates = main.rates[known] if known.any() else main.rates
+            chosen = torch.from_numpy(np.flatnonzero(main.settled)[:_LOCAL_ROWS])
+            radii = local_radii(cell, limit[chosen], self.drive[chosen], self.rng)
+            decided = _settled_verdict(several, depth, agreement)
+        longest = max(len(each.residuals) for each in starts.values())
         return Diagnosis(
-            verdict=verdict,
-            reason=reason,
+            verdict=decided[0],
+            reason=decided[1],
             method=method.name,
-            rows=count,
+            rows=len(self.drive),
             width=cell.width,
             max_steps=self.max_steps,
             tolerance=self.tolerance,
             settled=float(own.settled.mean()),
-            falling=float(own.falling.mean()),
+            moving=float(own.moving.mean()),
             lost=float(own.lost.mean()),
             limits=limits,
             several=several,
-            rate=_median(rates),
+            rate=_median(main.rates[main.settled] if main.settled.any() else main.rates),
             local_radius=_median(radii),
             steps={k: main.steps_within(float(k), _SETTLED_SHARE) for k in TOLERANCES},
             effective_depth=depth,
             agreement=agreement,
-            agreement_kind="state" if cell.readout is None else "class",
-            gradient_error=None if gradient is None else gradient[0],
-            gradient_cosine=None if gradient is None else gradient[1],
+            agreement_kind=kind,
             margin=margin,
-            spectral_radius=float(np.hypot(*spectrum.T).max()) if len(spectrum) else None,
             starts=tuple(starts),
-            residuals=np.array([found.medians(longest) for found in starts.values()]),
+            residuals=np.array([each.medians(longest) for each in starts.values()]),
             solver_residuals=np.zeros(0) if main is own else main.medians(len(main.residuals)),
-            spectrum=spectrum,
             local_radii=radii,
             notes=tuple(notes),
         )
 
-    def _own_step(self, z: FloatArray, rows: NDArray[np.int64]) -> FloatArray:
+    def _own_step(self, z: Tensor, rows: Tensor) -> Tensor:
         return self.cell.step(z, self.drive[rows])
 
-    def _follow(self, method: _Method, start: FloatArray | None = None) -> RowHistories:
+    def _follow(self, method: _Method, start: Tensor | None = None) -> RowHistories:
         return follow(
             method.step,
             method.start if start is None else start,
@@ -401,41 +460,27 @@ class _Examination:
             after_step=self._count,
         )
 
-    def _count(self) -> bool:
-        """Count an evaluation of f; say whether time is up."""
+    def _count(self) -> None:
         self._done += 1
         self._advance(self._done, (len(_SIZES) + 3) * self.max_steps)
-        return self._late
-
-    def _out_of_time(
-        self, main: RowHistories, starts: dict[str, RowHistories]
-    ) -> tuple[Verdict, str] | None:
-        if not self._late:
-            return None
-        return "undecided", (
-            f"Time ended after {self._done} evaluations of f and {len(starts)} starts; "
-            f"{main.settled.mean():.1%} of the rows had settled, {main.falling.mean():.1%} were "
-            "approaching a limit."
-        )
 
     def _other_starts(self, own: RowHistories) -> dict[str, RowHistories]:
         """Follow random starts in the size of the first images, and other rows' last states."""
-        shape = own.states.shape
-        with np.errstate(all="ignore"):
-            first = self._own_step(self.own.start, np.arange(len(self.drive)))
-        finite = first[np.isfinite(first)]
-        unit = float(np.sqrt(np.mean(finite**2))) if len(finite) else 0.0
+        first = self._own_step(self.own.start, torch.arange(len(self.drive)))
+        finite = first[first.isfinite()].double()
+        unit = float(finite.square().mean().sqrt()) if len(finite) else 0.0
         unit = unit if 0.0 < unit < math.inf else 1.0
-        found = {}
+        histories = {}
         for size in _SIZES:
-            if not self._late:
-                start = size * unit * self.rng.standard_normal(shape)
-                found[f"random, {size:g}"] = self._follow(self.own, start)
-        if own.settled.any() and not self._late:
+            start = size * unit * self.rng.standard_normal(own.states.shape)
+            histories[f"random, {size:g}"] = self._follow(
+                self.own, torch.as_tensor(start).to(first)
+            )
+        if own.settled.any():
             others = np.flatnonzero(own.settled)
             borrowed = others[np.searchsorted(others, np.arange(len(self.drive)) + 1) % len(others)]
-            found["another row's limit"] = self._follow(self.own, own.states[borrowed])
-        return found
+            histories["another row's limit"] = self._follow(self.own, own.states[borrowed])
+        return histories
 
     def _settling(self, own: RowHistories, margin: Margin | None) -> tuple[_Method, RowHistories]:
         """Return the iteration that finds the limits: its own, or else a splitting.
@@ -443,97 +488,72 @@ class _Examination:
         A splitting is for cells with a proof that there is one fixed point, and is used if it
         settles on more rows.
         """
-        cell = self.cell
-        if not isinstance(cell, AffineCell) or margin is None or _unsettled_verdict(own) is None:
+        cell, drive = self.cell, self.drive
+        if not isinstance(cell, AffineDEQ) or margin is None or _unsettled_verdict(own) is None:
             return self.own, own
-        if self._late or not (margin.unique and margin.slopes.monotone):
+        if not (margin.unique and margin.slopes.monotone):
             return self.own, own
-        import torch
-
-        from notsodeep.trained.splittings import Splitting, choose_method
-
-        drive = torch.as_tensor(self.drive)
         try:
-            choice = choose_method(cell, drive, margin, "peaceman_rachford")
+            choice = cell.choose_method(drive, "peaceman_rachford", margin.lipschitz)
         except NotConverged:
             return self.own, own
-        splitting = Splitting(cell, choice.method, choice.step, margin.beta)
+        maps = cell.splitting(choice)
 
-        def step(s: FloatArray, rows: NDArray[np.int64]) -> FloatArray:
-            state = torch.as_tensor(s)
-            following = splitting.advance(state, splitting.resolvent(state), drive[rows])
-            return np.asarray(following.numpy())
+        def step(s: Tensor, rows: Tensor) -> Tensor:
+            return maps.advance(s, maps.state(s), drive[rows])
 
-        method = _Method(
-            f"Peaceman–Rachford, α = {choice.step:.3g}",
-            step,
-            lambda s: np.asarray(splitting.resolvent(torch.as_tensor(s)).numpy()),
-            np.asarray(splitting.cold(drive).numpy()),
-        )
-        found = self._follow(method)
-        better = found.settled.mean() > own.settled.mean()
-        return (method, found) if better else (self.own, own)
+        name = f"Peaceman–Rachford, α = {choice.step:.3g}"
+        method = _Method(name, step, maps.state, maps.start(drive))
+        histories = self._follow(method)
+        better = histories.settled.mean() > own.settled.mean()
+        return (method, histories) if better else (self.own, own)
 
-    def _agreement(self, method: _Method, limit: FloatArray, known: BoolArray) -> FloatArray:
+    def _agreement_kind(self) -> Literal["class", "state"]:
+        cell = self.cell
+        if cell.has_readout and cell.logits(self.own.start[:1]).shape[1] > 1:
+            return "class"
+        return "state"
+
+    def _agreement(
+        self, method: _Method, limit: Tensor, settled: BoolArray, kind: str
+    ) -> FloatArray:
         """Return the share of rows with a limit on which 1, 2, … steps from zero agree with it."""
-        rows = np.flatnonzero(known)
+        rows = torch.from_numpy(np.flatnonzero(settled))
         limit = limit[rows]
-        goal = None if self.cell.readout is None else self.cell.logits(limit).argmax(axis=1)
-        size = np.linalg.norm(limit, axis=1)
+        goal = self.cell.logits(limit).argmax(dim=1) if kind == "class" else None
         state, shares = method.start[rows], []
         for _ in range(self.max_steps):
             state = method.step(state, rows)
-            late = self._count()
+            self._count()
             z = method.state_of(state)
-            if goal is None:
-                agrees = np.linalg.norm(z - limit, axis=1) <= STATE_ERROR * size
-            else:
-                agrees = self.cell.logits(z).argmax(axis=1) == goal
-            shares.append(float(agrees.mean()))
-            near = np.linalg.norm(z - limit, axis=1) <= STATE_ERROR * size
-            if late or (agrees.all() and near.all()):
+            near = row_norms(z - limit) <= STATE_ERROR * row_norms(limit)
+            agrees = near if goal is None else self.cell.logits(z).argmax(dim=1) == goal
+            shares.append(float(agrees.double().mean()))
+            if bool((agrees & near).all()):
                 break
         return np.array(shares)
 
-    def _local(
-        self, limit: FloatArray, drive: NDArray[Any]
-    ) -> tuple[FloatArray, tuple[float, float] | None]:
-        from notsodeep.trained.histories import local_radii, one_step_gradient
 
-        radii = local_radii(self.cell, limit, drive, self.rng)
-        return radii, one_step_gradient(self.cell, limit, drive, self.rng)
-
-    def _spectrum(self) -> FloatArray:
-        cell = self.cell
-        if not isinstance(cell, AffineCell) or cell.width > _LARGEST_SPECTRUM or self._late:
-            return np.zeros((0, 2))
-        eigenvalues = np.linalg.eigvals(cell.recurrent)
-        return np.column_stack([eigenvalues.real, eigenvalues.imag])
-
-
-def _unsettled_verdict(found: RowHistories) -> tuple[Verdict, str] | None:
+def _unsettled_verdict(own: RowHistories) -> tuple[Verdict, str] | None:
     """Decide by the residuals alone; None if enough rows have settled."""
-    lost, falling = float(found.lost.mean()), float(found.falling.mean())
+    lost, moving = float(own.lost.mean()), float(own.moving.mean())
     if lost > _LOST_SHARE:
-        middle = float(np.median(found.last[found.lost]))
+        middle = float(np.median(own.last[own.lost]))
         words = f"the median residual of these is {middle:.3g}" if math.isfinite(middle) else ""
         words = words or "most of these are no longer finite"
         return "no fixed point", f"{lost:.1%} of the rows do not settle; {words}."
-    if falling > _SLOW_SHARE:
-        middle = float(np.median(found.last[found.falling]))
-        reason = (
-            f"{falling:.1%} of the rows still approach a limit; their residual is {middle:.3g}."
-        )
-        return "undecided", reason
+    if moving > _SLOW_SHARE:
+        middle = float(np.median(own.last[own.moving]))
+        return "undecided", f"{moving:.1%} of the rows still move; their residual is {middle:.3g}."
     return None
 
 
 def _slow_elsewhere(starts: dict[str, RowHistories]) -> tuple[Verdict, str] | None:
     """Leave open where other starts end which still move."""
-    name = max(starts, key=lambda start: float(starts[start].falling.mean()))
-    share = float(starts[name].falling.mean())
+    name = max(starts, key=lambda start: float(starts[start].moving.mean()))
+    share = float(starts[name].moving.mean())
     if share > _SLOW_SHARE:
-        return "undecided", f"Started from {name}, {share:.1%} of the rows still approach a limit."
+        return "undecided", f"Started from {name}, {share:.1%} of the rows still move."
     return None
 
 
@@ -547,18 +567,18 @@ def _settled_verdict(
     return "shallow" if depth is not None and depth <= _SHALLOW_DEPTH else "iterative", reason
 
 
-def _distinct_limits(found: list[RowHistories], tolerance: float) -> tuple[int, float]:
+def _distinct_limits(starts: list[RowHistories], tolerance: float) -> tuple[int, float]:
     """Return the most limits that a row has, and the share of the rows whose starts part.
 
     They do if there are two limits, or if some starts settle and others are lost.
     """
-    counts = np.zeros(len(found[0].last), dtype=int)
+    counts = np.zeros(len(starts[0].last), dtype=int)
     leaders: list[BoolArray] = []  # per start, the rows in which it ended where none before had
-    for k, this in enumerate(found):
+    for k, this in enumerate(starts):
         new = this.settled.copy()
-        for other, leads in zip(found[:k], leaders, strict=True):
+        for other, leads in zip(starts[:k], leaders, strict=True):
             both = np.flatnonzero(new & leads)
-            distance = np.linalg.norm(this.states[both] - other.states[both], axis=1)
+            distance = row_norms((this.states[both] - other.states[both]).double()).numpy()
             size = np.maximum(this.sizes[both], other.sizes[both])
             error = 2.0 * (this.errors[both] + other.errors[both])
             # Two ends are one limit if they are as near as their own errors allow; those are
@@ -566,7 +586,7 @@ def _distinct_limits(found: list[RowHistories], tolerance: float) -> tuple[int, 
             new[both[distance <= _APART * tolerance * size + error]] = False
         leaders.append(new)
         counts += new
-    lost = np.any([histories.lost for histories in found], axis=0)
+    lost = np.any([histories.lost for histories in starts], axis=0)
     return int(counts.max()), float(np.mean((counts > 1) | (lost & (counts == 1))))
 
 
@@ -587,20 +607,12 @@ def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.4g}"
 
 
-def _tolerance(value: float, owner: str) -> float:
-    number = checks.positive_number(value, "tolerance", owner)
-    if not 1e-10 <= number <= 1e-4:
-        requirement = "lie between 1e-10 and 1e-4, relative to the state"
-        raise checks.invalid("tolerance", owner, requirement, f"{number:g}")
-    return number
-
-
 def _chosen(X: ArrayLike, width: int, rows: int, rng: np.random.Generator) -> Any:
     """Draw rows of X, as many as were asked for and as their states have room for."""
-    values: Any = X.detach().cpu().numpy() if hasattr(X, "detach") else X
+    values: Any = X.detach().cpu().numpy() if isinstance(X, Tensor) else X
     array = checks.plain_array(values, "X", "diagnose")
     if array.ndim == 0 or len(array) == 0:
-        raise checks.invalid("X", "diagnose", "have rows", f"shape {array.shape}")
+        raise InvalidInput(f"X must have rows, got shape {array.shape}.")
     most = max(_FEWEST_ROWS, _STATE_BYTES // (8 * width))
     count = min(len(array), rows, most)
     return array[np.sort(rng.choice(len(array), count, replace=False))]

@@ -1,88 +1,45 @@
-"""Small equilibrium networks that were trained: ours come with the package, others are fetched.
+"""Small equilibrium networks that were trained here, and come with the package.
 
-Ours were trained by `experiments/zoo_recipes.py`.  They take pixels between 0 and 1, as
-`notsodeep.data.pixel_data` gives them, and scale them themselves.
-
-Examples
---------
->>> import notsodeep as nsd
->>> cell = nsd.zoo.load("tanh-digits-64")
->>> cell
-AffineCell(tanh, width 64, 64 inputs, 10 classes)
+They take pixels between 0 and 1, as `notsodeep.data.pixel_data` gives them, and scale them
+themselves.  *Contracting* ones are tanh with ‖W‖₂ ≤ 0.9, *monotone* ones relu with
+W = (1 − m)I − AᵀA + B − Bᵀ, m = 0.5 (Winston, Kolter, *Monotone operator equilibrium networks*,
+NeurIPS 2020).
 """
 
 from __future__ import annotations
 
-import os
 from importlib import resources
 from pathlib import Path
 
 from notsodeep import checks
-from notsodeep.trained.cell import AffineCell
-from notsodeep.trained.files import StoredCell, load_cell
-from notsodeep.zoo.public_networks import PUBLIC, PublicNetwork, fetch, load_public
+from notsodeep.networks.affine import AffineDEQ
+from notsodeep.networks.weights import load_cell
 
-__all__ = ["PUBLIC", "PublicNetwork", "data_of", "fetch", "load", "load_stored", "names"]
+__all__ = ["load", "names"]
 
 
 def names() -> tuple[str, ...]:
-    """Return the names that `load` knows, ours first.
+    """Return the names that `load` knows.
 
     Examples
     --------
-    >>> names()[:2]
-    ('monotone-digits-64', 'monotone-mnist-100')
+    >>> names()
+    ('monotone-digits-64', 'monotone-mnist-100', 'tanh-digits-64', 'tanh-mnist-100')
     """
-    return (*sorted(path.stem for path in _networks().glob("*.safetensors")), *sorted(PUBLIC))
+    return tuple(sorted(path.stem for path in _networks().glob("*.safetensors")))
 
 
-def load(name: str, *, data_dir: str | os.PathLike[str] | None = None) -> AffineCell:
-    """Return a trained network by its name.
-
-    Nothing is downloaded: a public network has to be fetched once, by `fetch`.
-
-    Parameters
-    ----------
-    name : str
-        One of `names`.
-    data_dir : path, optional
-        Where fetched networks are kept; see `notsodeep.data.data_directory`.
-
-    Raises
-    ------
-    UnknownName
-        There is no such network.
-    DataNotFound
-        It is a public one that has not been fetched.
-    DataCorrupted
-        Its file was altered.
-    """
-    return load_stored(name, data_dir=data_dir).cell
-
-
-def load_stored(name: str, *, data_dir: str | os.PathLike[str] | None = None) -> StoredCell:
-    """Return a network as `load` does, with what is known of it: accuracy, seed, licence.
+def load(name: str) -> AffineDEQ:
+    """Return a trained network by its name; its `metadata` say what is known of it.
 
     Examples
     --------
-    >>> load_stored("tanh-digits-64").metadata["input_shift"]
-    '0.305'
+    >>> cell = load("tanh-digits-64")
+    >>> cell, cell.metadata["data"], cell.metadata["input_shift"]
+    (AffineDEQ(tanh, width 64, 64 inputs, 10 classes), 'digits', '0.305')
     """
     checks.known_name(name, names(), "network")
-    if name in PUBLIC:
-        return load_public(name, data_dir)
     return load_cell(_networks() / f"{name}.safetensors")
-
-
-def data_of(name: str) -> str:
-    """Return the name of the image set that a network was trained on.
-
-    Examples
-    --------
-    >>> data_of("tanh-mnist-100"), data_of("mondeq-quant-mnist-100")
-    ('mnist', 'mnist')
-    """
-    return PUBLIC[name].data if name in PUBLIC else load_stored(name).metadata["data"]
 
 
 def _networks() -> Path:
