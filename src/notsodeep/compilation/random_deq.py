@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -43,7 +43,7 @@ from notsodeep.models import (
 from notsodeep.networks.sampling import RandomNetwork, random_network
 from notsodeep.numerics.ridge_fit import fit_ridge
 from notsodeep.prediction import transfer
-from notsodeep.threads import map_threads
+from notsodeep.threads import map_threads, thread_count
 
 CERTIFIED = 600
 """Held-out rows of the certificate, at most."""
@@ -141,7 +141,7 @@ def _compiled(
             first[role] = networks.train(role, 0)
         return first[role]
 
-    draws = tuple(_draws(settings, data, networks, store, first))
+    draws = _draws(settings, data, networks, store, first)
     front = store.record(
         "front", Front, lambda: _front(settings, data, models, networks, of_first_draw), "timing"
     )
@@ -266,7 +266,7 @@ def _draws(
     networks: Networks,
     store: Store,
     first: dict[str, Trained],
-) -> Iterator[Draw]:
+) -> tuple[Draw, ...]:
     """Train the networks of every draw; keep those of the first that are new."""
 
     def trained(index: int) -> Draw:
@@ -280,16 +280,18 @@ def _draws(
         return Draw.of_rows(right)
 
     missing = [k for k in range(settings.seeds) if not store.has(f"draw-{k}")]
-    done, total = settings.seeds - len(missing), settings.seeds
-    # A network for each thread wastes none; PyTorch has threads of its own.
-    results = iter(
-        map_threads(trained, missing) if networks.side_by_side else map(trained, missing)
-    )
-    for index in range(total):
-        if index in missing:
-            store.log(Step("training networks", done, total))
-            done += 1
-        yield store.record(f"draw-{index}", Draw, lambda: next(results))
+    # A draw for each thread, stored before the next ones begin; PyTorch has threads of its own.
+    count = thread_count() if networks.side_by_side else 1
+    draws: dict[int, Draw] = {}
+    for begin in range(0, len(missing), count):
+        done = settings.seeds - len(missing) + begin
+        store.log(Step("training networks", done, settings.seeds))
+        some = missing[begin : begin + count]
+        for index, draw in zip(some, map_threads(trained, some, threads=count), strict=True):
+            draws[index] = store.record(f"draw-{index}", Draw, lambda value=draw: value)  # type: ignore[misc]
+    for index in set(range(settings.seeds)) - {*missing}:
+        draws[index] = store.record(f"draw-{index}", Draw, lambda k=index: trained(k))  # type: ignore[misc]
+    return tuple(draws[index] for index in range(settings.seeds))
 
 
 class NumpyNetworks:

@@ -242,7 +242,8 @@ def _settle(network: RandomNetwork, X: Real, tolerance: float) -> tuple[list[_Pa
         before, passes, steps = units, [], steps + 1
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             for layer, weight, drive in zip(cell, weights, drives, strict=True):
-                passes.append(_layer_pass(layer, weight, units, drive))
+                unread = steps == 1 and not passes  # the first units are zero
+                passes.append(_layer_pass(layer, None if unread else weight, units, drive))
                 units = passes[-1].units
             change, size = (
                 np.sqrt(np.einsum("ij,ij->i", y, y, dtype=np.float64))
