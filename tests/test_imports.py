@@ -50,7 +50,7 @@ ALLOWED: dict[str, set[str]] = {
     "files": FOUNDATION,
     "data": {*FOUNDATION, "numerics", "files"},
     "activations": {*FOUNDATION, "numerics"},
-    "models": {*FOUNDATION, "numerics", "activations"},
+    "models": {*FOUNDATION, "numerics", "data", "activations"},
     "kernels": DESCRIPTIONS,
     "equivalents": DESCRIPTIONS - {"files"},
     "networks": DESCRIPTIONS,

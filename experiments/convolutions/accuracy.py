@@ -17,6 +17,7 @@ from sklearn.metrics.pairwise import euclidean_distances
 from sklearn.svm import SVC
 
 import notsodeep as nsd
+from experiments.convolutions.blocks import block_means
 from experiments.runner import Cell, Experiment, Finding, Profile, Record
 
 FloatArray = NDArray[np.float64]
@@ -49,12 +50,11 @@ def _compute(cell: Cell, seed: int) -> Record:
     data = nsd.data.load(cell["data"], preprocessing="none", **sizes).images_last()
     shape: Any = data.image_shape
     layer = nsd.Convolution("relu", weight=SIGMA_A2, inject=1.0 - SIGMA_A2)
-    whole = nsd.ConvolutionalEquilibrium([layer], shape, input_pooling=cell["input_pooling"])
     order = np.random.default_rng(0).permutation(cell["pool"])
-    X, X_test = (whole.images(part).reshape(len(part), -1) for part in (data.X, data.X_test))
+    side = cell["input_pooling"]
+    (X, grid), (X_test, _) = (block_means(part, shape, side) for part in (data.X, data.X_test))
     X, y, y_test = X[order], data.y[order], data.y_test
     n = max(cell["sizes"])
-    grid = (*whole.grid, shape[2])
     model = nsd.ConvolutionalEquilibrium([layer], grid, cell["pooling"])
     methods = {}
     dense = nsd.DeepEquilibrium("relu", SIGMA_A2)

@@ -6,9 +6,11 @@ accuracies of finite networks and the ratio of their times.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import notsodeep as nsd
+from experiments.convolutions.blocks import block_means
 from experiments.runner import Cell, Experiment, Finding, Profile, Record
 
 _SIZES: dict[str, dict[str, Any]] = {
@@ -60,12 +62,13 @@ def _compute(cell: Cell, seed: int) -> Record:
         weight=cell["sigma_a2"],
         inject=1.0 - cell["sigma_a2"],
         size=cell["size"],
-        padding=cell["padding"],
     )
-    shape: Any = data.image_shape
-    deq = nsd.ConvolutionalEquilibrium(
-        [layer], shape, cell["pooling"], input_pooling=cell["input_pooling"]
+    pooled = (
+        block_means(X, data.image_shape, cell["input_pooling"]) for X in (data.X, data.X_test)
     )
+    (X, shape), (X_test, _) = pooled
+    data = replace(data, X=X, X_test=X_test, image_shape=shape)
+    deq = nsd.ConvolutionalEquilibrium([layer], shape, cell["pooling"], padding=cell["padding"])
     compiled = nsd.compile(
         deq, data, kind=cell["kernel"], width=cell["channels"], seeds=cell["seeds"]
     )

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from notsodeep.compilation.record import Compilation
     from notsodeep.equivalents import (
         compare,
-        conditions,
         equivalent,
         limiting_spectrum,
         sphere_equivalent,
@@ -57,6 +56,7 @@ if TYPE_CHECKING:
         Dense,
         ExplicitNetwork,
         MonotoneEquilibrium,
+        conditions,
     )
     from notsodeep.networks.build import build
     from notsodeep.networks.cell import EquilibriumCell
@@ -88,7 +88,7 @@ _HOMES = {
     "build": "notsodeep.networks.build",
     "compare": "notsodeep.equivalents",
     "compile": "notsodeep.compilation.compile",
-    "conditions": "notsodeep.equivalents",
+    "conditions": "notsodeep.models",
     "conjugate_kernel": "notsodeep.kernels",
     "diagnose": "notsodeep.trained.diagnosis",
     "empirical_kernels": "notsodeep.networks.empirical_kernels",

@@ -103,7 +103,7 @@ def test_a_cell_is_compiled(tmp_path: Path, cell_file: str) -> None:
     ("arguments", "code", "words"),
     [
         (["kernel", "--layer", "tanh weight=-1 inject=1"], 2, "at least 0. Got -1"),
-        (["kernel", "--layer", "relu weight=.5"], 2, "Give one of the layers inject > 0"),
+        (["kernel", "--layer", "relu weight=.5"], 2, "give one of the layers inject > 0"),
         (["kernel", "--cell", "nowhere.toml"], 2, "cell must name a TOML file"),
         (["kernel", "--layer", "tanh weight=3.5 inject=.3"], 1, "and must stay below 1"),
         (["compile", "--layer", "relu weight=3 inject=1"], 1, "was not found"),

@@ -26,7 +26,7 @@ DIGITS = load("digits", samples=200, test_samples=100, rng=0)
 SMALL = {"family": "leaky_relu", "width": 8, "seeds": 2, "tolerance": 1e-4}
 
 
-RELU = "relu weight=.2 inject=.8 size=3 padding=circular"
+RELU = "relu weight=.2 inject=.8 size=3"
 
 
 def command(*arguments: object) -> Result:

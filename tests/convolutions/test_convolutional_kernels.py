@@ -123,11 +123,11 @@ def test_brute_force_over_all_positions(activation: str, options: dict[str, obje
 
 def ring(**options: object) -> nsd.ConvolutionalEquilibrium:
     layers = [
-        nsd.Convolution("erf", weight=0.7, inject=0.5, size=3, **options),
-        nsd.Convolution("relu", weight=0.9, bias=0.2, size=5, **options),
-        nsd.Convolution("tanh", weight=0.8, inject=0.4, size=1, **options),
+        nsd.Convolution("erf", weight=0.7, inject=0.5, size=3),
+        nsd.Convolution("relu", weight=0.9, bias=0.2, size=5),
+        nsd.Convolution("tanh", weight=0.8, inject=0.4, size=1),
     ]
-    return nsd.ConvolutionalEquilibrium(layers, (5, 5, 2))
+    return nsd.ConvolutionalEquilibrium(layers, (5, 5, 2), **options)
 
 
 @pytest.mark.parametrize(

@@ -140,7 +140,6 @@ def test_all_weights_are_trained() -> None:
     [
         {"size": 5, "pooling": 3},
         {"padding": "zero", "pooling": 2, "stride": 2},
-        {"pooling": "average", "input_pooling": 2},
         {"padding": "zero"},
     ],
     ids=str,

@@ -100,7 +100,7 @@ LAYER = nsd.Convolution("relu", weight=0.2, inject=0.8)
     ("make", "message"),
     [
         (lambda: nsd.Convolution("relu", weight=0.2, size=4), "odd"),
-        (lambda: nsd.Convolution("relu", weight=0.2, padding="same"), "padding"),
+        (lambda: nsd.ConvolutionalEquilibrium([LAYER], (8, 8), padding="same"), "padding"),
         (lambda: nsd.Convolution("relu", weight=0.2, normalise="feature"), "normalise"),
         (lambda: nsd.ConvolutionalEquilibrium([LAYER], (8,)), "image_shape"),
         (
@@ -114,7 +114,6 @@ LAYER = nsd.Convolution("relu", weight=0.2, inject=0.8)
         (lambda: nsd.ConvolutionalEquilibrium([LAYER], (8, 0)), "image_shape"),
         (lambda: nsd.ConvolutionalEquilibrium([LAYER], (8, 8), pooling=9), "pooling"),
         (lambda: nsd.ConvolutionalEquilibrium([LAYER], (8, 8), pooling="max"), "pooling"),
-        (lambda: nsd.ConvolutionalEquilibrium([LAYER], (8, 8), input_pooling=9), "input_pooling"),
         (lambda: equilibrium(image_shape=(4, 4), size=5, padding="zero"), "at most 4"),
         (lambda: equilibrium(image_shape=(4, 4), size=11), "at most 9"),
         (lambda: nsd.ConvolutionalEquilibrium([LAYER], (8, 8), stride=0), "stride"),
@@ -150,21 +149,6 @@ def test_images_that_do_not_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("notsodeep.checks.available_memory", lambda: 10**5)
     with pytest.raises(NotEnoughMemory, match=r"2000 images.*fewer images"):
         nsd.KernelOperator(equilibrium(), np.ones((2000, 32)), convention="preactivation")
-
-
-def test_input_pooling_is_that_of_torch() -> None:
-    torch = pytest.importorskip("torch")
-    X = waves(2, 5, 7, 2)
-    model = equilibrium(image_shape=(5, 7, 2), input_pooling=2, size=1)
-    images = torch.from_numpy(X.reshape(2, 5, 7, 2)).permute(0, 3, 1, 2)
-    pooled = torch.nn.AvgPool2d(2)(images).permute(0, 2, 3, 1).numpy()
-    np.testing.assert_allclose(model.images(X), pooled, atol=1e-15)
-    small = equilibrium(image_shape=(2, 3, 2), size=1)
-    np.testing.assert_allclose(
-        nsd.tangent_kernel(model, X, convention="preactivation"),
-        nsd.tangent_kernel(small, pooled, convention="preactivation"),
-        rtol=1e-13,
-    )
 
 
 def test_stored_forms() -> None:

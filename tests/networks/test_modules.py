@@ -14,7 +14,7 @@ import notsodeep as nsd
 from cases import CONTRACT, identifier
 from notsodeep.activations import Activation
 from notsodeep.activations.torch_twins import torch_twin
-from notsodeep.errors import InvalidInput, NoTorchTwin, UnknownName
+from notsodeep.errors import InvalidInput, NoTorchTwin
 from notsodeep.networks import EquilibriumNetwork, ExplicitModule, build
 
 DEQ = nsd.DeepEquilibrium("tanh", 0.2)
@@ -145,70 +145,3 @@ def test_activations_need_a_torch_twin() -> None:
     for model in (nsd.DeepEquilibrium(mine, 0.1), nsd.ExplicitNetwork([mine])):
         with pytest.raises(NoTorchTwin, match="torch="):
             build(model, 5, 8, 2, rng=0)
-
-
-def own_network(m: int = 60, p: int = 7, K: int = 3) -> tuple[np.ndarray, ...]:
-    rng = np.random.default_rng(4)
-    return (
-        rng.normal(size=(m, m)) * 0.4 / np.sqrt(m),
-        rng.uniform(-0.3, 0.3, size=(m, p)),
-        rng.normal(size=(K, m)) / np.sqrt(m),
-        rng.normal(size=K),
-    )
-
-
-@pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_networks_from_weights_have_the_same_outputs(activation: str) -> None:
-    A, B, C, c = own_network()
-    module = EquilibriumNetwork.from_weights(
-        A, B, C, activation, readout_bias=c, dtype=torch.float64, trainable="readout"
-    ).eval()
-    X = inputs(features=7)
-    z = torch.zeros(6, 60, dtype=torch.float64)
-    for _ in range(200):
-        z = torch_twin(nsd.activations.named(activation))(
-            z @ torch.from_numpy(A.T) + X @ torch.from_numpy(B.T)
-        )
-    expected = z @ torch.from_numpy(C.T) + torch.from_numpy(c)
-    torch.testing.assert_close(module(X), expected, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(module.features(X), z / math.sqrt(60), rtol=1e-10, atol=1e-12)
-    assert module.description.sigma_a2 == pytest.approx(0.16, rel=0.05)
-    # In the theory's scaling all weights have unit variance.
-    assert module.recurrent.square().mean().item() == pytest.approx(1.0, rel=1e-12)
-    assert module.injection.square().mean().item() == pytest.approx(1.0, rel=1e-12)
-
-
-def test_networks_from_weights_are_those_of_the_description() -> None:
-    """Built from the description and put into plain weights, a network comes back as it was."""
-    module = build(nsd.DeepEquilibrium("tanh", 0.2), 7, 300, 2, rng=0, dtype=torch.float64)
-    A = math.sqrt(0.2 / 300) * module.recurrent.detach().numpy()
-    B = math.sqrt(0.8) * module.injection.detach().numpy()
-    C = module.readout.detach().numpy() / math.sqrt(300)
-    again = EquilibriumNetwork.from_weights(A, B, C, "tanh", dtype=torch.float64)
-    assert again.description.sigma_a2 == pytest.approx(0.2, rel=0.02)
-    assert again.input_scale == pytest.approx(1.0, rel=0.05)
-    X = inputs(features=7)
-    torch.testing.assert_close(again(X), module(X), rtol=1e-10, atol=1e-12)
-    nothing = EquilibriumNetwork.from_weights(0 * A, B, C, "tanh", dtype=torch.float64)
-    assert nothing.description.sigma_a2 == 0.0
-    torch.testing.assert_close(
-        nothing.features(X), torch.tanh(X @ torch.from_numpy(B.T)) / math.sqrt(300)
-    )
-
-
-def test_weights_are_checked() -> None:
-    A, B, C, c = own_network()
-    make = EquilibriumNetwork.from_weights
-    with pytest.raises(InvalidInput, match=r"recurrent .* shape \(60, 60\)"):
-        make(A[:50], B, C, "relu")
-    with pytest.raises(InvalidInput, match=r"readout .* shape \(3, 60\)"):
-        make(A, B, C[:, :50], "relu")
-    with pytest.raises(InvalidInput, match="readout_bias"):
-        make(A, B, C, "relu", readout_bias=c[:2])
-    with pytest.raises(InvalidInput, match=r"σa²\. Got 1\.57"):
-        make(A * math.sqrt(10), B, C, "relu")
-    with pytest.raises(UnknownName, match="trainable of EquilibriumNetwork"):
-        make(A, B, C, "relu", trainable="some")
-    A[0, 0] = np.nan
-    with pytest.raises(InvalidInput, match=r"recurrent .* finite"):
-        make(A, B, C, "relu")

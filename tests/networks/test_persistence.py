@@ -168,7 +168,7 @@ def test_every_flipped_bit_is_found_or_means_nothing(path: Path) -> None:
 def test_a_changed_parameter_in_the_header_is_found(path: Path) -> None:
     save(network(), path)
     content = path.read_bytes()
-    altered = content.replace(rb"\"sigma_a2\": 0.2", rb"\"sigma_a2\": 0.3")
+    altered = content.replace(rb"\"weight\": 0.2", rb"\"weight\": 0.3")
     assert altered != content
     path.write_bytes(altered)
     with pytest.raises(DataCorrupted, match=r"altered after it was written.*SHA-256"):
@@ -232,7 +232,9 @@ def rewrite(path: Path, change: Any) -> None:
             "does not describe",
         ),
         (
-            lambda c, t: c["network"]["description"].update(activation={"name": "nonsense"}),
+            lambda c, t: c["network"]["description"]["cell"][0].update(
+                activation={"name": "nonsense"}
+            ),
             DataCorrupted,
             "nonsense",
         ),

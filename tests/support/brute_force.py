@@ -105,10 +105,6 @@ def equilibrium(
     activation: str = "relu", image_shape: tuple[int, ...] = (4, 4, 2), **options: object
 ) -> nsd.ConvolutionalEquilibrium:
     """A model of one layer; options of the layer and of the model together."""
-    own = {
-        name: options.pop(name)
-        for name in ("pooling", "stride", "input_pooling")
-        if name in options
-    }
+    own = {name: options.pop(name) for name in ("pooling", "stride", "padding") if name in options}
     layer = {"weight": 0.6, "inject": 0.9, "bias": 0.15, **options}
     return nsd.ConvolutionalEquilibrium([nsd.Convolution(activation, **layer)], image_shape, **own)

@@ -140,7 +140,7 @@ def with_mean(activation: Activation, scale: float, mean: float) -> Centred:
 
 def centred_by(activation: Activation, scale: float, constant: float) -> Centred:
     """Build the centred activation from a constant that is already known."""
-    base = activation.uncentred
+    base, constant = activation.uncentred, constant + activation.shift
     unchanged = constant == 0.0
     return Centred(
         name="centred",

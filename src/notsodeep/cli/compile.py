@@ -13,6 +13,7 @@ from notsodeep.cli.model_options import (
     ConvolutionOption,
     ImageShapeOption,
     ModelOption,
+    PaddingOption,
     PoolingOption,
     ScaleOption,
     ShiftOption,
@@ -74,6 +75,7 @@ def compile_command(
     convolution: ConvolutionOption = None,
     image_shape: ImageShapeOption = None,
     pooling: PoolingOption = "flatten",
+    padding: PaddingOption = "circular",
     model: ModelOption = None,
     zoo: ZooOption = None,
     input_shift: ShiftOption = None,
@@ -152,7 +154,7 @@ def compile_command(
     reject_options(context, OF_GIVEN_NETWORKS, "go with --model or --zoo")
     reject_ignored(context, layer, cell, convolution)
     if convolution:
-        described = convolution, image_shape, pooling
+        described = convolution, image_shape, pooling, padding
         deq, rows = load_images(*described, data, samples, test_samples, seed)
         require_patience(deq, [matching_work(rows), (rows.X_test[:CERTIFIED], 1.0)], yes)
     else:

@@ -10,6 +10,7 @@ import typer
 from notsodeep.cli.model_options import (
     ConvolutionOption,
     ImageShapeOption,
+    PaddingOption,
     PoolingOption,
     YesOption,
     load_images,
@@ -51,6 +52,7 @@ def kernel_command(
     convolution: ConvolutionOption = None,
     image_shape: ImageShapeOption = None,
     pooling: PoolingOption = "flatten",
+    padding: PaddingOption = "circular",
     data: DataOption = "digits",
     samples: Annotated[int | None, typer.Option(help="Training samples to use.")] = None,
     kind: KernelOption = "ck",
@@ -87,7 +89,9 @@ def kernel_command(
     model: DeepEquilibrium | ConvolutionalEquilibrium
     check_new(None if stored else out, force)
     if convolution:
-        model, rows = load_images(convolution, image_shape, pooling, data, samples, None, seed)
+        model, rows = load_images(
+            convolution, image_shape, pooling, padding, data, samples, None, seed
+        )
         require_patience(model, [(rows.X, 1.0)], yes)
     else:
         model = equilibrium(activation, sigma_a2, kink, layer, cell)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 ConvolutionOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="A convolution of the cell, like 'relu weight=.2 inject=.8 size=3 padding=circular'; "
+        help="A convolution of the cell, like 'relu weight=.2 inject=.8 size=3'; "
         "may be repeated. Instead of dense layers."
     ),
 ]
@@ -34,9 +34,12 @@ ImageShapeOption = Annotated[
 PoolingOption = Annotated[
     str, typer.Option(help="What a convolution's read-out sees: flatten, average, or a side.")
 ]
+PaddingOption = Annotated[
+    str, typer.Option(help="What is beyond the border of images: circular or zero.")
+]
 YesOption = Annotated[bool, typer.Option("--yes", help="Start even if it will take hours.")]
 
-OF_IMAGES = ("image_shape", "pooling", "yes")
+OF_IMAGES = ("image_shape", "pooling", "padding", "yes")
 """Options that go with --convolution alone."""
 
 _HOURS = 3600.0
@@ -46,6 +49,7 @@ def load_images(
     convolution: Sequence[str],
     image_shape: str | None,
     pooling: str,
+    padding: str,
     data: str,
     samples: int | None,
     test_samples: int | None,
@@ -64,7 +68,7 @@ def load_images(
     shape = sides or rows.image_shape
     assert shape is not None
     window = int(pooling) if pooling.isdigit() else pooling
-    model = ConvolutionalEquilibrium(cell, shape, window)  # type: ignore[arg-type]
+    model = ConvolutionalEquilibrium(cell, shape, window, padding=padding)  # type: ignore[arg-type]
     if rows.image_shape is not None and rows.image_shape != model.image_shape:
         raise InvalidInput(
             f"image_shape must be that of {data}, {rows.image_shape}. Got {model.image_shape}."

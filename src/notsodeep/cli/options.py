@@ -144,7 +144,7 @@ def equilibrium(
     if layer:
         return DeepEquilibrium(cell=[Dense.from_text(text) for text in layer])
     if cell is not None:
-        return DeepEquilibrium(cell=[Dense.from_options(form) for form in _layers_in(cell)])
+        return DeepEquilibrium(cell=[Dense.from_options(**form) for form in _layers_in(cell)])
     points = tuple(kinks or ())
     is_name = activation.isidentifier() and activation != "x" and not points
     phi = named(activation) if is_name else from_formula(activation, kinks=points)

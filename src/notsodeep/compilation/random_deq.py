@@ -28,7 +28,7 @@ from notsodeep.compilation.record import (
 )
 from notsodeep.compilation.rows import input_digests
 from notsodeep.data import Dataset, MixtureStatistics, draw_rows
-from notsodeep.equivalents import LimitingSpectrum, conditions, equivalent, limiting_spectrum
+from notsodeep.equivalents import LimitingSpectrum, equivalent, limiting_spectrum
 from notsodeep.errors import InvalidInput, NotConverged
 from notsodeep.matching import Certificate, Match, match
 from notsodeep.models import (
@@ -39,6 +39,7 @@ from notsodeep.models import (
     ExplicitNetwork,
     Model,
     Verdict,
+    conditions,
 )
 from notsodeep.networks.sampling import RandomNetwork, random_network
 from notsodeep.numerics.ridge_fit import fit_ridge
@@ -176,7 +177,7 @@ def _matched(settings: RandomSettings, X: FloatArray) -> Match:
 
 
 def _data_summary(found: Match, data: Dataset) -> DataSummary:
-    verdicts = conditions(found.model, data.X, _statistics(data.X, data.y), tau0=found.tau0)
+    verdicts = conditions(found.model, data.X, data.y, tau0=found.tau0)
     if not isinstance(found.model, ConvolutionalEquilibrium):  # pixels have a verdict of their own
         scale = Verdict(
             SCALE,

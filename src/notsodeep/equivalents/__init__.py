@@ -1,7 +1,6 @@
 """Random-matrix equivalents of kernels, their limiting spectra, and when they apply."""
 
 from notsodeep.equivalents.comparison import Comparison, SpikePair, compare
-from notsodeep.equivalents.data_conditions import conditions
 from notsodeep.equivalents.equivalent_matrix import Equivalent, SphereCoefficients
 from notsodeep.equivalents.expansion import Expansion, expansion
 from notsodeep.equivalents.limiting_law import LimitingSpectrum, limiting_spectrum
@@ -21,7 +20,6 @@ __all__ = [
     "SpikePair",
     "coefficients",
     "compare",
-    "conditions",
     "equivalent",
     "expansion",
     "limiting_spectrum",

@@ -31,7 +31,7 @@ from notsodeep.models import (
     KernelName,
     checked_choice,
 )
-from notsodeep.models.cell import require_one_variance, solve_variances, stability
+from notsodeep.models.layers import require_one_variance, solve_variances, stability
 from notsodeep.numerics.quadrature import resolved_samples
 from notsodeep.records import Record
 
@@ -351,7 +351,7 @@ class _Ring:
         """C_l = w_l v_{l−1} + u_l ‖x‖² + b_l as quadratics in χ, order by order."""
         pairs = list(zip(self.cell, self.units, strict=True))
         gain = math.prod(
-            layer.weight * unit.square_slope if layer.normalise == "none" else 0.0
+            layer.weight * unit.square_slope if layer.normalise is None else 0.0
             for layer, unit in pairs
         )
 
@@ -368,7 +368,7 @@ class _Ring:
                 if layer.normalise == "feature":
                     state = UNIT
                 else:
-                    state = unit.second_moment(UNIT if layer.normalise != "none" else q)
+                    state = unit.second_moment(UNIT if layer.normalise is not None else q)
             return inside, state
 
         last = self.cell[-1].normalise == "feature"

@@ -21,16 +21,16 @@ from notsodeep.equivalents.equivalent_matrix import Equivalent
 from notsodeep.equivalents.expansion import Expansion, SlowSeries, expansion
 from notsodeep.equivalents.mixture_coefficients import CENTRED, Coefficients, coefficients
 from notsodeep.equivalents.right_angles import at_right_angles
-from notsodeep.errors import InvalidInput
+from notsodeep.errors import InvalidInput, NotConverged
 from notsodeep.models import (
     Convention,
     DeepEquilibrium,
     ExplicitNetwork,
     KernelName,
     checked_choice,
+    require_varying,
 )
-from notsodeep.models.cell import solve_variances
-from notsodeep.models.varying_activations import require_varying
+from notsodeep.models.layers import solve_variances
 
 # Norms at which the second order looks at the kernel, and the least part of the slope at τ0² that
 # it takes for a slope: of even functions rounding is left.
@@ -163,13 +163,15 @@ def is_centred(model: DeepEquilibrium | ExplicitNetwork, tau0: float) -> bool:
         require_varying(model.activations[0], tau0, "ExplicitNetwork")
         units = zip(model.activations, model.scales(tau0)[:-1], strict=True)
         return _means_vanish(units)
-    if any(layer.bias > 0.0 or layer.normalise != "none" for layer in model.cell):
+    if any(layer.bias > 0.0 or layer.normalise is not None for layer in model.cell):
         return False
     if model.is_centred_for(tau0):
         return True
-    variances, solution = solve_variances(model.cell, np.array([tau0**2]), raises=False)
-    scales = variances.scales[:, 0]
-    return solution.converged and _means_vanish(
+    try:
+        scales = solve_variances(model.cell, np.array([tau0**2]))[0].scales[:, 0]
+    except NotConverged:
+        return False
+    return _means_vanish(
         (layer.activation, float(tau)) for layer, tau in zip(model.cell, scales, strict=True)
     )
 

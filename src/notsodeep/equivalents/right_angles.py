@@ -16,7 +16,7 @@ from notsodeep.arrays import FloatArray
 from notsodeep.equivalents.expansion import TERMS, SlowSeries, as_cell, mehler_sum
 from notsodeep.errors import NotConverged
 from notsodeep.models import Convention, DeepEquilibrium, Dense, ExplicitNetwork, KernelName
-from notsodeep.models.cell import Variances, solve_variances, stability
+from notsodeep.models.layers import Variances, solve_variances, stability
 
 _TAIL = 1e-9  # of series, relative: what norms are fitted with is less exact
 

@@ -23,7 +23,7 @@ from notsodeep.models import (
     MonotoneEquilibrium,
     checked_choice,
 )
-from notsodeep.models.cell import solve_variances
+from notsodeep.models.layers import solve_variances
 from notsodeep.numerics.fixed_point import solve_fixed_point
 
 

@@ -37,7 +37,7 @@ from notsodeep.models import (
     ExplicitNetwork,
     KernelName,
 )
-from notsodeep.models.cell import solve_variances, stability
+from notsodeep.models.layers import solve_variances, stability
 
 _ANY_MODEL = DeepEquilibrium("identity", 0.0)
 

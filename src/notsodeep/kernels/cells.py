@@ -25,7 +25,7 @@ from notsodeep.kernels.routes import PairMap, series_of
 from notsodeep.kernels.samples import Layer
 from notsodeep.kernels.single_pairs import InputPairs
 from notsodeep.models import Convention, DeepEquilibrium, MonotoneEquilibrium
-from notsodeep.models.cell import Dense, normalised, require_one_variance, solve_variances
+from notsodeep.models.layers import Dense, require_one_variance, solve_variances
 from notsodeep.numerics.chebyshev import at_many_scales
 
 _FEW = 48  # different norms up to which nothing is tabulated
@@ -157,7 +157,9 @@ class CellPairs(PairMap):
         for layer, variance in zip(cell, incoming, strict=True):
             spread = np.maximum(np.sqrt(variance), LEAST_SCALE)
             one = np.ones_like(spread)
-            scales, inner = (one, 1.0 / spread) if normalised(layer) else (spread, one)
+            scales, inner = (
+                (one, 1.0 / spread) if layer.normalise == "preactivation" else (spread, one)
+            )
             members.append(self._member(layer, scales, inner, np.zeros_like(spread)))
         return members
 

@@ -26,7 +26,7 @@ from notsodeep.kernels.convolution_offsets import offsets
 from notsodeep.kernels.convolution_pairs import PairBlock
 from notsodeep.kernels.plan import Explanation, Tile
 from notsodeep.models import Convention
-from notsodeep.models.convolutional import LEAST_PIXEL, ConvolutionalModel
+from notsodeep.models.images import MIN_PIXEL, ConvolutionalModel
 from notsodeep.threads import thread_count
 
 logger = logging.getLogger("notsodeep.kernels")
@@ -97,7 +97,7 @@ class ConvolutionPlan:
         checks.enough_memory(
             8 * count * state_size(model),
             f"What {owner} of {count} images holds at their pixels",
-            "Use fewer images, or input_pooling and stride for fewer pixels.",
+            "Use fewer images, or a stride for fewer pixels.",
         )
         plan = cls(model, left, right, convention, dtype)
         plan._warn_of_small_pixels()
@@ -114,7 +114,7 @@ class ConvolutionPlan:
         """Warn where pixels are so small that an activation is as good as linear."""
         square = self.model.pixel_scale(self.X) ** 2
         linear = all(layer.activation.homogeneous for layer in self.model.cell)
-        if 0.0 < square < LEAST_PIXEL and not linear:
+        if 0.0 < square < MIN_PIXEL and not linear:
             warnings.warn(
                 f"The pixels of X have a mean squared norm of {square:.3g}: the {self.model} is as "
                 "good as linear there. Scale the images with preprocessing='pixels'.",

@@ -15,7 +15,7 @@ from notsodeep.errors import NotConverged
 from notsodeep.kernels import convolution_compiled as compiled
 from notsodeep.kernels.convolution_layers import PixelLayer
 from notsodeep.kernels.convolution_offsets import Offset, window_mean
-from notsodeep.models.convolutional import ConvolutionalModel
+from notsodeep.models.images import ConvolutionalModel
 
 SWEEPS = 20_000
 """Most sweeps of an iteration that contracts at every image that is accepted."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from notsodeep.arrays import FloatArray, IntArray
-from notsodeep.models.convolutional import ConvolutionalModel
+from notsodeep.models.images import ConvolutionalModel
 
 
 def window_mean(values: FloatArray, size: int, padding: str) -> FloatArray:

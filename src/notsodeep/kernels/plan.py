@@ -314,7 +314,7 @@ class Plan:
             return all(activation.homogeneous for activation in self.model.activations)
         if isinstance(self.model, DeepEquilibrium):
             return all(
-                layer.activation.homogeneous and layer.bias == 0.0 and layer.normalise == "none"
+                layer.activation.homogeneous and layer.bias == 0.0 and layer.normalise is None
                 for layer in self.model.cell
             )
         return self.model.activation.homogeneous and self.model.bias == 0.0

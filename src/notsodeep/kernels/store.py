@@ -38,7 +38,7 @@ from notsodeep.models import (
     KernelName,
     MonotoneEquilibrium,
 )
-from notsodeep.models.kernel_kind import kernel_name
+from notsodeep.models import kernel_name
 from notsodeep.progress import progress_bar
 from notsodeep.threads import map_threads, single_thread, thread_count
 

@@ -51,7 +51,6 @@ def twin_of(
         size=model.cell[0].size,
         padding=model.padding,
         stride=model.stride,
-        input_pooling=model.input_pooling,
     )
 
 
@@ -120,7 +119,7 @@ def match_convolution(
                 residuals={},
                 feasible=True,
                 reason=f"refined on exact kernels of images: {record}",
-                conditions=conditions(model, tau0),
+                conditions=conditions(model, tau0=tau0),
                 score=min(record.before_relative, record.after_relative),
                 refinement=record,
             )

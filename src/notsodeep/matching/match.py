@@ -25,7 +25,7 @@ from notsodeep.models import (
     kernel_name,
     require_varying,
 )
-from notsodeep.models.kernel_kind import GIVEN_WEIGHTS
+from notsodeep.models import GIVEN_WEIGHTS
 from notsodeep.threads import single_blas_thread
 
 MAX_ROWS = 2000

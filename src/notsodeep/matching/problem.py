@@ -11,7 +11,7 @@ import numpy as np
 
 from notsodeep.activations import Moments
 from notsodeep.arrays import FloatArray
-from notsodeep.equivalents import Coefficients, Expansion, coefficients, conditions, expansion
+from notsodeep.equivalents import Coefficients, Expansion, coefficients, expansion
 from notsodeep.equivalents.distances import frobenius_scale, operator_norm, without_constant
 from notsodeep.equivalents.mixture_coefficients import coefficients_of_layers
 from notsodeep.equivalents.mixture_equivalent import is_centred
@@ -19,7 +19,14 @@ from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.kernels.plan import FixedPairs
 from notsodeep.matching.certificate import CLOSE
 from notsodeep.matching.record import Match, Target
-from notsodeep.models import Conditions, Convention, DeepEquilibrium, ExplicitNetwork, KernelName
+from notsodeep.models import (
+    Conditions,
+    Convention,
+    DeepEquilibrium,
+    ExplicitNetwork,
+    KernelName,
+    conditions,
+)
 
 NAMES = ("linear", "norm_fluctuation", "covariance_overlap", "scale2")
 """The four coefficients, in the order of `Coefficients.four`."""

@@ -13,7 +13,7 @@ from notsodeep.activations import Centred
 from notsodeep.arrays import FloatArray
 from notsodeep.data import MixtureStatistics
 from notsodeep.data.selection import order_by_content
-from notsodeep.equivalents import Expansion, SphereCoefficients, conditions
+from notsodeep.equivalents import Expansion, SphereCoefficients
 from notsodeep.equivalents.distances import one_library_at_a_time
 from notsodeep.errors import InvalidInput
 from notsodeep.kernels import kernel as exact_kernel
@@ -28,6 +28,7 @@ from notsodeep.models import (
     DeepEquilibrium,
     ExplicitNetwork,
     KernelName,
+    conditions,
 )
 from notsodeep.records import Plotted
 
@@ -113,7 +114,7 @@ class Match(Plotted):
             return certificate_of_kernels(
                 kernels,
                 y,
-                conditions(self.model, rows, _statistics(rows, y), tau0=self.tau0),
+                conditions(self.model, rows, y, tau0=self.tau0),
                 kind=self.kind,
                 convention=self.convention,
                 names={name: str(model) for name, model in models.items()},
@@ -135,13 +136,3 @@ class Match(Plotted):
         if self.refinement is not None:
             lines.append(f"  refined: {self.refinement}")
         return "\n".join(lines)
-
-
-def _statistics(rows: FloatArray, y: ArrayLike | None) -> MixtureStatistics | None:
-    """Statistics for the verdicts on classes, if there are labels and enough rows of each."""
-    if y is None:
-        return None
-    labels = checks.class_labels(y, len(rows), "Match.certify")
-    if np.unique(labels, return_counts=True)[1].min() < 4:
-        return None
-    return MixtureStatistics.estimate(rows, labels)

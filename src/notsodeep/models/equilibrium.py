@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from notsodeep import checks
-from notsodeep.activations import Activation, Centred, as_activation, centre, from_dict
-from notsodeep.arrays import FloatArray
-from notsodeep.errors import InvalidInput, NotIntegrable, NotVanilla, TheoryDoubtful
-from notsodeep.models.cell import Dense, Variances, checked_cell, solve_variances
-from notsodeep.models.varying_activations import require_varying
-from notsodeep.numerics.fixed_point import FixedPoint, solve_fixed_point
+from notsodeep.activations import Activation, Centred, as_activation, centre
+from notsodeep.errors import ConstantActivation, InvalidInput, NotVanilla
+from notsodeep.models.layers import Dense, Variances, checked_cell, solve_variances
+from notsodeep.numerics.fixed_point import FixedPoint
+from notsodeep.records import Record
+
+_ROUNDING = 4.0 * float(np.spacing(1.0))
+_CENTRED = 1e-8  # relative difference of the scale of a centred activation and that of its layer
 
 
 @dataclass(frozen=True, init=False, repr=False)
-class DeepEquilibrium:
+class DeepEquilibrium(Record):
     """A deep equilibrium model: a cell of layers whose last feeds its first, at its fixed point.
 
-    The vanilla model has one layer, z* = φ(√σa² A z* + √σb² B x)/√m with σa² + σb² = 1, and is
-    described by φ and σa².  In general layer l is h_l = √w_l A_l z_{l−1} + √u_l U_l x + √b_l β_l,
-    z_l = φ_l(h_l)/√m, see `Dense`; the last layer makes the state.  A, B, A_l, U_l and β_l have
-    i.i.d. entries of mean 0 and variance 1; the width m is not part of the description.
+    Layer l is h_l = √w_l A_l z_{l−1} + √u_l U_l x + √b_l β_l, z_l = φ_l(h_l)/√m, see `Dense`; the
+    last layer makes the state.  A_l, U_l and β_l have i.i.d. entries of mean 0 and variance 1; the
+    width m is not part of the description.  The vanilla model has one layer,
+    z* = φ(√σa² A z* + √σb² B x)/√m with σa² + σb² = 1, and is described by φ and σa².
 
     Parameters
     ----------
@@ -37,11 +37,6 @@ class DeepEquilibrium:
         σa² in [0, 1), the share of the variance that comes back through A.
     cell : sequence of Dense
         The layers of any other model, instead of the two.
-
-    Attributes
-    ----------
-    cell : tuple of Dense
-        All that is stored.
 
     Examples
     --------
@@ -58,6 +53,9 @@ class DeepEquilibrium:
     DEQ(tanh(0.5, 0.6, 0.1) → relu(0.8, 0.3))
     """
 
+    _derived: ClassVar[tuple[str, ...]] = ("kind",)
+    kind: ClassVar[str] = "deep_equilibrium"
+
     cell: tuple[Dense, ...]
 
     def __init__(
@@ -69,32 +67,40 @@ class DeepEquilibrium:
     ) -> None:
         if (cell is None) == (activation is None) or (cell is not None and sigma_a2 is not None):
             raise InvalidInput(
-                "DeepEquilibrium needs an activation and sigma_a2, or a cell. Got activation = "
+                "DeepEquilibrium needs an activation and sigma_a2, or a cell, got activation = "
                 f"{activation!r}, sigma_a2 = {sigma_a2!r} and cell = {cell!r}."
             )
         if cell is None:
-            assert activation is not None
-            weight = _recurrent_variance(sigma_a2)
-            layers: tuple[Dense, ...] = (Dense(as_activation(activation), weight, 1.0 - weight),)
-        else:
-            layers = checked_cell(cell, Dense, "DeepEquilibrium")
-            if len(layers) == 1 and layers[0].is_vanilla:
-                layers = (replace(layers[0], inject=1.0 - layers[0].weight),)
+            weight = checks.finite_number(sigma_a2, "sigma_a2", "DeepEquilibrium")
+            if not 0.0 <= weight < 1.0:
+                remedy = "The rest, 1 − sigma_a2, goes to the input; values up to 0.25 are typical."
+                requirement = "satisfy 0 ≤ sigma_a2 < 1"
+                raise checks.invalid("sigma_a2", "DeepEquilibrium", requirement, weight, remedy)
+            cell = [Dense(as_activation(activation), weight, 1.0 - weight)]
+        layers = checked_cell(cell, Dense, "DeepEquilibrium")
         object.__setattr__(self, "cell", layers)
+        if self.is_vanilla:  # equal models have equal numbers, to the last bit
+            layer = replace(layers[0], inject=1.0 - layers[0].weight)
+            object.__setattr__(self, "cell", (layer,))
 
     @property
     def is_vanilla(self) -> bool:
-        """Whether the cell is one layer without bias and normalisation, and σa² + σb² = 1."""
-        return len(self.cell) == 1 and self.cell[0].is_vanilla
+        """Whether the cell is one layer without bias and normalisation, and σa² + σb² = 1.
+
+        1 − 0.9 is not 0.1 in floating point: four units in the last place are granted.
+        """
+        first, *others = self.cell
+        if others or first.bias > 0.0 or first.normalise is not None:
+            return False
+        return first.weight < 1.0 and abs(first.inject - (1.0 - first.weight)) <= _ROUNDING
 
     def _vanilla(self, quantity: str) -> Dense:
-        """Return the layer of a vanilla model; what has not learned about cells fails here."""
+        """Return the layer of a vanilla model; what is about no other model fails here."""
         if self.is_vanilla:
             return self.cell[0]
         raise NotVanilla(
-            f"{quantity} of the {self} is not defined, and what asked for it is about the vanilla "
-            "model alone: one layer, no bias, no normalisation, inject = 1 − weight. Exact kernels "
-            "cover every cell; the layers of this one are in its attribute `cell`."
+            f"{quantity} of the {self} is not defined: it belongs to the vanilla model of one "
+            "layer, no bias, no normalisation, inject = 1 − weight. Its layers are in `cell`."
         )
 
     @property
@@ -110,18 +116,13 @@ class DeepEquilibrium:
     @property
     def sigma_b2(self) -> float:
         """σb² = 1 − σa² of a vanilla model, the share of the variance that comes from the input."""
-        return 1.0 - self._vanilla("sigma_b2").weight
+        return self._vanilla("sigma_b2").inject
 
     @property
     def contraction_bound(self) -> float:
-        """1/(4L²), L the Lipschitz constant of φ: below it, z* is sure to exist and be unique.
-
-        For a cell of several layers, 1/Π_l 4L_l²: the bound on the product of the weights.
-        """
+        """Π_l 1/(4L_l²), L_l = Lip φ_l: z* exists and is unique if Π_l w_l is smaller."""
         lipschitz = [layer.activation.lipschitz for layer in self.cell]
-        if min(lipschitz) == 0.0:
-            return math.inf
-        return math.prod(0.25 / constant / constant for constant in lipschitz)
+        return math.inf if min(lipschitz) == 0.0 else math.prod(0.25 / c / c for c in lipschitz)
 
     @property
     def tau_star(self) -> float:
@@ -134,82 +135,80 @@ class DeepEquilibrium:
             "Use deq.centred(tau0), with tau0 the root mean squared norm of the data."
         )
 
-    def solve_tau_star(self, tau0: float, *, raises: bool = True) -> FixedPoint:
-        """Solve τ² = σa² Var φ(τξ) + σb² τ0² for τ (the mixture paper's equation for τ*).
-
-        In a cell of several layers: τ_l² = w_l Var φ_{l−1}(τ_{l−1} ξ) + u_l τ0² around the ring.
-
-        Parameters
-        ----------
-        tau0 : float
-            √(tr C°/p), the scale of the data; 1 after the usual preprocessing.
-        raises : bool, default True
-            Raise `NotConverged` if there is no solution; otherwise return the failed record.
-
-        Returns
-        -------
-        FixedPoint
-            `value` is τ (not τ²); of the last layer, if there are several.
-
-        Raises
-        ------
-        ConstantActivation
-            φ is constant, and no theory is about it.
-        """
-        scale = checks.data_scale(tau0, "tau0", "DeepEquilibrium.centred")
-        if not self.is_vanilla:
-            variances, solution = self._centred_variances(scale, raises=raises)
-            return replace(solution, value=variances.scales[-1, 0])
-        start = self.sigma_b2 * scale**2
-        # If φ hardly varies, τ* is where the iteration starts.
-        require_varying(self.activation, math.sqrt(start), "DeepEquilibrium")
-
-        name = f"τ* of the {self.activation} DEQ with sigma_a2 = {self.sigma_a2:g}"
-        solution = self._solve_variance(start, "variance", name, raises=raises)
-        return FixedPoint(
-            np.sqrt(solution.value),
-            solution.converged,
-            solution.residual,
-            solution.steps,
-            solution.reason,
-        )
-
-    def _centred_variances(self, tau0: float, *, raises: bool) -> tuple[Variances, FixedPoint]:
-        for index, layer in enumerate(self.cell):
-            if layer.bias > 0.0 or layer.normalise != "none":
-                what = f"bias = {layer.bias:g}" if layer.bias > 0.0 else repr(layer.normalise)
-                raise InvalidInput(
-                    f"The {self} cannot be centred: layer {index + 1} has {what}. A bias leaves a "
-                    "covariance between inputs at right angles even if every activation has mean "
-                    "zero, and a normalised feature is centred already. Exact kernels and "
-                    "equivalents of the model as it is need no centring."
-                )
-        variances, solution = solve_variances(
-            self.cell,
-            np.array([tau0**2]),
-            moment="variance",
-            raises=raises,
-            name=f"the scale τ of the {self}",
-        )
-        for layer, scale in zip(self.cell, variances.scales[:, 0], strict=True):
-            if solution.converged:
-                require_varying(layer.activation, float(scale), "DeepEquilibrium")
-        return variances, solution
-
-    def preactivation_variance(self, squared_norm: float) -> float:
-        """Solve q = σa² E φ²(√q ξ) + σb² ‖x‖²: the variance of a pre-activation of a wide network.
-
-        Of a unit of the last layer, if there are several; 1 if it is normalised.
-
-        Parameters
-        ----------
-        squared_norm : float
-            ‖x‖².
+    def centred_variances(self, tau0: float) -> tuple[Variances, FixedPoint]:
+        """Solve τ_l² = w_l Var φ_{l−1}(τ_{l−1} ξ) + u_l τ0² around the ring, for data of scale τ0.
 
         Raises
         ------
         NotConverged
             There is no solution.
+        ConstantActivation
+            Some φ is constant, and nothing would be left of it.
+        InvalidInput
+            The cell has biases or normalisation: centring is not defined for it.
+        """
+        scale = checks.data_scale(tau0, "tau0", "DeepEquilibrium.centred")
+        for index, layer in enumerate(self.cell):
+            if layer.bias > 0.0 or layer.normalise is not None:
+                what = f"bias = {layer.bias:g}" if layer.bias > 0.0 else repr(layer.normalise)
+                raise InvalidInput(
+                    f"The {self} cannot be centred: layer {index + 1} has {what}. Exact kernels "
+                    "and equivalents of the model as it is need no centring."
+                )
+            if layer.inject > 0.0:  # before moments are asked of what only rounds
+                start = math.sqrt(layer.inject) * scale
+                require_varying(layer.activation, start, "DeepEquilibrium")
+        name = f"τ* of the {self}"
+        result = solve_variances(self.cell, np.array([scale**2]), moment="variance", name=name)
+        for layer, tau in zip(self.cell, result[0].scales[:, 0], strict=True):
+            require_varying(layer.activation, float(tau), "DeepEquilibrium")
+        return result
+
+    def solve_tau_star(self, tau0: float) -> FixedPoint:
+        """Solve τ² = σa² Var φ(τξ) + σb² τ0² for τ (the mixture paper's equation for τ*).
+
+        Parameters
+        ----------
+        tau0 : float
+            √(tr C°/p), the scale of the data; 1 after the usual preprocessing.
+
+        Returns
+        -------
+        FixedPoint
+            `value` is τ (not τ²); of the last layer, if there are several.
+        """
+        variances, solution = self.centred_variances(tau0)
+        return replace(solution, value=variances.scales[-1, 0])
+
+    def centred(self, tau0: float) -> DeepEquilibrium:
+        """Return the same model with φ_l − E φ_l(τ_l ξ) in its layers, for data of scale tau0."""
+        scales = self.centred_variances(tau0)[0].scales[:, 0]
+        return DeepEquilibrium(
+            cell=[
+                replace(layer, activation=centre(layer.activation, float(tau)))
+                for layer, tau in zip(self.cell, scales, strict=True)
+            ]
+        )
+
+    def is_centred_for(self, tau0: float) -> bool:
+        """Whether every activation is centred, at the τ that belongs to data of scale tau0."""
+        if any(
+            not isinstance(layer.activation, Centred)
+            or layer.bias > 0.0
+            or layer.normalise is not None
+            for layer in self.cell
+        ):
+            return False
+        scales = self.centred_variances(tau0)[0].scales[:, 0]
+        return all(
+            math.isclose(layer.activation.scale, tau, rel_tol=_CENTRED)  # type: ignore[attr-defined]
+            for layer, tau in zip(self.cell, scales, strict=True)
+        )
+
+    def preactivation_variance(self, squared_norm: float) -> float:
+        """Solve q = σa² E φ²(√q ξ) + σb² ‖x‖²: the variance of a pre-activation of a wide network.
+
+        Of a unit of the last layer, if there are several; 1 if it is normalised.
 
         Examples
         --------
@@ -217,72 +216,8 @@ class DeepEquilibrium:
         0.888889
         """
         name = f"the variance of the {self} at ‖x‖² = {squared_norm:g}"
-        if not self.is_vanilla:
-            variances, _ = solve_variances(self.cell, np.array([squared_norm]), name=name)
-            return float(variances.scales[-1, 0] ** 2)
-        start = self.sigma_b2 * squared_norm
-        return float(self._solve_variance(start, "square", name, raises=True).value)
-
-    def _solve_variance(
-        self, start: float, moment: Literal["square", "variance"], name: str, *, raises: bool
-    ) -> FixedPoint:
-        """Solve q = σa² (a moment of φ(√q ξ)) + start, from below."""
-
-        def image(q: FloatArray) -> FloatArray:
-            try:
-                moments = self.activation.moments(np.sqrt(q))
-            except NotIntegrable:  # the iterates have run away
-                return np.full_like(q, np.inf)
-            return np.asarray(self.sigma_a2 * getattr(moments, moment) + start)
-
-        remedy = "A smaller sigma_a2 makes it contract."
-        return solve_fixed_point(image, start, raises=raises, name=name, remedy=remedy)
-
-    def centred(self, tau0: float) -> DeepEquilibrium:
-        """Return the same model with φ − E φ(τ*ξ) as its activation, for data of scale tau0.
-
-        In a cell of several layers each φ_l is centred at the scale τ_l of its own layer.
-
-        Raises
-        ------
-        ConstantActivation
-            φ is constant, so that nothing would be left of it.
-        InvalidInput
-            The cell has biases or normalisation: centring is not defined for it.
-        """
-        if not self.is_vanilla:
-            scale = checks.data_scale(tau0, "tau0", "DeepEquilibrium.centred")
-            variances, _ = self._centred_variances(scale, raises=True)
-            return DeepEquilibrium(
-                cell=[
-                    replace(layer, activation=centre(layer.activation, float(tau)))
-                    for layer, tau in zip(self.cell, variances.scales[:, 0], strict=True)
-                ]
-            )
-        tau = float(self.solve_tau_star(tau0).value)
-        return DeepEquilibrium(centre(self.activation, tau), self.sigma_a2)
-
-    def is_centred_for(self, tau0: float, *, rtol: float = 1e-8) -> bool:
-        """Whether every activation is centred, at the τ that belongs to data of scale tau0."""
-        if not self.is_vanilla:
-            if any(
-                not isinstance(layer.activation, Centred)
-                or layer.bias > 0.0
-                or layer.normalise != "none"
-                for layer in self.cell
-            ):
-                return False
-            sibling = self.centred(tau0)
-            return all(
-                isinstance(one.activation, Centred)
-                and isinstance(two.activation, Centred)
-                and math.isclose(one.activation.scale, two.activation.scale, rel_tol=rtol)
-                for one, two in zip(self.cell, sibling.cell, strict=True)
-            )
-        if not isinstance(self.activation, Centred):
-            return False
-        tau = float(self.solve_tau_star(tau0).value)
-        return math.isclose(self.activation.scale, tau, rel_tol=rtol)
+        variances, _ = solve_variances(self.cell, np.array([squared_norm]), name=name)
+        return float(variances.scales[-1, 0] ** 2)
 
     def weight_shapes(self, width: int, in_features: int) -> dict[str, tuple[int, int]]:
         """Names and shapes of the weights of a finite network of this cell, layer by layer."""
@@ -295,57 +230,6 @@ class DeepEquilibrium:
                 shapes[f"shift_{number}"] = (width, 1)
         return shapes
 
-    @classmethod
-    def from_weights(
-        cls, recurrent: ArrayLike, injection: ArrayLike, activation: str | Activation
-    ) -> DeepEquilibrium:
-        """Describe a DEQ z = φ(A z + B x) that exists already, by its weights.
-
-        σa² = m·mean(A_ij²); the scale of B only changes the units of x, see
-        `notsodeep.models.given_weights.analyse_weights`, which also reports every test.
-
-        Parameters
-        ----------
-        recurrent, injection : array_like of shape (m, m), (m, p)
-            A and B as they are used in the equation above.
-        activation : str or Activation
-
-        Warns
-        -----
-        TheoryDoubtful
-            The weights do not look like independent draws of mean zero, or do not contract.
-        """
-        from notsodeep.models.given_weights import analyse_weights
-
-        analysis = analyse_weights(recurrent, injection, activation)
-        if any(verdict.holds is False for verdict in analysis.verdicts):
-            warnings.warn(analysis.summary, TheoryDoubtful, stacklevel=2)
-        return analysis.model
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form; `from_dict` turns it back.
-
-        A vanilla model keeps the form with sigma_a2, so that stored files stay what they are.
-        """
-        if self.is_vanilla:
-            return {
-                "kind": "deep_equilibrium",
-                "activation": self.activation.to_dict(),
-                "sigma_a2": self.sigma_a2,
-            }
-        return {"kind": "deep_equilibrium", "cell": [layer.to_dict() for layer in self.cell]}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> DeepEquilibrium:
-        """Turn the form made by `to_dict` back into a model."""
-        if isinstance(data, Mapping) and "cell" in data:
-            checks.stored_form(data, "deep_equilibrium", {"cell"})
-            if not isinstance(data["cell"], list):
-                raise checks.invalid("cell", "a stored model", "be a list", repr(data["cell"]))
-            return cls(cell=[Dense.from_dict(layer) for layer in data["cell"]])
-        checks.stored_form(data, "deep_equilibrium", {"activation", "sigma_a2"})
-        return cls(from_dict(data["activation"]), data["sigma_a2"])
-
     def __str__(self) -> str:
         if self.is_vanilla:
             return f"DEQ({self.activation}, σa² = {self.sigma_a2:g})"
@@ -357,13 +241,54 @@ class DeepEquilibrium:
         return f"DeepEquilibrium(cell={self.cell!r})"
 
 
-def _recurrent_variance(value: object, owner: str = "DeepEquilibrium") -> float:
-    """Require 0 ≤ σa² < 1 (σb² = 1 − σa² must stay positive)."""
-    number = checks.finite_number(value, "sigma_a2", owner)
-    if not 0.0 <= number < 1.0:
-        remedy = (
-            "sigma_a2 is the share of variance carried by the recurrent weights A; the rest, "
-            "1 − sigma_a2, goes to the input weights B. Values up to 0.25 are typical."
+# Constant activations --------------------------------------------------------------------------
+
+_SMALLEST = 1e-20  # standard deviation, at scales of one and more; least squares need room below
+_TINIEST, _LARGEST = 1e-62, 1e60  # at any scale, as for data
+_LOST = 1e-10  # share of E φ² below which the variance is looked for in the values themselves
+_MEAN_ROUNDING = 1e-13  # standard deviation, relative to the mean, that is rounding
+
+
+def require_varying(activation: Activation, scale: float, owner: str) -> None:
+    """Require that φ(τξ), ξ ~ N(0, 1), varies: by more than rounding errors, and than 1e-20·τ.
+
+    Centring, matching and the random-matrix equivalents divide by its variance.
+
+    Examples
+    --------
+    >>> from notsodeep.activations import leaky_relu
+    >>> require_varying(leaky_relu(1.0, 0.0), 1.0, "this example")
+    >>> require_varying(leaky_relu(0.0, 0.0), 1.0, "this example")
+    Traceback (most recent call last):
+    ...
+    notsodeep.errors.ConstantActivation: The activation of this example is constant, or ...
+    """
+    base = activation.uncentred
+    deviation = base.cached(("deviation", scale), lambda: _standard_deviation(base, scale))
+    least = max(_SMALLEST * min(scale, 1.0), _TINIEST)
+    if not deviation >= least:
+        raise ConstantActivation(
+            f"The activation of {owner} is constant, or effectively so: the standard deviation of "
+            f"φ(τξ) must be at least {least:.1g} at τ = {scale:.6g}, got {deviation:.3g} for "
+            f"φ = {base}. Use another activation, or one of usual size."
         )
-        raise checks.invalid("sigma_a2", owner, "satisfy 0 ≤ sigma_a2 < 1", number, remedy)
-    return number
+    if deviation > _LARGEST:
+        requirement = f"have a standard deviation of at most {_LARGEST:g} at τ = {scale:.6g}"
+        got = f"{deviation:.3g} for φ = {base}"
+        raise checks.invalid("activation", owner, requirement, got, "Its powers overflow.")
+
+
+def _standard_deviation(activation: Activation, scale: float) -> float:
+    """Return the standard deviation of φ(τξ); 0 if it is within rounding errors of the mean."""
+    xi = np.linspace(-8.0, 8.0, 1601)
+    weights = np.exp(-0.5 * xi**2)
+    weights /= weights.sum()
+    values = activation(scale * xi)
+    seen = float(np.sqrt(weights @ (values - weights @ values) ** 2))
+    if 0.0 < float(np.abs(values).max()) < _TINIEST:
+        return seen  # no quadrature resolves denormal numbers
+    moments = activation.moments(scale)
+    variance, square = float(moments.variance), float(moments.square)
+    if variance > _LOST * square:
+        return float(np.sqrt(variance))
+    return seen if seen > _MEAN_ROUNDING * float(np.sqrt(square)) else 0.0

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 from notsodeep import checks
-from notsodeep.activations import Activation, as_activation, centre, from_dict
-from notsodeep.models.varying_activations import require_varying
+from notsodeep.activations import Activation, as_activation, centre
+from notsodeep.models.equilibrium import require_varying
+from notsodeep.records import Record
 
 
-@dataclass(frozen=True, init=False)
-class ExplicitNetwork:
+@dataclass(frozen=True, init=False, repr=False)
+class ExplicitNetwork(Record):
     """A fully connected network x_l = σ_l(W_l x_{l−1})/√m_l, l = 1 … L.
 
     The W_l have i.i.d. entries of mean 0 and variance 1; widths are not part of the description.
@@ -29,19 +30,14 @@ class ExplicitNetwork:
     2
     """
 
+    _derived: ClassVar[tuple[str, ...]] = ("kind",)
+    kind: ClassVar[str] = "explicit_network"
+
     activations: tuple[Activation, ...]
 
     def __init__(self, activations: Sequence[str | Activation]) -> None:
-        if isinstance(activations, str | Activation) or not isinstance(activations, Sequence):
-            requirement = "be a list with one activation for each hidden layer"
-            remedy = "For one hidden layer write ExplicitNetwork(['relu'])."
-            got = repr(activations)
-            raise checks.invalid("activations", "ExplicitNetwork", requirement, got, remedy)
-        if not activations:
-            raise checks.invalid(
-                "activations", "ExplicitNetwork", "have at least one entry", "none"
-            )
-        object.__setattr__(self, "activations", tuple(map(as_activation, activations)))
+        layers = checked_activations(activations, "ExplicitNetwork")
+        object.__setattr__(self, "activations", layers)
 
     @property
     def depth(self) -> int:
@@ -56,13 +52,7 @@ class ExplicitNetwork:
         return tuple(scales)
 
     def centred(self, tau0: float) -> ExplicitNetwork:
-        """Return the same network with every σ_l centred at τ_{l−1}, for data of scale tau0.
-
-        Raises
-        ------
-        ConstantActivation
-            Some σ_l is constant, so that nothing would be left of it.
-        """
+        """Return the same network with every σ_l centred at τ_{l−1}, for data of scale tau0."""
         scale = checks.data_scale(tau0, "tau0", "ExplicitNetwork.centred")
         layers = []
         for activation in self.activations:
@@ -71,15 +61,20 @@ class ExplicitNetwork:
             scale = math.sqrt(layers[-1].moments(scale).square)
         return ExplicitNetwork(layers)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form; `from_dict` turns it back."""
-        return {"kind": "explicit_network", "activations": [a.to_dict() for a in self.activations]}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> ExplicitNetwork:
-        """Turn the form made by `to_dict` back into a network."""
-        checks.stored_form(data, "explicit_network", {"activations"})
-        return cls([from_dict(a) for a in data["activations"]])
-
     def __str__(self) -> str:
         return f"network({', '.join(map(str, self.activations))})"
+
+    def __repr__(self) -> str:
+        return f"ExplicitNetwork(activations={self.activations!r})"
+
+
+def checked_activations(
+    activations: Sequence[str | Activation], owner: str
+) -> tuple[Activation, ...]:
+    """Require a sequence with one activation for each hidden layer, and at least one."""
+    single = isinstance(activations, str | Activation) or not isinstance(activations, Sequence)
+    if single or not activations:
+        requirement = "be a list with one activation for each hidden layer, at least one"
+        remedy = f"For one hidden layer write {owner}(['relu'])."
+        raise checks.invalid("activations", owner, requirement, repr(activations), remedy)
+    return tuple(map(as_activation, activations))

@@ -80,8 +80,6 @@ class ConvolutionalModule(ImplicitNetwork):
         """√u U ∗ x + √b β of every layer, each of shape (n, m, height, width)."""
         height, width, channels = self.description.image_shape
         images = X.reshape(-1, height, width, channels).permute(0, 3, 1, 2)
-        if self.description.input_pooling > 1:
-            images = nn.functional.avg_pool2d(images, self.description.input_pooling)
         drives = []
         for number, layer in enumerate(self.description.cell, start=1):
             drive = X.new_zeros(len(images), self.width, *self.description.grid)

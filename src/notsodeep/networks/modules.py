@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from notsodeep import checks
@@ -26,7 +25,6 @@ from notsodeep.models import (
     ExplicitNetwork,
     MonotoneEquilibrium,
 )
-from notsodeep.models.given_weights import estimate_model
 from notsodeep.networks import requirements
 from notsodeep.networks.equilibrium_map import EquilibriumMap
 from notsodeep.networks.equilibrium_solvers import Solver, as_solver
@@ -356,79 +354,6 @@ class EquilibriumNetwork(ImplicitNetwork):
         h = self._solve(self._problem, (drive, recurrent), drive)
         z = self._twins[0](h) / math.sqrt(self.width)
         return z, (HiddenLayer(drive, ((math.sqrt(share_a), z), (1.0, X))),)
-
-    @classmethod
-    def from_weights(
-        cls,
-        recurrent: ArrayLike,
-        injection: ArrayLike,
-        readout: ArrayLike,
-        activation: str | Activation,
-        *,
-        readout_bias: ArrayLike | None = None,
-        trainable: Trainable = "all",
-        dtype: torch.dtype = torch.float32,
-        device: torch.device | str | None = None,
-        **options: Any,
-    ) -> EquilibriumNetwork:
-        """Put a given DEQ, z = φ(A z + B x) and f = C z + c, into the theory's scaling.
-
-        The module has the same outputs.  Its description is `DeepEquilibrium.from_weights`, its
-        features are z/√m, and its kernels on X are to be compared with those of the description
-        on ``input_scale * X``.
-
-        Parameters
-        ----------
-        recurrent, injection, readout : array_like of shape (m, m), (m, p), (K, m)
-            A, B and C as they are used in the equations above.
-        activation : str or Activation
-        readout_bias : array_like of shape (K,), optional
-            c.
-        trainable, dtype, device
-            As for `build`.
-        **options
-            solver, gradient and on_failure, as for `build`.
-
-        Examples
-        --------
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> A, B, C = (torch.randn(s, generator=generator) for s in ((50, 50), (50, 4), (2, 50)))
-        >>> A, x = 0.05 * A, torch.ones(1, 4)
-        >>> net = EquilibriumNetwork.from_weights(A, B, C, "tanh")
-        >>> z = torch.zeros(1, 50)
-        >>> for _ in range(50):
-        ...     z = torch.tanh(z @ A.T + x @ B.T)
-        >>> torch.allclose(net(x), z @ C.T, atol=1e-4)
-        True
-        """
-        owner = "EquilibriumNetwork.from_weights"
-        A, B, model, input_scale = estimate_model(recurrent, injection, activation, owner)
-        m, p = B.shape
-        C = checks.samples(readout, "readout", owner)
-        C = checks.matrix_of_shape(C, (len(C), m), "readout", owner)
-        module = cls(
-            model,
-            p,
-            m,
-            len(C),
-            trainable=trainable,
-            bias=readout_bias is not None,
-            input_scale=input_scale,
-            dtype=dtype,
-            device=device,
-            **options,
-        )
-        unit_a = A * math.sqrt(m / model.sigma_a2) if model.sigma_a2 > 0.0 else A.copy()
-        unit_b = B / (input_scale * math.sqrt(model.sigma_b2))
-        with torch.no_grad():
-            module.recurrent.copy_(torch.from_numpy(unit_a))
-            module.injection.copy_(torch.from_numpy(unit_b))
-            module.readout.copy_(torch.from_numpy(C * math.sqrt(m)))
-            if module.readout_bias is not None:
-                c = checks.real_array(readout_bias, "readout_bias", owner)
-                c = checks.matrix_of_shape(c[None], (1, len(C)), "readout_bias", owner)[0]
-                module.readout_bias.copy_(torch.from_numpy(c.copy()))
-        return module
 
     def _remedy(self) -> str:
         bound, solver = self.description.contraction_bound, as_solver(self.solver)

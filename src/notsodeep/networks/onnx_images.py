@@ -26,8 +26,6 @@ def append_images(
     cell = model.cell
     shape = graph.constant(np.array([-1, *model.image_shape]), "image_shape")
     images = graph.apply("Transpose", graph.apply("Reshape", x, shape), perm=[0, 3, 1, 2])
-    if (b := model.input_pooling) > 1:
-        images = graph.apply("AveragePool", images, kernel_shape=[b, b], strides=[b, b])
 
     def values(name: str, variance: float, scale: float = 1.0) -> np.ndarray:
         array = getattr(module, name).detach().cpu().numpy()

@@ -28,8 +28,7 @@ from notsodeep.files.stored_arrays import (
     sha256_of_arrays,
     write_network_file,
 )
-from notsodeep.models import DeepEquilibrium, ExplicitNetwork, MonotoneEquilibrium
-from notsodeep.models.convolutional import CONVOLUTIONAL
+from notsodeep.models import model_from_dict
 from notsodeep.networks import requirements
 from notsodeep.networks.build import module_class
 from notsodeep.networks.modules import (
@@ -38,13 +37,6 @@ from notsodeep.networks.modules import (
     FeatureNetwork,
     ImplicitNetwork,
 )
-
-_MODELS: dict[str, Any] = {
-    "deep_equilibrium": DeepEquilibrium,
-    "explicit_network": ExplicitNetwork,
-    "monotone_equilibrium": MonotoneEquilibrium,
-    **CONVOLUTIONAL,
-}
 
 
 def save(
@@ -200,7 +192,7 @@ def _empty_module(form: Mapping[str, Any]) -> ImplicitNetwork | ExplicitModule:
     description = options.pop("description")
     sizes = [options.pop(name) for name in ("in_features", "width", "out_features")]
     options["dtype"] = {"float32": torch.float32, "float64": torch.float64}[options["dtype"]]
-    model = _MODELS[description["kind"]].from_dict(description)
+    model = model_from_dict(description)
     module: ImplicitNetwork | ExplicitModule = module_class(model)(
         model, *sizes, device="meta", **options
     )

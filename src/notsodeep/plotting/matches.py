@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from notsodeep.equivalents.distances import KernelDistance
     from notsodeep.matching import Certificate, KernelSeries, Match
-    from notsodeep.models import Conditions, Verdict, WeightAnalysis
+    from notsodeep.models import Conditions, Verdict
 
 _STYLES = ("-", "--", ":")
 _SIDE = 200  # rows of a heat map, at most
@@ -131,7 +131,7 @@ def _draw_certificate(axes: Axes, record: Certificate) -> None:
     )
 
 
-def conditions(record: Conditions | WeightAnalysis, ax: Axes | None = None) -> Axes:
+def conditions(record: Conditions, ax: Axes | None = None) -> Axes:
     """Draw each condition's value over its bound: red ones fail, grey is undecided.
 
     Examples

@@ -1,28 +1,26 @@
-"""The cell of a deep equilibrium model: the layers that one turn of the iteration goes through."""
+"""The layers of a cell, which one turn of the iteration goes through, and their variances."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import ClassVar, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.activations import Activation, as_activation, from_dict
+from notsodeep.activations import Activation, as_activation
 from notsodeep.activations.pairs import LEAST_SCALE
 from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotConverged, NotIntegrable, QuadratureError
 from notsodeep.numerics.fixed_point import FixedPoint, solve_fixed_point
+from notsodeep.records import Record
 
-Normalise = Literal["none", "preactivation", "feature"]
-
-_ROUNDING = 4.0 * float(np.spacing(1.0))
+Normalise = Literal["preactivation", "feature"] | None
 
 
-@dataclass(frozen=True)
-class Dense:
+@dataclass(frozen=True, repr=False)
+class Dense(Record):
     """One layer of a cell: h = √weight·A z + √inject·U x + √bias·β, and φ(h)/√m is passed on.
 
     z is what the layer before passes on (the first layer reads the last), A, U and β have i.i.d.
@@ -36,7 +34,7 @@ class Dense:
         Variance of the weights on what the layer reads, at least 0.
     inject, bias : float, default 0
         Variances of the weights on the input x and of the bias, at least 0.
-    normalise : {"none", "preactivation", "feature"}
+    normalise : {None, "preactivation", "feature"}
         Layer normalisation over the units, of h or of φ(h), without gains or shifts of its own.
 
     Examples
@@ -48,51 +46,25 @@ class Dense:
     True
     """
 
+    _derived: ClassVar[tuple[str, ...]] = ("kind",)
     kind: ClassVar[str] = "dense"
 
     activation: Activation
     weight: float
     inject: float = 0.0
     bias: float = 0.0
-    normalise: Normalise = "none"
+    normalise: Normalise = None
 
     def __post_init__(self) -> None:
+        owner = f"a {self.kind} layer"
         object.__setattr__(self, "activation", as_activation(self.activation))
         for name in ("weight", "inject", "bias"):
-            object.__setattr__(self, name, _variance(getattr(self, name), name, self._owner))
-        if self.normalise not in get_args(Normalise):
-            requirement = "be 'none', 'preactivation' or 'feature'"
+            variance = checks.at_least_zero(getattr(self, name), name, owner, "It is a variance.")
+            object.__setattr__(self, name, variance)
+        if self.normalise not in (None, "preactivation", "feature"):
+            requirement = "be None, 'preactivation' or 'feature'"
             remedy = "Normalisation with trained gains or over a batch has no kernel here."
-            raise checks.invalid(
-                "normalise", self._owner, requirement, repr(self.normalise), remedy
-            )
-
-    @property
-    def _owner(self) -> str:
-        return f"a {self.kind} layer"
-
-    @property
-    def is_vanilla(self) -> bool:
-        """Whether a cell of this layer alone is the vanilla one: inject = 1 − weight, and no more.
-
-        1 − 0.9 is not 0.1 in floating point: four units in the last place are granted.
-        """
-        plain = type(self) is Dense and self.bias == 0.0 and self.normalise == "none"
-        return plain and self.weight < 1.0 and abs(self.inject - (1.0 - self.weight)) <= _ROUNDING
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form; `from_dict` turns it back."""
-        form = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {"kind": self.kind, **form, "activation": self.activation.to_dict()}
-
-    @classmethod
-    def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Turn the form made by `to_dict` back into a layer."""
-        names = {field.name for field in fields(cls)}
-        checks.stored_form(data, cls.kind, names)
-        return cls(
-            **{**{name: data[name] for name in names}, "activation": from_dict(data["activation"])}
-        )
+            raise checks.invalid("normalise", owner, requirement, repr(self.normalise), remedy)
 
     @classmethod
     def from_text(cls, text: str) -> Self:
@@ -103,82 +75,109 @@ class Dense:
         >>> Dense.from_text("tanh weight=.5 inject=.6 normalise=feature").inject
         0.6
         """
-        words = str(text).split()
-        owner = f"a {cls.kind} layer"
-        if not words or "=" in words[0] or any(word.count("=") != 1 for word in words[1:]):
+        activation, *options = str(text).split() or [""]
+        pairs = [option.partition("=") for option in options]
+        if not activation or "=" in activation or any(not value for _, _, value in pairs):
             requirement = "be an activation and options, like 'tanh weight=.5 inject=.6'"
-            raise checks.invalid("text", owner, requirement, repr(text))
-        return cls.from_options({"activation": words[0], **dict(w.split("=") for w in words[1:])})
+            raise checks.invalid("text", f"a {cls.kind} layer", requirement, repr(text))
+        return cls.from_options(activation=activation, **{name: value for name, _, value in pairs})
 
     @classmethod
-    def from_options(cls, options: Mapping[str, Any]) -> Self:
+    def from_options(cls, **options: object) -> Self:
         """Make a layer from options by name, numbers being numbers or their text."""
         owner = f"a {cls.kind} layer"
-        values: dict[str, Any] = {}
         for name, value in options.items():
             checks.known_name(name, [field.name for field in fields(cls)], f"option of {owner}")
-            if name in ("weight", "inject", "bias"):
+            if name not in ("activation", "normalise"):
                 try:
-                    value = float(value)
-                except (TypeError, ValueError):
+                    options[name] = int(str(value)) if name == "size" else float(str(value))
+                except ValueError:
                     raise checks.invalid(name, owner, "be a number", repr(value)) from None
-            values[name] = value
         for name in ("activation", "weight"):
-            if name not in values:
+            if name not in options:
                 raise checks.invalid(name, owner, "be given", "no such option")
-        return cls(**values)
+        return cls(**options)  # type: ignore[arg-type]
 
     def __str__(self) -> str:
         numbers = [self.weight, self.inject, self.bias]
         while len(numbers) > 1 and numbers[-1] == 0.0:
             numbers.pop()
         text = f"{self.activation}({', '.join(f'{number:g}' for number in numbers)})"
-        return text if self.normalise == "none" else f"{text} with normalised {self.normalise}"
+        return text if self.normalise is None else f"{text} with normalised {self.normalise}"
 
 
-def checked_cell(cell: object, kind: type[Dense], owner: str) -> tuple[Dense, ...]:
-    """Require a sequence of layers of one kind, of which at least one reads the input."""
-    if isinstance(cell, Dense) or not isinstance(cell, Sequence) or isinstance(cell, str):
-        remedy = f"Write cell=[{kind.__name__}('relu', weight=0.2, inject=0.8)]."
-        raise checks.invalid("cell", owner, "be a list of layers", repr(cell), remedy)
-    if not cell:
-        remedy = f"Write cell=[{kind.__name__}('relu', weight=0.2, inject=0.8)]."
-        raise checks.invalid("cell", owner, "have at least one layer", "none", remedy)
+@dataclass(frozen=True, repr=False)
+class Convolution(Dense):
+    """One convolutional layer of a cell, on k × k windows around every pixel s.
+
+    h_s = √(weight/k²) Σ_δ A_δ z_{s+δ} + √(inject/k²) Σ_δ U_δ x_{s+δ} + √bias·β.
+
+    Parameters
+    ----------
+    activation, weight, inject, bias
+        As for `Dense`; the bias is that of a channel, the same at every pixel.
+    normalise : None
+        Convolutions are not normalised.
+    size : int, default 3
+        k, odd.
+
+    Examples
+    --------
+    >>> print(Convolution("relu", weight=0.2, inject=0.8, size=5))
+    relu(0.2, 0.8) on 5 × 5
+    """
+
+    kind: ClassVar[str] = "convolution"
+
+    size: int = 3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        owner = f"a {self.kind} layer"
+        if self.normalise is not None:
+            raise checks.invalid("normalise", owner, "be None", repr(self.normalise))
+        if checks.positive_integer(self.size, "size", owner) % 2 == 0:
+            remedy = "A window around a pixel has an odd side."
+            raise checks.invalid("size", owner, "be odd", self.size, remedy)
+
+    def __str__(self) -> str:
+        return f"{super().__str__()} on {self.size} × {self.size}"
+
+
+Layer = TypeVar("Layer", bound=Dense)
+
+
+def checked_cell(cell: object, layer_type: type[Layer], owner: str) -> tuple[Layer, ...]:
+    """Require a sequence of layers of one type, of which at least one reads the input."""
+    name = layer_type.__name__
+    if not isinstance(cell, Sequence) or isinstance(cell, str) or not cell:
+        remedy = f"Write cell=[{name}('relu', weight=0.2, inject=0.8)]."
+        raise checks.invalid("cell", owner, "be a list of at least one layer", repr(cell), remedy)
     for layer in cell:
-        if type(layer) is not kind:
-            raise checks.invalid("cell", owner, f"hold {kind.__name__} layers", repr(layer))
+        if type(layer) is not layer_type:
+            raise checks.invalid("cell", owner, f"hold {name} layers", repr(layer))
     if not any(layer.inject > 0.0 for layer in cell):
-        remedy = (
-            "Without it the state does not depend on x, and is zero if there is no bias. Give one "
-            "of the layers inject > 0."
-        )
+        remedy = "Without it the state does not depend on x: give one of the layers inject > 0."
         got = "inject = 0 in every layer"
         raise checks.invalid("cell", owner, "be driven by the input", got, remedy)
     return tuple(cell)
 
 
-@dataclass(frozen=True)
-class Variances:
-    """Second moments inside a cell of L layers, for n samples.
+class Variances(NamedTuple):
+    """Second moments inside a cell of L layers, for n samples; both of shape (L, n)."""
 
-    Attributes
-    ----------
-    incoming : ndarray of shape (L, n)
-        C_l = w_l v_{l−1} + u_l ‖x‖² + b_l: the variance of a unit of h_l before normalisation.
-    scales : ndarray of shape (L, n)
-        √q_l, the standard deviation of what φ_l is applied to: q_l = C_l, or 1 if normalised.
-    """
+    incoming: FloatArray  # C_l = w_l v_{l−1} + u_l ‖x‖² + b_l, of h_l before normalisation
+    scales: FloatArray  # √q_l, of what φ_l is applied to: q_l = C_l, or 1 if normalised
 
-    incoming: FloatArray
-    scales: FloatArray
+
+Moment = Literal["square", "variance"]
 
 
 def solve_variances(
     cell: Sequence[Dense],
     squared_norms: FloatArray,
     *,
-    moment: Literal["square", "variance"] = "square",
-    raises: bool = True,
+    moment: Moment = "square",
     name: str = "the variance of the cell",
 ) -> tuple[Variances, FixedPoint]:
     """Solve for the variances of all layers at once: one scalar equation for each sample.
@@ -195,8 +194,6 @@ def solve_variances(
         ‖x‖².
     moment : {"square", "variance"}
         With "variance", v_l = Var φ_l(√q_l ξ): the cell with every φ_l centred.
-    raises : bool, default True
-        Raise `NotConverged` if there is no solution.
     name : str
         What the message calls the solution.
 
@@ -204,6 +201,11 @@ def solve_variances(
     -------
     Variances, FixedPoint
         The second is the record of the solve for v.
+
+    Raises
+    ------
+    NotConverged
+        There is no solution.
     """
 
     def image(state: FloatArray) -> FloatArray:
@@ -211,38 +213,32 @@ def solve_variances(
         # reason.
         if not (np.isfinite(state).all() and state.max(initial=0.0) < 1e200):
             return np.full_like(state, np.inf)
-        return _turn(cell, np.maximum(state, 0.0), squared_norms, moment)[2]
+        return _turn(cell, np.maximum(state, 0.0), squared_norms, moment)[1]
 
-    remedy = "Smaller weights make it contract."
+    remedy = "Smaller weights (a smaller sigma_a2) make it contract."
     start = np.zeros_like(squared_norms)
-    solution = solve_fixed_point(image, start, raises=raises, name=name, remedy=remedy)
-    if not solution.converged:
-        nothing = np.full((len(cell), *squared_norms.shape), np.nan)
-        return Variances(nothing, nothing), solution
-    incoming, scales, _ = _turn(cell, solution.value, squared_norms, moment)
-    return Variances(incoming, scales), solution
+    solution = solve_fixed_point(image, start, name=name, remedy=remedy)
+    return _turn(cell, solution.value, squared_norms, moment)[0], solution
 
 
 def _turn(
-    cell: Sequence[Dense],
-    state: FloatArray,
-    squared_norms: FloatArray,
-    moment: Literal["square", "variance"] = "square",
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Go through the cell once: C and √q of every layer, and the second moment that comes out."""
+    cell: Sequence[Dense], state: FloatArray, squared_norms: FloatArray, moment: Moment = "square"
+) -> tuple[Variances, FloatArray]:
+    """Go through the cell once: the variances, and the second moment that comes out."""
     incoming, scales = np.empty((2, len(cell), *state.shape))
     for index, layer in enumerate(cell):
         incoming[index] = layer.weight * state + layer.inject * squared_norms + layer.bias
-        variance = np.ones_like(state) if normalised(layer) else incoming[index]
-        scales[index] = np.maximum(np.sqrt(variance), LEAST_SCALE)
+        normalised = layer.normalise == "preactivation"
+        q = np.ones_like(state) if normalised else incoming[index]
+        scales[index] = np.maximum(np.sqrt(q), LEAST_SCALE)
         if layer.normalise == "feature":
             state = np.ones_like(state)
         else:
             try:
                 state = np.asarray(getattr(layer.activation.moments(scales[index]), moment))
-            except NotIntegrable:  # the iterates have run away
+            except NotIntegrable:  # the iterates have diverged
                 state = np.full_like(state, np.inf)
-    return incoming, scales, state
+    return Variances(incoming, scales), state
 
 
 def stability(cell: Sequence[Dense], variances: Variances) -> FloatArray:
@@ -254,32 +250,38 @@ def stability(cell: Sequence[Dense], variances: Variances) -> FloatArray:
     for layer, incoming, scales in zip(cell, variances.incoming, variances.scales, strict=True):
         moments = layer.activation.moments(scales)
         factor = layer.weight * np.asarray(moments.slope_square)
-        if normalised(layer):
+        if layer.normalise == "preactivation":
             factor = factor / incoming
-        if layer.normalise == "feature":
+        elif layer.normalise == "feature":
             factor = factor / moments.variance
         product = product * factor
     return product
 
 
-# A kernel asks for the same two norms again with every block of its columns.
-@lru_cache(maxsize=256)
-def another_variance(cell: tuple[Dense, ...], squared_norm: float) -> float | None:
+def another_variance(cell: Sequence[Dense], squared_norm: float) -> float | None:
     """Return a second solution of the equation for the variance, if one is seen.
 
     `solve_variances` finds the smallest second moment v of the state.  Beyond it one turn must stay
     below v; where it comes back above, on a grid over eight decades, there is another solution.
     The grid ends earlier where an activation varies too fast to be integrated.
     """
-    squares = np.array([squared_norm])
-    state = solve_variances(cell, squares)[1].value
+    # A kernel asks for the same two norms again with every block of its columns.
+    key = ("another_variance", tuple(cell), squared_norm)
+    found: float | None = cell[0].activation.cached(
+        key, lambda: _another_variance(cell, squared_norm)
+    )
+    return found
+
+
+def _another_variance(cell: Sequence[Dense], squared_norm: float) -> float | None:
+    state = solve_variances(cell, np.array([squared_norm]))[1].value
     largest = max(float(state[0]), 1e-3 * (squared_norm + sum(layer.bias for layer in cell)), 1e-30)
     grid = state[0] + largest * np.logspace(-2.0, 6.0, 81)
     image = np.empty(0)
     while grid.size and not image.size:
         try:
             with np.errstate(over="ignore"):
-                image = _turn(cell, grid, np.full_like(grid, squared_norm))[2]
+                image = _turn(cell, grid, np.full_like(grid, squared_norm))[1]
         except QuadratureError:
             grid = grid[: len(grid) // 2]
     # Just beyond the smallest solution the turn is below v by rounding only.
@@ -287,7 +289,7 @@ def another_variance(cell: tuple[Dense, ...], squared_norm: float) -> float | No
     return float(grid[above[0]]) if above.size else None
 
 
-def require_one_variance(cell: tuple[Dense, ...], squared_norm: float, name: str) -> None:
+def require_one_variance(cell: Sequence[Dense], squared_norm: float, name: str) -> None:
     """Reject a cell called `name` whose equation for the variance is seen to have two solutions."""
     other = another_variance(cell, squared_norm)
     if other is not None:
@@ -297,16 +299,3 @@ def require_one_variance(cell: tuple[Dense, ...], squared_norm: float, name: str
             "network settles at depends on its start. Use smaller weights, or an activation that "
             "grows at most linearly."
         )
-
-
-def normalised(layer: Dense) -> bool:
-    """Whether the pre-activations of a layer have variance one."""
-    return layer.normalise == "preactivation"
-
-
-def _variance(value: object, parameter: str, owner: str) -> float:
-    number = checks.finite_number(value, parameter, owner)
-    if number < 0.0:
-        remedy = "It is the square of a standard deviation; 0 leaves the term out."
-        raise checks.invalid(parameter, owner, "be a variance, at least 0", number, remedy)
-    return number
