@@ -33,7 +33,7 @@ def activation(description: Any) -> Any:
 
 def dense(layer: Case) -> nsd.Dense:
     options = {name: layer[name] for name in ("weight", "inject", "bias")}
-    options["normalise"] = layer["normalise"] or "none"
+    options["normalise"] = layer["normalise"]
     return nsd.Dense(activation(layer["activation"]), **options)
 
 
@@ -61,14 +61,15 @@ def model_of(case: Case) -> Any:
             names = ("weight", "inject", "bias", "size")
             layers = [
                 nsd.Convolution(
-                    activation(layer["activation"]),
-                    padding=case["padding"],
-                    **{name: layer[name] for name in names},
+                    activation(layer["activation"]), **{name: layer[name] for name in names}
                 )
                 for layer in case["layers"]
             ]
             return nsd.ConvolutionalEquilibrium(
-                cell=layers, image_shape=tuple(case["image_shape"]), pooling=case["pooling"]
+                cell=layers,
+                image_shape=tuple(case["image_shape"]),
+                pooling=case["pooling"],
+                padding=case["padding"],
             )
 
 

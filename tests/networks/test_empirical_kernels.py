@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 import notsodeep as nsd
 from notsodeep.errors import InvalidInput, NotConverged, NotEnoughMemory
-from notsodeep.networks import EquilibriumNetwork, build, empirical_kernels
+from notsodeep.networks import build, empirical_kernels
 
 Model = nsd.DeepEquilibrium | nsd.ExplicitNetwork
 MODELS: list[Model] = [

@@ -37,8 +37,8 @@ from notsodeep.models import (
     KernelModel,
     KernelName,
     MonotoneEquilibrium,
+    kernel_name,
 )
-from notsodeep.models import kernel_name
 from notsodeep.progress import progress_bar
 from notsodeep.threads import map_threads, single_thread, thread_count
 

@@ -17,6 +17,7 @@ from notsodeep.matching.family import Family
 from notsodeep.matching.problem import Problem
 from notsodeep.matching.record import Match
 from notsodeep.models import (
+    GIVEN_WEIGHTS,
     Convention,
     ConvolutionalEquilibrium,
     DeepEquilibrium,
@@ -25,7 +26,6 @@ from notsodeep.models import (
     kernel_name,
     require_varying,
 )
-from notsodeep.models import GIVEN_WEIGHTS
 from notsodeep.threads import single_blas_thread
 
 MAX_ROWS = 2000

@@ -10,8 +10,6 @@ from numpy.typing import ArrayLike
 
 from notsodeep import checks
 from notsodeep.activations import Centred
-from notsodeep.arrays import FloatArray
-from notsodeep.data import MixtureStatistics
 from notsodeep.data.selection import order_by_content
 from notsodeep.equivalents import Expansion, SphereCoefficients
 from notsodeep.equivalents.distances import one_library_at_a_time
