@@ -110,7 +110,7 @@ def apply_activation(graph: GraphBuilder, activation: Activation, x: str) -> str
             return _OPERATIONS[name](graph, x)
         case Polynomial(coefficients=coefficients, scale=None):
             return _horner(graph, x, coefficients)
-        case Polynomial(coefficients=coefficients, scale=scale):
+        case Polynomial(coefficients=coefficients, scale=float(scale)):
             return _hermite_series(graph, graph.apply("Div", x, scale), coefficients)
         case Custom(function=Formula(expression=expression)):
             operations = {name: _bound(operation, graph) for name, operation in _OPERATIONS.items()}

@@ -268,7 +268,7 @@ def _built(network: ImplicitNetwork, scaling: dict[str, Any]) -> EquilibriumCell
     if not isinstance(network, CellNetwork):
         raise InvalidInput(f"module must have states that are rows, got {network.description}.")
     layer, *others = network.description.cell
-    if not others and layer.normalise == "none":
+    if not others and layer.normalise is None:
         return EquilibriumCell.from_weights(
             weights["weight_1"] * math.sqrt(layer.weight / network.width),
             weights["injection_1"] * math.sqrt(layer.inject),
