@@ -18,7 +18,6 @@ from notsodeep.collapse import (
     layer_peeled,
     minority_collapse_threshold,
     nearest_etf,
-    seli,
     simplex_etf,
 )
 from notsodeep.equivalents import coefficients
@@ -97,7 +96,6 @@ RECORDS: dict[str, Callable[[], Record]] = {
     ),
     "nearest simplex": lambda: nearest_etf(X[:4]),
     "ridge path": lambda: ridge_path(K, X[:, 0], [0.1, 1.0]),
-    "SELI": lambda: seli([10, 5, 1]),
     "solution": lambda: solve(K, X[:, :2], ridge=0.1),
     "spectral density": lambda: spectral_density(K, probes=3, steps=10),
     "threshold": lambda: minority_collapse_threshold(num_majority=2, num_minority=2, budget=1.0),

@@ -8,7 +8,7 @@ import numpy as np
 
 from experiments.runner import Cell, Experiment, Finding, Profile, Record
 from notsodeep.arrays import FloatArray, IntArray
-from notsodeep.collapse import kernel_nc1
+from notsodeep.collapse import kernel_collapse
 from notsodeep.data import Dataset, load
 from notsodeep.equivalents.distances import operator_norm
 from notsodeep.kernels import kernel as exact_kernel
@@ -90,8 +90,8 @@ def _data(cell: Cell) -> Dataset:
 
 
 def _measured(K: FloatArray, y: IntArray) -> dict[str, float]:
-    overall = kernel_nc1(K, y).overall
-    return {name: getattr(overall, name) for name in MEASURES}
+    overall = kernel_collapse(K, y).overall
+    return {name: overall[name] for name in MEASURES}
 
 
 def error(record: Record, network: str, measure: str) -> float:

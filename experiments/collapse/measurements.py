@@ -90,9 +90,9 @@ class HeadMeasurements:
             "loss": _cross_entropy(seen.logits, self.data.y),
             **self._accuracies(seen.logits, self.data.y, ""),
             **self._accuracies(self._test_logits(), self.data.y_test, "test_"),
-            **{name: getattr(overall, name) for name in _MEASURES},
-            "minority_cosine": minority and minority.cosine_classifier,
-            "minority_cosine_features": minority and minority.cosine_features,
+            **{name: overall[name] for name in _MEASURES},
+            "minority_cosine": minority and minority["cosine_classifier"],
+            "minority_cosine_features": minority and minority["cosine_features"],
             "spectral_norm": head.spectral_norm(),
             "gain": head.gain(),
             "gain_on_means": float(gain_on_means),
@@ -109,7 +109,7 @@ class HeadMeasurements:
         names = ("nc1", "nc2_features", "nc3_alignment", "nc3_duality")
         return {
             "report": self._report(seen.features, seen.features).to_dict(),
-            "entering": _finite({name: getattr(before, name) for name in names}),
+            "entering": _finite({name: before[name] for name in names}),
             "projection": self._projection(seen.features, list(range(len(self.data.classes)))),
             "three_classes": self._projection(seen.features, self._three_classes()),
         }

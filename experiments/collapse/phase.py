@@ -10,7 +10,6 @@ from experiments.collapse.head_names import HEAD_LABELS
 from experiments.runner import Cell, Experiment, Finding, Profile, Record
 from notsodeep.arrays import FloatArray
 from notsodeep.collapse import LayerPeeledOptimum, layer_peeled, minority_collapse_threshold
-from notsodeep.collapse.heads import head_operator
 
 _BUDGET = 2.0  # √(E_W E_H)
 _SPECTRAL_BUDGET = 0.5  # of every head that has one
@@ -69,7 +68,7 @@ def _compute(cell: Cell, seed: int) -> Record:
     return {
         "gain": optima[0].gain,
         "threshold": threshold.ratio,
-        "cosines": [optimum.minority_cosine for optimum in optima],
+        "cosines": [_known(optimum.minority_cosine) for optimum in optima],
         "log_losses": [optimum.log_loss for optimum in optima],
         "ranks": [optimum.rank for optimum in optima],
         "attainment_error": max(_attainment_error(optimum) for optimum in optima),
@@ -77,9 +76,21 @@ def _compute(cell: Cell, seed: int) -> Record:
     }
 
 
+def _known(cosine: float) -> float | None:
+    return None if np.isnan(cosine) else cosine
+
+
+def _head_operator(head: str, matrix: FloatArray) -> FloatArray:
+    """Return G for a matrix M or A; the equilibrium for a DEQ."""
+    identity = np.eye(len(matrix))
+    if head == "deq":
+        return np.asarray(np.linalg.inv(identity - matrix))
+    return identity + matrix if head == "residual" else matrix
+
+
 def _attainment_error(optimum: LayerPeeledOptimum) -> float:
     """Return ‖W G h − L‖/‖L‖ over all classes for the head G of the optimum's own matrix."""
-    operator = head_operator(optimum.head, optimum.head_matrix)
+    operator = _head_operator(optimum.head, optimum.head_matrix)
     if optimum.solver_steps is not None:
         operator = _truncated(optimum.head_matrix, optimum.solver_steps)
     logits = optimum.features @ operator.T @ optimum.classifier.T

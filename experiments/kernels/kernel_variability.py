@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from experiments.runner import Cell, Experiment, Finding, Profile, Record
-from notsodeep.collapse import kernel_nc1
+from notsodeep.collapse import kernel_collapse
 from notsodeep.kernels import kernel
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork, Model
 
@@ -59,7 +59,7 @@ def _model(activation: str, sigma_a2: float) -> Model:
 
 
 def _variability(K: Any, y: Any) -> float:
-    ratio = kernel_nc1(np.asarray(K), y).overall.nc1_trace_ratio
+    ratio = kernel_collapse(np.asarray(K), y).overall["nc1_trace_ratio"]
     assert ratio is not None  # there are two classes of many rows
     return float(ratio)
 

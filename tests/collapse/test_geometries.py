@@ -1,4 +1,4 @@
-"""Simplex ETF, the ETF nearest to a set of vectors, and SELI."""
+"""Simplex ETF, and the ETF nearest to a set of vectors."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from notsodeep.collapse import nearest_etf, seli, simplex_etf
-from notsodeep.collapse.geometries import simplex_coordinates, simplex_gram
+from notsodeep.collapse import nearest_etf, simplex_etf
+from notsodeep.collapse.geometry import simplex_coordinates, simplex_gram
 from notsodeep.errors import InvalidInput
 
 
@@ -77,54 +77,14 @@ def test_distance_is_invariant_and_positive_off_the_etf() -> None:
         assert nearest_etf(other).distance == pytest.approx(distance, rel=1e-12)
 
 
-def test_seli_of_balanced_classes_is_an_etf() -> None:
-    geometry = seli([7] * 6)
-    np.testing.assert_allclose(geometry.singular_values, np.sqrt(7.0))
-    assert nearest_etf(geometry.classifier).distance < 1e-12
-    assert nearest_etf(geometry.features).distance < 1e-12
-
-
-def test_seli_factors_the_encoded_labels() -> None:
-    """Against the definition, with a column for every sample."""
-    counts = np.array([6, 6, 2, 1])
-    y = np.repeat(np.arange(4), counts)
-    P = np.eye(4) - 0.25
-    Z = P[:, y]
-    V, lam, Ut = np.linalg.svd(Z, full_matrices=False)
-    geometry = seli(counts)
-    np.testing.assert_allclose(geometry.singular_values, lam[:3], rtol=1e-12)
-    W, H = geometry.classifier, geometry.features
-    np.testing.assert_allclose(W @ W.T, (V * lam) @ V.T, atol=1e-12)
-    np.testing.assert_allclose((H @ H.T)[np.ix_(y, y)], (Ut.T * lam) @ Ut, atol=1e-12)
-    np.testing.assert_allclose(H @ W.T, P, atol=1e-12)
-    np.testing.assert_allclose(geometry.logits, P)
-    # balanced factors: equal energies; and no ETF
-    assert np.sum(W**2) == pytest.approx(counts @ np.sum(H**2, axis=1))
-    assert nearest_etf(W).distance > 0.05
-
-
-def test_seli_depends_on_proportions_alone() -> None:
-    small, large = seli([10, 1, 1]), seli([1000, 100, 100])
-    ratio = np.linalg.norm(large.classifier) / np.linalg.norm(small.classifier)
-    np.testing.assert_allclose(
-        large.classifier @ large.classifier.T,
-        ratio**2 * small.classifier @ small.classifier.T,
-        atol=1e-12,
-    )
-
-
 def test_refusals() -> None:
-    with pytest.raises(InvalidInput, match="num_features of simplex_etf must be at least 9"):
+    with pytest.raises(InvalidInput, match="num_features must be at least 9"):
         simplex_etf(10, 8, rng=0)
-    with pytest.raises(InvalidInput, match="One class has nothing to separate"):
+    with pytest.raises(InvalidInput, match="integer of at least 2"):
         simplex_etf(1, 8, rng=0)
     with pytest.raises(InvalidInput, match="non-negative integer seed"):
         simplex_etf(3, 8, rng=None)
     with pytest.raises(InvalidInput, match="rows that differ"):
         nearest_etf(np.ones((3, 4)))
-    with pytest.raises(InvalidInput, match="num_features of nearest_etf must be at least 4"):
+    with pytest.raises(InvalidInput, match="num_features must be at least 4"):
         nearest_etf(np.eye(5)[:, :3])
-    with pytest.raises(InvalidInput, match=r"counts of seli must be positive\. Got a count of 0"):
-        seli([3, 0, 1])
-    with pytest.raises(InvalidInput, match="sizes of at least two classes"):
-        seli([3])

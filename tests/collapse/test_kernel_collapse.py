@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from notsodeep.collapse import CollapseMetrics, kernel_nc1, simplex_etf
+from notsodeep.collapse import CollapseMetrics, kernel_collapse, simplex_etf
 from notsodeep.errors import InvalidInput
 
 FIELDS = [
@@ -27,55 +27,53 @@ def cloud(seed: int = 0, d: int = 20) -> tuple[np.ndarray, np.ndarray]:
     return means[y] + 0.5 * rng.normal(size=(len(y), d)) + 0.7, y
 
 
-@pytest.mark.parametrize("centring", ["class", "sample"])
-@pytest.mark.parametrize("weighting", ["class", "sample"])
 @pytest.mark.parametrize("d", [2, 20, 200])
-def test_kernel_and_features_agree(centring, weighting, d: int) -> None:
+def test_kernel_and_features_agree(d: int) -> None:
     H, y = cloud(d=d)
-    metrics = CollapseMetrics(4, centring=centring, weighting=weighting)
+    metrics = CollapseMetrics(4)
     metrics.update(H, y)
     by_features = metrics.compute()
-    by_kernel = kernel_nc1(H @ H.T, y, centring=centring, weighting=weighting)
+    by_kernel = kernel_collapse(H @ H.T, y)
     summaries = [(by_features.overall, by_kernel.overall)]
     summaries += [(by_features.groups[g], by_kernel.groups[g]) for g in ("majority", "minority")]
     for expected, found in summaries:
         for name in FIELDS:
-            assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=1e-9), name
+            assert found[name] == pytest.approx(expected[name], rel=1e-9), name
     np.testing.assert_allclose(by_kernel.variances, by_features.variances, rtol=1e-10)
     np.testing.assert_allclose(by_kernel.cdnv, by_features.cdnv, rtol=1e-9)
     assert by_kernel.between_rank == by_features.between_rank == min(d, 3)
-    assert by_kernel.overall.reasons["nc3_duality"] == "no classifier was given"
+    assert "no classifier was given" in by_kernel.notes
 
 
 def test_collapsed_kernel_is_zero_up_to_rounding() -> None:
     E = simplex_etf(5, 9, rng=0)
     y = np.repeat(np.arange(5), 8)
     H = E[y] + 0.3
-    report = kernel_nc1(H @ H.T, y)
-    assert report.overall.nc1_trace_ratio == pytest.approx(0.0, abs=1e-14)
-    assert report.overall.nc2_features == pytest.approx(0.0, abs=1e-13)
+    report = kernel_collapse(H @ H.T, y)
+    assert report.overall["nc1_trace_ratio"] == pytest.approx(0.0, abs=1e-14)
+    assert report.overall["nc2_features"] == pytest.approx(0.0, abs=1e-13)
     assert "variance zero up to rounding: classes 0, 1, 2, 3, 4" in report.notes
 
 
 def test_a_kernel_that_does_not_see_the_classes() -> None:
     y = np.repeat([0, 1], 20)
-    report = kernel_nc1(np.eye(40), y)
+    report = kernel_collapse(np.eye(40), y)
     # independent features: means of length 1/√20 each, variance 19/20
-    assert report.overall.nc1_trace_ratio == pytest.approx((19 / 20) / (1 / 40))
-    constant = kernel_nc1(np.ones((40, 40)), y)
-    assert constant.overall.nc1_trace_ratio == np.inf
+    assert report.overall["nc1_trace_ratio"] == pytest.approx((19 / 20) / (1 / 40))
+    constant = kernel_collapse(np.ones((40, 40)), y)
+    assert constant.overall["nc1_trace_ratio"] == np.inf
     assert constant.between_rank == 0
 
 
 def test_refusals() -> None:
     y = np.array([0, 0, 1])
     with pytest.raises(InvalidInput, match="be square"):
-        kernel_nc1(np.ones((3, 2)), y)
-    with pytest.raises(InvalidInput, match=r"symmetric\. Got an asymmetry of 1"):
-        kernel_nc1(np.triu(np.ones((3, 3))), y)
+        kernel_collapse(np.ones((3, 2)), y)
+    with pytest.raises(InvalidInput, match="symmetric, got an asymmetry of 1"):
+        kernel_collapse(np.triu(np.ones((3, 3))), y)
     with pytest.raises(InvalidInput, match="class 1 empty"):
-        kernel_nc1(np.eye(3), np.array([0, 0, 2]))
+        kernel_collapse(np.eye(3), np.array([0, 0, 2]))
     with pytest.raises(InvalidInput, match="at least 2"):
-        kernel_nc1(np.eye(3), np.array([0, 0, 0]))
+        kernel_collapse(np.eye(3), np.array([0, 0, 0]))
     with pytest.raises(InvalidInput, match="a label -1"):
-        kernel_nc1(np.eye(3), np.array([0, 1, -1]))
+        kernel_collapse(np.eye(3), np.array([0, 1, -1]))

@@ -124,7 +124,7 @@ def test_threshold_grows_with_the_budget() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(InvalidInput, match="none to merge with"):
+    with pytest.raises(InvalidInput, match="integer of at least 2"):
         minority_collapse_threshold(num_majority=2, num_minority=1, budget=1.0)
     with pytest.raises(InvalidInput, match="num_majority"):
         minority_collapse_threshold(num_majority=0, num_minority=2, budget=1.0)

@@ -8,7 +8,6 @@ from mpmath import mp
 from scipy.special import log_softmax, softmax
 
 from notsodeep.collapse.certificate import log_loss, logit_loss
-from notsodeep.collapse.several_starts import FactoredProblem, stationarity
 from notsodeep.collapse.sphere_newton import minimise_on_sphere
 from notsodeep.collapse.symmetric_problem import SymmetricProblem
 
@@ -100,29 +99,6 @@ def test_derivatives_in_the_factors(scales: str) -> None:
     assert here.gradient @ v == pytest.approx(float(value), rel=1e-8)
     bend = directional(lambda x: reduced.model(x).gradient, y, v)
     np.testing.assert_allclose(here.curvature(v), bend, rtol=1e-7, atol=1e-9)
-
-
-@pytest.mark.parametrize("head", ["explicit", "residual", "deq"])
-@pytest.mark.parametrize("nonnegative", [False, True])
-def test_derivatives_of_the_factored_problem(head, nonnegative: bool) -> None:
-    shares = np.array([0.6, 0.3, 0.1])
-    for frobenius in (0.7, None):
-        factored = FactoredProblem(
-            shares, np.sqrt(3 * shares), 1.4, head, frobenius, 1.9, nonnegative
-        )
-        x, v = np.random.default_rng(5).normal(size=(2, 27))
-        _, gradient = factored.objective(x)
-        slope = directional(lambda t, p=factored: p.objective(t)[0], x, v)
-        assert gradient @ v == pytest.approx(float(slope), rel=1e-7)
-
-
-def test_a_zero_that_wants_to_grow_is_not_stationary() -> None:
-    axis = np.array([3.0, 0.0])
-    shrinking, growing = np.array([-2.0, 1.0]), np.array([-2.0, -1.0])
-    assert stationarity(axis, shrinking, nonnegative=True) == 0.0
-    assert stationarity(axis, growing, nonnegative=True) == pytest.approx(0.5)
-    assert stationarity(axis, shrinking, nonnegative=False) == pytest.approx(0.5)
-    assert stationarity(axis, np.array([0.0, 1.0]), nonnegative=False) == np.inf
 
 
 class Quadratic:

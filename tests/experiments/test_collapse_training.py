@@ -136,7 +136,7 @@ def test_measurements_are_those_of_the_trained_network() -> None:
     report = metrics.compute(weight, mismatch=total)
     last = record["epochs"][-1]
     for name in ("nc1", "nc1_cdnv", "nc2_features", "nc2_classifier", "nc3_duality", "nc4"):
-        assert last[name] == pytest.approx(getattr(report.overall, name), rel=1e-6), name
+        assert last[name] == pytest.approx(report.overall[name], rel=1e-6), name
     assert last["test_accuracy"] == float((logits.argmax(dim=1).numpy() == data.y_test).mean())
     means = [
         np.stack([f[data.y == k].mean(axis=0) for k in range(10)]) for f in (z.numpy(), h.numpy())

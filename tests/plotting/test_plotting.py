@@ -15,7 +15,7 @@ from matplotlib.colors import to_hex
 
 import notsodeep as nsd
 from notsodeep import plotting, prediction
-from notsodeep.collapse import CollapseMetrics, layer_peeled, seli, simplex_etf
+from notsodeep.collapse import CollapseMetrics, layer_peeled, simplex_etf
 from notsodeep.data import pixel_data
 from notsodeep.errors import InvalidInput
 from notsodeep.kernel_solvers import (
@@ -87,7 +87,6 @@ def drawn() -> dict[str, Any]:
         "match": found,
         "monte_carlo": nsd.monte_carlo(nsd.ExplicitNetwork(["tanh"]), X[:5], 30, 3, rng=0),
         "ridge_path": ridge_path(K, X[:, :2], levels),
-        "seli": seli([10, 10, 1]),
         "solution": solve(K, X[:, :3], ridge=0.1),
         "spectral_density": spectral_density(K, probes=4, steps=20),
     }

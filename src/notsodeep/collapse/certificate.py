@@ -11,35 +11,25 @@ log(number of wrong classes of kind h) + (their logit − own logit); −∞ whe
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
 from notsodeep import checks
 from notsodeep.arrays import FloatArray
-from notsodeep.collapse import requirements
+from notsodeep.collapse.geometry import host_array
+from notsodeep.errors import InvalidInput
 from notsodeep.records import Record
 
 
 @dataclass(frozen=True, eq=False)
 class LogLoss:
-    """log f at a matrix of exponents.
+    """log f at a matrix of exponents."""
 
-    Attributes
-    ----------
-    value : float
-        log f.
-    probabilities : ndarray of shape (m, m)
-        p_gh, the softmax probability that a sample of g gives all wrong classes of kind h.
-    slopes : ndarray of shape (m, m)
-        ∂ log f/∂T_gh = ω_g p_gh/f.
-    """
-
-    value: float
-    probabilities: FloatArray
-    slopes: FloatArray
+    value: float  # log f
+    probabilities: FloatArray  # (m, m): p_gh, softmax of all wrong classes of kind h
+    slopes: FloatArray  # (m, m): ∂ log f/∂T_gh = ω_g p_gh/f
 
     def change_of_slopes(self, direction: FloatArray) -> FloatArray:
         """Differentiate `slopes` along a direction in T: the Hessian of log f times it."""
@@ -82,55 +72,38 @@ def _log_sum_exp(exponents: FloatArray) -> FloatArray:
 
 FeatureBudget = Literal["class", "sample"]
 
-TOLERANCE = 1e-8
+GAP_TOL = 1e-8
 """Relative gap at which an optimum counts as certified, in the loss or in its logarithm."""
 
 
 @dataclass(frozen=True, repr=False)
 class OptimalityCertificate(Record):
-    """How far a loss can be from the optimum.
+    """How far a loss can be from the optimum."""
 
-    Attributes
-    ----------
-    kind : {"duality", "relaxation"}
-        Where the lower bound comes from: the dual of the convex problem itself, or the optimum of
-        a convex problem with fewer constraints, which need not be close.
-    certified : bool
-        Whether the point is admissible, and it is proved that its loss is within 1e-8 of the
-        optimum: relatively, or in the logarithm where that is larger than one.
-    lower_bound : float
-        No admissible classifier and features have a smaller loss.
-    gap : float
-        loss − lower_bound.
-    relative_gap : float
-        gap/loss; it keeps its meaning when the loss underflows.
-    norm_excess : float or None
-        Weighted nuclear norm over K C, minus one: above zero the point is not admissible.  None
-        for a relaxation, like the next.
-    spectral_residual : float or None
-        ‖UᵀΓV/‖Γ‖₂ − I‖₂ on the active subspace, X = U Σ Vᵀ: zero iff the spectral norm of the
-        gradient is attained there.
-    statement : str
-        All this in words.
-
-    Examples
-    --------
-    >>> certificate = optimality_certificate(np.eye(2) - 0.5, [5, 5], budget=1.0)
-    >>> certificate.certified, round(certificate.gap, 3)  # half of the budget is not used
-    (False, 0.269)
-    """
-
-    kind: Literal["duality", "relaxation"]
+    # Whether the point is admissible, and its loss proved to be within 1e-8 of the optimum:
+    # relatively, or in the logarithm where that is larger than one.
     certified: bool
-    lower_bound: float
-    gap: float
-    relative_gap: float
-    norm_excess: float | None
-    spectral_residual: float | None
-    statement: str
+    lower_bound: float  # no admissible classifier and features have a smaller loss
+    gap: float  # loss − lower_bound
+    relative_gap: float  # gap/loss; it keeps its meaning when the loss underflows
+    norm_excess: float  # weighted nuclear norm over K C, minus one: above zero not admissible
+    # ‖UᵀΓV/‖Γ‖₂ − I‖₂ on the active subspace, X = U Σ Vᵀ: zero iff the spectral norm of the
+    # gradient is attained there.
+    spectral_residual: float
+    statement: str  # all this in words
 
     def __str__(self) -> str:
         return self.statement
+
+
+def class_counts(counts: object) -> FloatArray:
+    """Require K ≥ 2 positive class sizes; only their proportions matter."""
+    array = checks.real_array(host_array(counts), "counts", "layer_peeled")
+    if array.ndim != 1 or len(array) < 2 or not (array > 0.0).all():
+        raise InvalidInput(
+            f"counts must hold the positive sizes of at least two classes, got {array.tolist()}."
+        )
+    return array
 
 
 def feature_scales(shares: FloatArray, feature_budget: FeatureBudget) -> FloatArray:
@@ -171,11 +144,11 @@ def optimality_certificate(
     False
     """
     owner = "optimality_certificate"
-    sizes = requirements.class_counts(counts, owner)
+    sizes = class_counts(counts)
     K = len(sizes)
     L = checks.matrix_of_shape(logits, (K, K), "logits", owner)
     radius = K * checks.positive_number(budget, "budget", owner)
-    checks.known_name(feature_budget, get_args(FeatureBudget), "feature budget")
+    checks.known_name(feature_budget, ("class", "sample"), "feature budget")
     shares = sizes / sizes.sum()
     scales = feature_scales(shares, feature_budget)[:, None]
     log_value, slope = logit_loss(L, shares)  # slope is ∇f/f
@@ -201,7 +174,6 @@ def optimality_certificate(
             f"not proved optimal: the optimum may be lower by up to {relative_gap:.1e} of the loss"
         )
     return OptimalityCertificate(
-        "duality",
         certified,
         max(loss * (1.0 - relative_gap), 0.0),
         min(loss * relative_gap, loss),
@@ -212,32 +184,6 @@ def optimality_certificate(
     )
 
 
-def relaxation_certificate(
-    log_value: float, relaxed_log_value: float, relaxed: OptimalityCertificate
-) -> OptimalityCertificate:
-    """Bound a problem with more constraints from below by a solved one with fewer."""
-    proved = relaxed.relative_gap < 1.0
-    bound = relaxed_log_value + math.log1p(-relaxed.relative_gap) if proved else -math.inf
-    relative_gap = max(-float(np.expm1(bound - log_value)), 0.0)
-    certified = relaxed.certified and _small(relative_gap, log_value)
-    loss = float(np.exp(log_value))
-    statement = (
-        f"globally optimal, up to {relative_gap:.1e} of the loss, by the convex relaxation"
-        if certified
-        else f"best of several starts: the optimum may be lower by up to {relative_gap:.1%}"
-    )
-    return OptimalityCertificate(
-        "relaxation",
-        certified,
-        loss * (1.0 - relative_gap),
-        loss * relative_gap,
-        relative_gap,
-        None,
-        None,
-        statement,
-    )
-
-
 def _small(relative_gap: float, log_value: float) -> bool:
     # Logits of size K C are rounded to K C·ε, and so is log f.
-    return relative_gap <= TOLERANCE * max(1.0, abs(log_value))
+    return relative_gap <= GAP_TOL * max(1.0, abs(log_value))

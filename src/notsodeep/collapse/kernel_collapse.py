@@ -2,38 +2,29 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import numpy as np
 
 from notsodeep import checks
 from notsodeep.arrays import FloatArray, IntArray
-from notsodeep.collapse import requirements
-from notsodeep.collapse.collapse_report import CollapseReport, collapse_report
-from notsodeep.collapse.geometries import (
+from notsodeep.collapse.measures import (
+    GRAM_CUTOFF,
+    ROUNDING,
     ClassGeometry,
-    Weights,
-    class_weights,
+    CollapseReport,
+    collapse_report,
     majority_and_minority,
     numerical_rank,
 )
+from notsodeep.errors import InvalidInput
 
-_EPSILON = float(np.finfo(np.float64).eps)
 
-
-def kernel_nc1(
-    K: object,
-    y: object,
-    *,
-    centring: Weights = "class",
-    weighting: Weights = "class",
-    cutoff: float = 1e-6,
-) -> CollapseReport:
+def kernel_collapse(K: object, y: object) -> CollapseReport:
     """Measure NC1 and NC2 of the features h of a kernel K_ij = h_i·h_j.
 
     Inner products of class means are means over blocks of K, μ_j·μ_k = mean_{i∈j, l∈k} K_il, and
     so v_k = mean_{i∈k} K_ii − μ_k·μ_k.  The directions of S_B are combinations of the means, which
-    gives tr(S_W S_B⁺) as well.  One pass over K.
+    gives tr(S_W S_B⁺) as well.  One pass over K.  Variances below 1e-14 times the largest K_ii are
+    rounding errors; a note names the classes.
 
     Parameters
     ----------
@@ -41,91 +32,58 @@ def kernel_nc1(
         A symmetric kernel matrix, such as an exact CK or NTK.
     y : array-like of shape (n,)
         Labels 0 … C − 1, no class empty.
-    centring, weighting : {"class", "sample"}
-        As in `CollapseMetrics`.
-    cutoff : float
-        Relative cut-off for singular values of the centred means.  A Gram matrix holds their
-        squares, so that those below 1e-8 of the largest are lost in rounding.
-
-    Returns
-    -------
-    CollapseReport
-        Without the measures of a classifier.  Variances below 1e-14 times the largest K_ii are
-        rounding errors; a note names the classes.
 
     Examples
     --------
     >>> X = np.array([[1.0, 0.1], [1.0, -0.1], [-1.0, 0.1], [-1.0, -0.1]])
-    >>> report = kernel_nc1(X @ X.T, np.array([0, 0, 1, 1]))
-    >>> round(report.overall.nc1_trace_ratio, 12)
+    >>> report = kernel_collapse(X @ X.T, np.array([0, 0, 1, 1]))
+    >>> round(report.overall["nc1_trace_ratio"], 12)
     0.01
     """
-    owner = "kernel_nc1"
-    gram = _gram_matrix(K, owner)
-    checks.known_name(centring, get_args(Weights), "centring")
-    checks.known_name(weighting, get_args(Weights), "weighting")
-    smallest_cutoff = checks.share(cutoff, "cutoff", owner)
-    labels = checks.class_labels(y, len(gram), owner)
-    num_classes = requirements.num_classes_of_simplex(int(labels.max()) + 1, owner)
-    checks.class_labels(labels, len(gram), owner, num_classes)
+    gram = checks.samples(K, "K", "kernel_collapse")
+    if gram.shape[0] != gram.shape[1]:
+        raise InvalidInput(f"K must be square, got shape {gram.shape}.")
+    gap = float(np.abs(gram - gram.T).max())
+    if gap > 1e-8 * float(np.abs(gram).max()):
+        raise InvalidInput(f"K must be symmetric, got an asymmetry of {gap:.3g}.")
+    labels = checks.class_labels(y, len(gram), "kernel_collapse")
+    num_classes = max(int(labels.max()) + 1, 1)
+    checks.integer_at_least(num_classes, 2, "num_classes", "kernel_collapse")
+    checks.class_labels(labels, len(gram), "kernel_collapse", num_classes)
     counts = np.bincount(labels, minlength=num_classes)
-    checks.class_sizes(counts, 1, owner, "from 0 to the largest label")
-    geometry = _geometry(gram, labels, counts, centring, weighting, smallest_cutoff)
-    return collapse_report(geometry, majority_and_minority(counts), centring, weighting)
+    checks.class_sizes(counts, 1, "kernel_collapse", "from 0 to the largest label")
+    return collapse_report(_geometry(gram, labels, counts), majority_and_minority(counts))
 
 
-def _geometry(
-    gram: FloatArray,
-    labels: IntArray,
-    counts: IntArray,
-    centring: Weights,
-    weighting: Weights,
-    cutoff: float,
-) -> ClassGeometry:
-    membership = np.equal.outer(labels, np.arange(len(counts))) / counts
+def _geometry(gram: FloatArray, labels: IntArray, counts: IntArray) -> ClassGeometry:
+    num_classes = len(counts)
+    membership = np.equal.outer(labels, np.arange(num_classes)) / counts
     products = gram @ membership  # h_i·μ_k, shape (n, K)
     blocks = membership.T @ products  # μ_j·μ_k
-    centre = class_weights(counts, centring)
-    products_centred = products - (products @ centre)[:, None]  # h_i·m_k
-    shift = blocks @ centre
-    means = blocks - shift[:, None] - shift + centre @ shift  # m_j·m_k
+    products_centred = products - products.mean(axis=1, keepdims=True)  # h_i·m_k
+    shift = blocks.mean(axis=0)
+    means = blocks - shift[:, None] - shift + shift.mean()  # m_j·m_k
     means = 0.5 * (means + means.T)
-    weights = class_weights(counts, weighting)
-    root = np.sqrt(weights)
-    squares, vectors = np.linalg.eigh(means * np.outer(root, root))
+    squares, vectors = np.linalg.eigh(means / num_classes)
     squares, vectors = np.maximum(squares[::-1], 0.0), vectors[:, ::-1]
-    scale = float(np.diag(gram).max())
-    # Squared lengths are differences of entries of K, each with an error of its own.
-    rounding2 = 32.0 * _EPSILON * scale
-    rounding = float(np.sqrt(rounding2))
+    # Squared lengths are differences of entries of K, each with a rounding error.
+    rounding2 = ROUNDING * float(np.diag(gram).max())
     singular = np.sqrt(squares)
-    rank, cutoff = numerical_rank(singular, len(counts), cutoff, rounding)
-    # Coordinates of the samples along the directions of S_B.
-    # A direction is Σ_k √π_k v_k m_k/σ, so that h_i along it needs h_i·m_k only.
-    coordinates = products_centred @ (root[:, None] * vectors[:, :rank] / singular[:rank])
+    rank = numerical_rank(singular, num_classes, GRAM_CUTOFF, float(np.sqrt(rounding2)))
+    # Coordinates of the samples along the directions of S_B.  A direction is Σ_k v_k m_k/(σ√K), so
+    # that h_i along it needs h_i·m_k only.
+    scale = singular[:rank] * np.sqrt(num_classes)
+    coordinates = products_centred @ (vectors[:, :rank] / scale)
     deviations = coordinates - (membership.T @ coordinates)[labels]
     along = membership.T @ np.square(deviations)
     own = np.diag(blocks)
     return ClassGeometry(
-        counts,
-        weights,
-        np.maximum(membership.T @ np.diag(gram) - own, 0.0),  # negative by rounding only
-        means,
-        np.add.outer(own, own) - 2.0 * blocks,
-        along @ squares[:rank] ** -1.0,
-        rank,
-        cutoff,
-        rounding,
-        rounding2,
+        counts=counts,
+        variances=np.maximum(membership.T @ np.diag(gram) - own, 0.0),  # negative by rounding only
+        gram=means,
+        squared_distances=np.add.outer(own, own) - 2.0 * blocks,
+        inverse_traces=along @ squares[:rank] ** -1.0,
+        rank=rank,
+        rounding=float(np.sqrt(rounding2)),
+        variance_rounding=rounding2,
     )
-
-
-def _gram_matrix(K: object, owner: str) -> FloatArray:
-    """Require a square symmetric matrix of finite numbers."""
-    array = checks.samples(K, "K", owner)
-    if array.shape[0] != array.shape[1]:
-        raise checks.invalid("K", owner, "be square", f"shape {array.shape}")
-    gap = float(np.abs(array - array.T).max())
-    if gap > 1e-8 * float(np.abs(array).max()):
-        raise checks.invalid("K", owner, "be symmetric", f"an asymmetry of {gap:.3g}")
-    return array

@@ -1,80 +1,43 @@
-"""The layer-peeled model with plain, explicit, residual and DEQ heads."""
+"""The layer-peeled model with plain, explicit, residual and DEQ heads, and minority collapse.
+
+Under a spectral budget on the head the model is one convex problem in the class logits L,
+‖D L‖_* ≤ K C with C = g √(E_W E_H), in which the head is but its gain g.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
+from scipy.optimize import brentq
 
 from notsodeep import checks
-from notsodeep.arrays import FloatArray, IntArray
-from notsodeep.collapse import requirements
+from notsodeep.arrays import FloatArray
 from notsodeep.collapse.certificate import (
     FeatureBudget,
     OptimalityCertificate,
+    class_counts,
     feature_scales,
     logit_loss,
     optimality_certificate,
-    relaxation_certificate,
 )
-from notsodeep.collapse.geometries import cosine_matrix, majority_and_minority
-from notsodeep.collapse.heads import Head, attaining_matrix, head_gain
-from notsodeep.collapse.measures import angles
-from notsodeep.collapse.several_starts import FactoredProblem, best_of_starts
+from notsodeep.collapse.measures import angles, cosine_matrix, majority_and_minority
 from notsodeep.collapse.sphere_newton import minimise_on_sphere
 from notsodeep.collapse.symmetric_problem import SymmetricProblem
-from notsodeep.errors import NotConverged
-from notsodeep.records import Plotted
+from notsodeep.errors import InvalidInput, NotConverged
+from notsodeep.records import Plotted, Record
 
-Constraint = Literal["spectral", "frobenius"]
+Head = Literal["plain", "explicit", "residual", "deq"]
+
+MAX_LOG_RATIO = 600.0
+"""Class shares are of the order of exp(−log R): beyond this they leave the range of floats."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LayerPeeledOptimum(Plotted):
-    """An optimum of the layer-peeled model, in d = K feature dimensions.  Rows are classes.
-
-    Attributes
-    ----------
-    head, spectral_budget, budget, feature_budget, constraint, nonnegative, solver_steps
-        The problem, as asked.
-    counts : ndarray of shape (K,)
-    gain : float
-        Largest gain the head may have: sup ‖G‖₂ under its budget.
-    loss, log_loss : float
-        Mean cross-entropy, and its logarithm, which does not underflow.
-    logits : ndarray of shape (K, K)
-        Row k: the logits W G h of a sample of class k.
-    classifier : ndarray of shape (K, d)
-        W, with ‖W‖²/K = E_W = budget.
-    features : ndarray of shape (K, d)
-        h, what enters the head; all samples of a class share it.  Its mean square is E_H = budget.
-    head_output : ndarray of shape (K, d)
-        z = G h.
-    head_matrix : ndarray of shape (d, d)
-        M of an explicit or residual head, A of a DEQ, I of a plain head.  Under a spectral budget
-        an explicit head may also turn its output; of all optima this is the one that does not.
-    rank : int
-        Numerical rank of the logits.
-    certificate : OptimalityCertificate
-    minority_cosine : float or None
-        Mean cosine between the classifiers of minority classes; None with an entry in `reasons`.
-    converged : bool
-    steps : int
-        Newton steps, or evaluations of the loss in all starts of a problem that is not convex.
-    reason : str
-        Why the solver ended.
-    reasons : dict of str to str
-        Why a number is missing.
-
-    Examples
-    --------
-    >>> from notsodeep.collapse import layer_peeled
-    >>> optimum = layer_peeled([10, 10, 1, 1], budget=1.0, head="deq", spectral_budget=0.5)
-    >>> optimum.gain, optimum.logits.shape, optimum.certificate.certified
-    (2.0, (4, 4), True)
-    """
+    """An optimum of the layer-peeled model, in d = K feature dimensions.  Rows are classes."""
 
     _drawing = "layer_peeled"
 
@@ -82,25 +45,24 @@ class LayerPeeledOptimum(Plotted):
     spectral_budget: float | None
     budget: float
     feature_budget: FeatureBudget
-    constraint: Constraint
-    nonnegative: bool
     solver_steps: int | None
-    counts: FloatArray
-    gain: float
-    loss: float
-    log_loss: float
-    logits: FloatArray
-    classifier: FloatArray
-    features: FloatArray
-    head_output: FloatArray
+    counts: FloatArray  # (K,)
+    gain: float  # largest gain the head may have: sup ‖G‖₂ under its budget
+    loss: float  # mean cross-entropy
+    log_loss: float  # which does not underflow
+    logits: FloatArray  # (K, K): row k holds the logits W G h of a sample of class k
+    classifier: FloatArray  # (K, d): W, with ‖W‖²/K = E_W = budget
+    features: FloatArray  # (K, d): h, what enters the head; its mean square is E_H = budget
+    head_output: FloatArray  # (K, d): z = G h
+    # (d, d): M of an explicit or residual head, A of a DEQ, I of a plain head.  An explicit head
+    # may also turn its output; of all optima this is the one that does not.
     head_matrix: FloatArray
-    rank: int
+    rank: int  # of the logits
     certificate: OptimalityCertificate
-    minority_cosine: float | None
+    minority_cosine: float  # mean cosine between minority classifiers; NaN if sizes are equal
     converged: bool
-    steps: int
+    steps: int  # of Newton's method
     reason: str
-    reasons: dict[str, str]
 
     @property
     def effective_budget(self) -> float:
@@ -109,35 +71,16 @@ class LayerPeeledOptimum(Plotted):
 
     def __str__(self) -> str:
         bound = "" if self.spectral_budget is None else f" ({self.spectral_budget:g})"
-        cosine = self.reasons.get("minority_cosine", "")
-        if self.minority_cosine is not None:
-            cosine = f"{self.minority_cosine:.4f}"
         return "\n".join(
             [
                 f"{len(self.counts)} classes, {self.head} head{bound}, "
                 f"{self.feature_budget} budget of {self.budget:g}",
                 f"  gain {self.gain:.4g}, C = {self.effective_budget:.4g}",
                 f"  loss {self.loss:.6g}, rank {self.rank}",
-                f"  minority cosine {cosine}",
+                f"  minority cosine {self.minority_cosine:.4f}",
                 f"  {self.certificate}",
             ]
         )
-
-
-def balanced_loss(num_classes: int, budget: float) -> float:
-    """Return the optimal loss for balanced classes: log(1 + (K − 1) exp(−K C/(K − 1))).
-
-    It is attained by a simplex ETF, with any head; C = `budget` is the gain times √(E_W E_H).
-
-    Examples
-    --------
-    >>> optimum = layer_peeled([5, 5, 5], budget=2.0)
-    >>> round(balanced_loss(3, budget=2.0), 6), round(optimum.loss, 6)
-    (0.094923, 0.094923)
-    """
-    K = requirements.num_classes_of_simplex(num_classes, "balanced_loss")
-    C = checks.positive_number(budget, "budget", "balanced_loss")
-    return math.log1p((K - 1) * math.exp(-K * C / (K - 1)))
 
 
 def layer_peeled(
@@ -147,21 +90,14 @@ def layer_peeled(
     head: Head = "plain",
     spectral_budget: float | None = None,
     feature_budget: FeatureBudget = "class",
-    constraint: Constraint = "spectral",
-    nonnegative: bool = False,
     solver_steps: int | None = None,
-    minority: object = None,
-    starts: int = 8,
-    rng: int | np.random.Generator = 0,
     raises: bool = True,
 ) -> LayerPeeledOptimum:
     """Minimise the mean cross-entropy of W G h over classifier, features and head.
 
     Subject to ‖W‖²/K ≤ E_W, and (1/K) Σ_k ‖h_k‖² ≤ E_H (class budget) or Σ_k (n_k/N) ‖h_k‖² ≤ E_H
-    (sample budget).  With a spectral budget on the head and features of any sign this is one convex
-    problem in the class logits L, ‖D L‖_* ≤ K C with C = g √(E_W E_H), in which the head is but its
-    gain g; the answer is certified by its duality gap.  Otherwise it is the best of several
-    starts, and the certificate compares it with the convex problem.
+    (sample budget).  With a spectral budget on the head this is one convex problem in the class
+    logits L, ‖D L‖_* ≤ K C with C = g √(E_W E_H); the answer is certified by its duality gap.
 
     Parameters
     ----------
@@ -172,18 +108,10 @@ def layer_peeled(
     head : {"plain", "explicit", "residual", "deq"}
         G = I, M, I + M or (I − A)⁻¹; see `head_gain`.
     spectral_budget : float, optional
-        Bound on the norm of M or A, which `constraint` names.
+        Bound on the spectral norm of M or A.
     feature_budget : {"class", "sample"}
-    constraint : {"spectral", "frobenius"}
-        Norm of M or A.
-    nonnegative : bool
-        Require h ≥ 0, as after a ReLU.
     solver_steps : int, optional
         Fixed-point steps of the DEQ, from zero; by default its equilibrium.
-    minority : list of int, optional
-        Classes of `minority_cosine`; by default those smaller than the average class.
-    starts, rng
-        Of a problem that is not convex.
     raises : bool
         Raise `NotConverged` rather than return a record that says so.
 
@@ -195,89 +123,16 @@ def layer_peeled(
     >>> round(layer_peeled([100, 100, 1, 1], budget=2.0).minority_cosine, 6)
     1.0
     """
-    owner = "layer_peeled"
-    sizes = requirements.class_counts(counts, owner)
-    root_budget = checks.positive_number(budget, "budget", owner)
-    checks.known_name(head, get_args(Head), "head")
-    checks.known_name(feature_budget, get_args(FeatureBudget), "feature budget")
-    checks.known_name(constraint, get_args(Constraint), "constraint")
-    requirements.head_options(head, constraint, solver_steps, owner)
+    sizes = class_counts(counts)
+    root_budget = checks.positive_number(budget, "budget", "layer_peeled")
+    checks.known_name(feature_budget, ("class", "sample"), "feature budget")
     gain = head_gain(head, spectral_budget, solver_steps)
-    chosen = majority_and_minority(sizes).get("minority")
-    if minority is not None:
-        chosen = requirements.class_indices(minority, len(sizes), "minority", owner)
-    number_of_starts = checks.positive_integer(starts, "starts", owner)
-    generator = checks.random_generator(rng, owner)
-
     shares = sizes / sizes.sum()
     scales = feature_scales(shares, feature_budget)
-    solution = _convex(sizes, scales, gain, root_budget, feature_budget, spectral_budget)
-    if constraint == "frobenius" or nonnegative:
-        # The convex solution is kept as the lower bound: ‖A‖₂ ≤ ‖A‖_F, and signs are free there.
-        bound = spectral_budget if constraint == "frobenius" else None
-        problem = FactoredProblem(shares, scales, root_budget, head, bound, gain, nonnegative)
-        solution = _several_starts(problem, solution, spectral_budget, number_of_starts, generator)
-    logits = solution.outputs @ solution.classifier.T
-    cosine, why = _minority_cosine(solution.classifier, chosen)
-    optimum = LayerPeeledOptimum(
-        head=head,
-        spectral_budget=spectral_budget,
-        budget=root_budget,
-        feature_budget=feature_budget,
-        constraint=constraint,
-        nonnegative=nonnegative,
-        solver_steps=solver_steps,
-        counts=sizes,
-        gain=gain,
-        loss=math.exp(solution.log_loss),
-        log_loss=solution.log_loss,
-        logits=logits,
-        classifier=solution.classifier,
-        features=solution.features,
-        head_output=solution.outputs,
-        head_matrix=solution.head_matrix,
-        rank=int(np.linalg.matrix_rank(logits, rtol=1e-8)),
-        certificate=solution.certificate,
-        minority_cosine=cosine,
-        converged=solution.converged,
-        steps=solution.steps,
-        reason=solution.reason,
-        reasons={"minority_cosine": why} if why else {},
-    )
-    if raises and not optimum.converged:
-        raise NotConverged(
-            f"layer_peeled did not converge: {optimum.reason}; {optimum.certificate}.", optimum
-        )
-    return optimum
-
-
-@dataclass(frozen=True, eq=False)
-class _Solution:
-    log_loss: float
-    classifier: FloatArray
-    features: FloatArray
-    outputs: FloatArray
-    head_matrix: FloatArray
-    certificate: OptimalityCertificate
-    converged: bool
-    steps: int
-    reason: str
-
-
-def _convex(
-    sizes: FloatArray,
-    scales: FloatArray,
-    gain: float,
-    budget: float,
-    feature_budget: FeatureBudget,
-    spectral_budget: float | None,
-) -> _Solution:
-    """Solve the convex problem, and split its logits evenly between classifier and features."""
     _, group, members = np.unique(sizes, return_inverse=True, return_counts=True)
-    order = np.argsort(group, kind="stable")  # classes of equal size side by side
+    order = np.argsort(group, kind="stable")  # classes of equal size next to each other
     first = order[np.cumsum(members) - 1]  # one class of each group
-    shares = sizes / sizes.sum()
-    problem = SymmetricProblem(members, shares[first], scales[first], gain * budget)
+    problem = SymmetricProblem(members, shares[first], scales[first], gain * root_budget)
     minimum = minimise_on_sphere(problem.model, problem.start())
     X = np.empty((len(sizes), len(sizes)))
     X[np.ix_(order, order)] = problem.logit_matrix(minimum.point)
@@ -286,54 +141,223 @@ def _convex(
     # values; the gain g is shared so that ‖W‖ and ‖D H‖ have the same norm, √(K·budget).
     root = np.sqrt(np.where(singular > 1e-10 * singular[0], singular, 0.0))
     outputs = left * (root * math.sqrt(gain)) / scales[:, None]
-    classifier = right.T * (root / math.sqrt(gain))
-    logits = outputs @ classifier.T
+    W = right.T * (root / math.sqrt(gain))
+    logits = outputs @ W.T
     certificate = optimality_certificate(
-        logits, sizes, budget=gain * budget, feature_budget=feature_budget
+        logits, sizes, budget=gain * root_budget, feature_budget=feature_budget
     )
-    return _Solution(
-        log_loss=logit_loss(logits, shares)[0],
-        classifier=classifier,
+    log_loss = logit_loss(logits, shares)[0]
+    minority = majority_and_minority(sizes).get("minority", np.empty(0, np.int64))
+    # Classifiers of inactive classes are zero up to the accuracy of the solver.
+    cosines = cosine_matrix(W @ W.T, 1e-8 * float(np.linalg.norm(W, axis=1).max()))
+    optimum = LayerPeeledOptimum(
+        head=head,
+        spectral_budget=spectral_budget,
+        budget=root_budget,
+        feature_budget=feature_budget,
+        solver_steps=solver_steps,
+        counts=sizes,
+        gain=gain,
+        loss=math.exp(log_loss),
+        log_loss=log_loss,
+        logits=logits,
+        classifier=W,
         features=outputs / gain,
-        outputs=outputs,
+        head_output=outputs,
         head_matrix=attaining_matrix(spectral_budget, outputs),
+        rank=int(np.linalg.matrix_rank(logits, rtol=1e-8)),
         certificate=certificate,
+        minority_cosine=angles(cosines, minority)[0],
         converged=certificate.certified,
         steps=minimum.steps,
         reason=minimum.reason,
     )
+    if raises and not optimum.converged:
+        raise NotConverged(
+            f"layer_peeled did not converge: {optimum.reason}; {optimum.certificate}.", optimum
+        )
+    return optimum
 
 
-def _several_starts(
-    problem: FactoredProblem,
-    relaxed: _Solution,
-    spectral_budget: float | None,
-    starts: int,
-    generator: np.random.Generator,
-) -> _Solution:
-    """Solve a problem that is not convex; its convex relaxation bounds it from below."""
-    best = best_of_starts(problem, starts, generator)
-    matrix = best.factors.A
-    if matrix is None:
-        matrix = np.eye(len(problem.shares)) * (1.0 if spectral_budget is None else spectral_budget)
-    return _Solution(
-        log_loss=best.log_value,
-        classifier=best.factors.W,
-        features=best.factors.H,
-        outputs=best.factors.H @ best.factors.G.T,
-        head_matrix=matrix,
-        certificate=relaxation_certificate(best.log_value, relaxed.log_loss, relaxed.certificate),
-        converged=best.converged and relaxed.converged,
-        steps=best.steps,
-        reason=best.reason,
+def head_gain(
+    head: Head, spectral_budget: float | None = None, solver_steps: int | None = None
+) -> float:
+    """Return the gain g = sup ‖G‖₂ of a head z = G h.
+
+    ========  ==========  ===========  ========================
+    head      G           constraint   gain
+    ========  ==========  ===========  ========================
+    plain     I                        1
+    explicit  M           ‖M‖₂ ≤ s     s
+    residual  I + M       ‖M‖₂ ≤ s     1 + s
+    deq       (I − A)⁻¹   ‖A‖₂ ≤ ρ     1/(1 − ρ)
+    ========  ==========  ===========  ========================
+
+    Parameters
+    ----------
+    head : {"plain", "explicit", "residual", "deq"}
+    spectral_budget : float, optional
+        s, or ρ in [0, 1) of a DEQ; none for the plain head.
+    solver_steps : int, optional
+        T ≥ 1 steps z ← A z + h from z = 0 in place of the equilibrium of the DEQ, so that
+        G = I + A + … + A^{T−1} and the gain is (1 − ρ^T)/(1 − ρ) ≤ T.
+
+    Examples
+    --------
+    >>> head_gain("deq", 0.5), head_gain("deq", 0.5, solver_steps=2)
+    (2.0, 1.5)
+    """
+    checks.known_name(head, get_args(Head), "head")
+    bound = checks.head_budget(head, spectral_budget, "head_gain")
+    if solver_steps is not None and head != "deq":
+        raise InvalidInput(f"solver_steps must be None unless head='deq', got {solver_steps}.")
+    if head == "explicit":
+        return bound
+    if head == "residual":
+        return 1.0 + bound
+    if solver_steps is None:
+        return 1.0 / (1.0 - bound)  # the plain head has bound 0
+    steps = checks.positive_integer(solver_steps, "solver_steps", "head_gain")
+    return -float(np.expm1(steps * np.log(bound))) / (1.0 - bound) if bound else 1.0
+
+
+def attaining_matrix(spectral_budget: float | None, features: FloatArray) -> FloatArray:
+    """Return the least matrix that attains the gain on the span of the rows of `features`.
+
+    It is the spectral budget times the projection onto the span: M of an explicit or residual head,
+    A of a DEQ (so that A z = ρ z); the identity for the plain head, which has no budget.
+    """
+    if spectral_budget is None:
+        return np.eye(features.shape[1])
+    _, singular, right = np.linalg.svd(features)
+    span = right[: int((singular > 1e-10 * singular[0]).sum())]
+    return np.asarray(spectral_budget * span.T @ span)
+
+
+@dataclass(frozen=True, repr=False)
+class CollapseThreshold(Record):
+    """The threshold R* of minority collapse.  ``float(…)`` gives the ratio."""
+
+    ratio: float  # R*: minority classifiers coincide iff n_A/n_B ≥ R*
+    log_ratio: float
+    own_probability: float  # at the threshold: what a majority sample gives its class
+    other_probability: float  # and one other majority class (0 if there is none)
+    shortfall: float  # 1 − P_own + P_other, without the cancellation
+    effective_budget: float  # C = gain·√(E_W E_H)
+    residual: float  # |log(w_B/(D_B λ))| at the ratio, zero at the threshold
+    steps: int  # collapsed optima computed
+
+    def __float__(self) -> float:
+        return self.ratio
+
+
+def minority_collapse_threshold(
+    *,
+    num_majority: int,
+    num_minority: int,
+    budget: float,
+    feature_budget: FeatureBudget = "class",
+    head: Head = "plain",
+    spectral_budget: float | None = None,
+    solver_steps: int | None = None,
+) -> CollapseThreshold:
+    """Find the ratio R* = n_A/n_B from which on the minority classifiers coincide.
+
+    At the optimum with merged minority classifiers, differences of minority classes are an inactive
+    direction, in which the gradient has the singular value w_B/D_B.  It is an optimum of the whole
+    problem iff that is at most the multiplier λ, for K_A ≥ 2 w_A(1 − P_own + P_other)/D_A.  So
+
+        R* = 1/(1 − P_own + P_other)   (class budget; its square for the sample budget),
+
+    with probabilities that depend on R* in turn.  Solved in log R, by Brent's method in a bracket
+    that is approached from above, where the collapsed optimum is best conditioned.
+
+    Parameters
+    ----------
+    num_majority, num_minority : int
+        K_A ≥ 1 classes with n_A samples each, and K_B ≥ 2 with n_B.
+    budget : float
+        √(E_W E_H).
+    feature_budget : {"class", "sample"}
+    head, spectral_budget, solver_steps
+        As in `layer_peeled`, under a spectral budget.
+
+    Examples
+    --------
+    >>> round(float(minority_collapse_threshold(num_majority=2, num_minority=2, budget=2.0)), 2)
+    27.74
+    """
+    owner = "minority_collapse_threshold"
+    K_A = checks.positive_integer(num_majority, "num_majority", owner)
+    remedy = "A single minority class has none to merge with."
+    K_B = checks.integer_at_least(num_minority, 2, "num_minority", owner, remedy)
+    checks.known_name(feature_budget, ("class", "sample"), "feature budget")
+    gain = head_gain(head, spectral_budget, solver_steps)
+    C = gain * checks.positive_number(budget, "budget", owner)
+    steps = 0
+
+    def collapsed(log_ratio: float) -> _Collapsed:
+        nonlocal steps
+        steps += 1
+        return _collapsed_optimum(K_A, K_B, C, log_ratio, feature_budget)
+
+    far = collapsed(MAX_LOG_RATIO).excess
+    if far > 0.0:
+        raise NotConverged(
+            f"The threshold of minority collapse for K_A = {K_A}, K_B = {K_B} and C = {C:g} is "
+            f"above exp({MAX_LOG_RATIO:g}), beyond what floats can follow."
+        )
+    # Far above the root the probabilities no longer depend on R, and the excess falls at this rate.
+    rate = 1.0 if feature_budget == "class" else 0.5
+    low = high = max(MAX_LOG_RATIO + far / rate, 0.0)
+    width = 0.25
+    while collapsed(low).excess < 0.0:  # positive at R = 1, where the classes are balanced
+        low, width = max(low - width, 0.0), 2.0 * width
+    width = 0.25
+    while collapsed(high).excess > 0.0:
+        high, width = min(high + width, MAX_LOG_RATIO), 2.0 * width
+    root = float(brentq(lambda log_ratio: collapsed(log_ratio).excess, low, high, xtol=1e-12))
+    at = collapsed(root)
+    return CollapseThreshold(
+        ratio=math.exp(root),
+        log_ratio=root,
+        own_probability=1.0 - at.wrong,
+        other_probability=at.other,
+        shortfall=at.wrong + at.other,
+        effective_budget=C,
+        residual=abs(at.excess),
+        steps=steps,
     )
 
 
-def _minority_cosine(W: FloatArray, minority: IntArray | None) -> tuple[float | None, str]:
-    if minority is None:
-        return None, "all classes have the same size"
-    gram = W @ W.T
-    # Classifiers of inactive classes are zero up to the accuracy of the solver.
-    cosines = cosine_matrix(gram, 1e-8 * math.sqrt(float(np.diag(gram).max())))
-    mean, _, _ = angles(cosines, minority)
-    return mean.value, mean.reason
+class _Collapsed(NamedTuple):
+    """log(w_B/(D_B λ)), 1 − P_own and P_other at the optimum with merged minority classifiers."""
+
+    excess: float
+    wrong: float
+    other: float
+
+
+def _collapsed_optimum(
+    K_A: int, K_B: int, C: float, log_ratio: float, feature_budget: FeatureBudget
+) -> _Collapsed:
+    sizes = np.array([K_A, K_B])
+    relative = np.array([1.0, math.exp(-log_ratio)])
+    shares = relative / (sizes @ relative)
+    scales = np.ones(2) if feature_budget == "class" else np.sqrt((K_A + K_B) * shares)
+    separable = np.array([K_A > 1, False])
+    problem = SymmetricProblem(sizes, shares, scales, C, separable)
+    solution = minimise_on_sphere(problem.model, problem.start())
+    if not solution.converged:
+        raise NotConverged(
+            f"The collapsed optimum at log R = {log_ratio:g} was not found: {solution.reason}.",
+            solution,
+        )
+    here = problem.model(solution.point)
+    slope_within, _ = problem.adjoint(here.loss.slopes)
+    # ½‖y‖² is the nuclear norm, so that the multiplier in y is the one in X.
+    # The slope in a_g is that of (K_g − 1) equal singular values together.
+    descent = -float(slope_within[1]) / (K_B - 1)
+    same_group, minority = map(float, here.loss.probabilities[0])
+    other = same_group / (K_A - 1) if K_A > 1 else 0.0
+    return _Collapsed(math.log(descent / solution.multiplier), same_group + minority, other)

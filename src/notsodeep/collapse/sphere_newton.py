@@ -16,8 +16,8 @@ import numpy as np
 
 from notsodeep.arrays import FloatArray
 
-_MAX_CONJUGATE_STEPS = 1000
-_EPSILON = float(np.finfo(np.float64).eps)
+MAX_CG_STEPS = 1000
+EPSILON = float(np.finfo(np.float64).eps)
 
 
 class LocalModel(Protocol):
@@ -40,29 +40,14 @@ class LocalModel(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class SphereMinimum:
-    """Outcome of a minimisation on a sphere.
+    """Outcome of a minimisation on a sphere."""
 
-    Attributes
-    ----------
-    point : ndarray
-        y, of the norm of the start.
-    value : float
-    multiplier : float
-        λ = −∇F·y/r².
-    residual : float
-        Norm of the Riemannian gradient over |λ|r.
-    converged : bool
-    steps : int
-        Newton steps.
-    reason : str
-    """
-
-    point: FloatArray
+    point: FloatArray  # y, of the norm of the start
     value: float
-    multiplier: float
-    residual: float
+    multiplier: float  # λ = −∇F·y/r²
+    residual: float  # norm of the Riemannian gradient over |λ|r
     converged: bool
-    steps: int
+    steps: int  # of Newton's method
     reason: str
 
 
@@ -90,7 +75,7 @@ def minimise_on_sphere(
         new_tangent, new_multiplier, new_residual = _tangent_gradient(there, candidate, radius)
         # Near the minimum F changes by the square of the residual, which is below the rounding of F
         # from residuals of 1e-8 on; `rtol` asks for more.
-        if predicted > 64.0 * _EPSILON * max(1.0, abs(here.value)):
+        if predicted > 64.0 * EPSILON * max(1.0, abs(here.value)):
             agreement = (here.value - there.value) / predicted
         else:  # values no longer tell the points apart; gradients still do
             agreement = 1.0 if new_residual < residual else 0.0
@@ -103,7 +88,7 @@ def minimise_on_sphere(
         if agreement > 0.05:
             y, here = candidate, there
             tangent, multiplier, residual = new_tangent, new_multiplier, new_residual
-        elif trust < _EPSILON * radius:
+        elif trust < EPSILON * radius:
             reason = f"no further descent at a residual of {residual:.1e}"
             break
     converged = residual <= rtol
@@ -139,7 +124,7 @@ def _conjugate_gradients(
     residue = -tangent
     direction = residue.copy()
     square = float(residue @ residue)
-    for _ in range(_MAX_CONJUGATE_STEPS):
+    for _ in range(MAX_CG_STEPS):
         product = hessian(direction)
         bend = float(direction @ product)
         reach = _distance_to_boundary(step, direction, trust)

@@ -27,18 +27,9 @@ from notsodeep.collapse.certificate import LogLoss, log_loss
 class SymmetricProblem:
     """Minimise the loss over ‖X‖_* = K C, for m groups of classes.
 
-    Parameters
-    ----------
-    sizes : ndarray of shape (m,)
-        K_g, the number of classes in each group.
-    shares : ndarray of shape (m,)
-        w_g, the share of all samples that *one* class of the group has.
-    scales : ndarray of shape (m,)
-        Diagonal of D.
-    budget : float
-        C.
-    separable : ndarray of bool of shape (m,), optional
-        Groups whose classes may differ (a_g ≠ 0); by default all with more than one class.
+    `sizes` (m,) holds K_g, `shares` (m,) the share of all samples that *one* class of a group has,
+    `scales` (m,) the diagonal of D and `budget` is C.  `separable` (m,) marks the groups whose
+    classes may differ (a_g ≠ 0), by default all with more than one class.
     """
 
     def __init__(

@@ -6,6 +6,7 @@ Not imported by `notsodeep.collapse`: write
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -18,10 +19,13 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from notsodeep.collapse.class_statistics import ClassStatistics, ScatterKind, storage_shape
-from notsodeep.collapse.collapse_report import CollapseReport
-from notsodeep.collapse.geometries import Weights
-from notsodeep.collapse.metrics import CollapseMetrics
+from notsodeep.collapse.measures import CollapseReport
+from notsodeep.collapse.metrics import (
+    ClassStatistics,
+    CollapseMetrics,
+    ScatterKind,
+    storage_shape,
+)
 
 
 class NeuralCollapse(Metric):
@@ -38,7 +42,7 @@ class NeuralCollapse(Metric):
     classifier : callable, optional
         Returns (W, b), b a tensor or None, when the metrics are computed; for instance
         ``lambda: (linear.weight, linear.bias)``.
-    centring, weighting, scatter, cutoff, groups
+    scatter, groups
         As in `CollapseMetrics`.
     kwargs
         As in `torchmetrics.Metric`.
@@ -60,20 +64,14 @@ class NeuralCollapse(Metric):
         num_features: int,
         classifier: Callable[[], tuple[Tensor, Tensor | None]] | None = None,
         *,
-        centring: Weights = "class",
-        weighting: Weights = "class",
         scatter: ScatterKind = "full",
-        cutoff: float = 1e-10,
         groups: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
         self.options: dict[str, Any] = {
             "num_classes": num_classes,
-            "centring": centring,
-            "weighting": weighting,
             "scatter": scatter,
-            "cutoff": cutoff,
             "groups": groups,
         }
         CollapseMetrics(**self.options)  # rejects what cannot work, now rather than later
@@ -101,17 +99,17 @@ class NeuralCollapse(Metric):
     def compute(self) -> dict[str, Tensor]:
         """Return every measure that is defined, those of a group as "minority/nc1" and so on.
 
-        The full report, with the reasons for what is left out, is in `report`.
+        The full report, with notes on what is left out, is in `report`.
         """
         W, b = (None, None) if self.classifier is None else self.classifier()
         self.report = self._metrics().compute(W, b)
-        found: dict[str, Tensor] = {}
-        for prefix, summary in {"": self.report.overall, **self.report.groups}.items():
-            for name, value in vars(summary).items():
-                if isinstance(value, float):
-                    key = f"{prefix}/{name}" if prefix else name
-                    found[key] = torch.tensor(value, dtype=torch.float64)
-        return found
+        measures = {"": self.report.overall, **self.report.groups}
+        return {
+            f"{prefix}/{name}".removeprefix("/"): torch.tensor(value, dtype=torch.float64)
+            for prefix, values in measures.items()
+            for name, value in values.items()
+            if not math.isnan(value)
+        }
 
     def _metrics(self) -> CollapseMetrics:
         """Return metrics that continue from the state, in place if it is in main memory."""

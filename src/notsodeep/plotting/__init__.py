@@ -24,7 +24,7 @@ from notsodeep.plotting.canvas import (
     svg_text,
     themed_svg,
 )
-from notsodeep.plotting.class_geometry import collapse, layer_peeled, seli, simplex_figure
+from notsodeep.plotting.class_geometry import collapse, layer_peeled, simplex_figure
 from notsodeep.plotting.kernel_entries import kernel_pair, monte_carlo
 from notsodeep.plotting.matches import (
     certificate,
@@ -82,7 +82,6 @@ __all__ = [
     "ridge_path",
     "risk_curve",
     "save_figure",
-    "seli",
     "simplex_figure",
     "solution",
     "solve",

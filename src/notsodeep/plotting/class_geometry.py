@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from notsodeep.collapse import CollapseReport, LayerPeeledOptimum, SeliGeometry
+    from notsodeep.collapse import CollapseReport, LayerPeeledOptimum
 
 
 def collapse(
@@ -69,21 +69,6 @@ def layer_peeled(record: LayerPeeledOptimum, ax: Axes | None = None) -> Axes:
     """
     axes = axes_or_new(ax)
     _draw_cosines(axes, _cosines(record.classifier), "cosines of the optimal classifier")
-    return axes
-
-
-def seli(record: SeliGeometry, ax: Axes | None = None) -> Axes:
-    """Draw the cosines between the rows of the SELI classifier.
-
-    Examples
-    --------
-    >>> import notsodeep as nsd
-    >>> geometry = nsd.collapse.seli([100, 100, 1])
-    >>> seli(geometry, nsd.plotting.new_figure()[1][0]).get_title()
-    'cosines of the SELI classifier'
-    """
-    axes = axes_or_new(ax)
-    _draw_cosines(axes, _cosines(record.classifier), "cosines of the SELI classifier")
     return axes
 
 
