@@ -86,7 +86,7 @@ def beside(case: dict[str, Any]) -> dict[str, Any]:
     data = nsd.data.load(name, samples=n, test_samples=10, preprocessing="pixels", rng=0)
     layer = nsd.Convolution(case["activation"], weight=SIGMA_A2, inject=1.0 - SIGMA_A2)
     model = nsd.ConvolutionalEquilibrium([layer], shape)
-    rows = {"processor": data.images_last().X, "gaussian": gaussian(n, shape)}
+    rows = {"processor": data.X, "gaussian": gaussian(n, shape)}
     times = {}
     for name, X in rows.items():
         times[name] = timed(model, X)[1]

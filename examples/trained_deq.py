@@ -10,10 +10,10 @@ import matplotlib.pyplot as plt
 import torch
 
 import notsodeep as nsd
-from notsodeep.data import pixel_data
+from notsodeep.data import load
 
 cell = nsd.zoo.load("tanh-digits-64")
-data = pixel_data("digits")  # pixels in [0, 1], as it was trained
+data = load("digits", preprocessing="unit_range")  # pixels in [0, 1], as it was trained
 print(cell, "out of", *nsd.zoo.names())
 
 # %% [markdown]

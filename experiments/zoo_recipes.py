@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from experiments.collapse.heads import cut_singular_values
-from notsodeep.data import pixel_data
+from notsodeep.data import load
 from notsodeep.networks.affine import AffineDEQ
 from notsodeep.networks.cell import EquilibriumCell
 from notsodeep.networks.equilibrium_map import EquilibriumMap
@@ -190,8 +191,10 @@ def trained(recipe: Recipe, *, progress: bool = True) -> tuple[AffineDEQ, float]
 
     The same machine, with the same number of threads, gives the same weights.
     """
-    data = pixel_data(recipe.data, rng=recipe.seed, dtype="float32", balanced=False)
-    X, X_test = ((rows - recipe.shift) / recipe.scale for rows in (data.X, data.X_test))
+    data = load(recipe.data, preprocessing="unit_range", rng=recipe.seed, balanced=False)
+    X, X_test = (
+        ((rows - recipe.shift) / recipe.scale).astype(np.float32) for rows in (data.X, data.X_test)
+    )
     kind = Contracting if recipe.form == "contracting" else Monotone
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(recipe.seed)

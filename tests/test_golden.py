@@ -131,7 +131,7 @@ def test_zoo() -> None:
     torch = pytest.importorskip("torch")
     from notsodeep import trained
 
-    digits = nsd.data.pixel_data("digits").X_test[:40]
+    digits = nsd.data.load("digits", preprocessing="unit_range").X_test[:40]
     rng = np.random.default_rng(5)
     sparse = rng.uniform(size=(40, 784)) * (rng.random((40, 784)) < 0.2)
     for case in stored("zoo"):

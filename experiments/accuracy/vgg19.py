@@ -82,10 +82,12 @@ def with_features(
     """Replace the pixels of a set, loaded with ``preprocessing="none"``, by features."""
     shape: Any = data.image_shape
     parts = (
-        features(rows.reshape(-1, *shape).astype(np.uint8), weights, pooled=pooled)
+        features(
+            rows.reshape(-1, *shape).transpose(0, 3, 1, 2).astype(np.uint8), weights, pooled=pooled
+        )
         for rows in (data.X, data.X_test)
     )
-    X, X_test = parts
+    X, X_test = (features(images, weights, pooled=pooled) for images in parts)
     fitted = Preprocessing.fit(X, "theory" if scaled else "none")
     return replace(
         data,

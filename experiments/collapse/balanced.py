@@ -47,7 +47,7 @@ def _cells(profile: Profile) -> list[Cell]:
 def _image_sets() -> list[Cell]:
     """CIFAR-10; and, if it is on this machine, CIFAR-100, whose simplex needs 99 features."""
     larger = {**IMAGES, "data": "cifar100", "samples": 10000, "width": 16}
-    return [IMAGES, *([larger] if (data_directory() / "cifar100").exists() else [])]
+    return [IMAGES, *([larger] if (data_directory() / "cifar100.npz").exists() else [])]
 
 
 def train_cell(cell: Cell, seed: int) -> Record:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from experiments.datasets import mixture_rows
 from experiments.runner import Cell, Experiment, Finding, Profile, Record
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.collapse import kernel_collapse
-from notsodeep.data import Dataset, load
+from notsodeep.data import load
 from notsodeep.equivalents.distances import operator_norm
 from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.matching import match
@@ -78,15 +79,23 @@ def _compute(cell: Cell, seed: int) -> Record:
     }
 
 
-def _data(cell: Cell) -> Dataset:
+class Rows(NamedTuple):
+    """Rows to work on and to test on."""
+
+    X: FloatArray
+    y: IntArray
+    X_test: FloatArray
+    y_test: IntArray
+
+
+def _data(cell: Cell) -> Rows:
     # One choice of rows for all designs of a draw.
-    return load(
-        cell["data"],
-        samples=cell["samples"],
-        test_samples=cell["test_samples"],
-        dimension=cell.get("dimension"),
-        rng=cell["draw"],
-    )
+    sizes = cell["samples"], cell["test_samples"]
+    if cell["data"] == "gaussian_mixture":
+        _, train, test = mixture_rows(cell["dimension"], *sizes, cell["draw"])
+        return Rows(*train, *test)
+    data = load(cell["data"], samples=sizes[0], test_samples=sizes[1], rng=cell["draw"])
+    return Rows(data.X, data.y, data.X_test, data.y_test)
 
 
 def _measured(K: FloatArray, y: IntArray) -> dict[str, float]:

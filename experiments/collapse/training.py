@@ -142,7 +142,7 @@ def collapse_data(settings: CollapseSettings) -> Dataset:
     kept = np.arange(len(data.y))
     if settings.num_majority is not None and settings.ratio is not None:
         kept = _thinned(data.y, settings.num_majority, settings.ratio, settings.seed)
-    pixels = None if data.image_shape is None else math.prod(data.image_shape[-2:])
+    pixels = None if data.image_shape is None else math.prod(data.image_shape[:2])
     fitted = Preprocessing.fit(data.X[kept], "theory", pixels=pixels)
     return dataclasses.replace(
         data,
@@ -179,7 +179,8 @@ def collapse_network(settings: CollapseSettings, data: Dataset) -> HeadedNetwork
             data.X.shape[1], widths, parts[0], feature_scale=settings.feature_scale
         )
     else:
-        shape: Any = data.image_shape  # checked inside
+        height, sides, channels = data.image_shape or (0, 0, 0)
+        shape: Any = (channels, height, sides)  # checked inside
         backbone = ResNet18(shape, parts[0], width=settings.width)
     d, K = backbone.num_features, len(data.classes)
     head = make_head(

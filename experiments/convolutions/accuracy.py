@@ -47,7 +47,7 @@ def _cells(profile: Profile) -> list[Cell]:
 def _compute(cell: Cell, seed: int) -> Record:
     """Measure a row for each n and method."""
     sizes = {"samples": cell["pool"], "test_samples": cell["test"], "rng": 0}
-    data = nsd.data.load(cell["data"], preprocessing="none", **sizes).images_last()
+    data = nsd.data.load(cell["data"], preprocessing="none", **sizes)
     shape: Any = data.image_shape
     layer = nsd.Convolution("relu", weight=SIGMA_A2, inject=1.0 - SIGMA_A2)
     order = np.random.default_rng(0).permutation(cell["pool"])

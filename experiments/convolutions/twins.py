@@ -56,7 +56,7 @@ def _cells(profile: Profile) -> list[Cell]:
 def _compute(cell: Cell, seed: int) -> Record:
     """Compile, and return the numbers of the summary."""
     sizes = {key: cell.get(key) for key in ("samples", "test_samples")}
-    data = nsd.data.load(cell["data"], rng=0, **sizes).images_last()
+    data = nsd.data.load(cell["data"], rng=0, **sizes)
     layer = nsd.Convolution(
         cell["activation"],
         weight=cell["sigma_a2"],

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.datasets import mixture_rows
 from experiments.runner import Cell, Experiment, Finding, Profile, Record
 from notsodeep.data import MixtureStatistics, load
 from notsodeep.equivalents import compare, equivalent
@@ -35,20 +36,16 @@ def _cells(profile: Profile) -> list[Cell]:
 
 def _compute(cell: Cell, seed: int) -> Record:
     """Compute the gap by the exact kernel, and by an average over random finite networks."""
-    data = load(
-        cell["data"],
-        classes=cell.get("classes"),
-        samples=cell["samples"],
-        dimension=cell.get("dimension"),
-        rng=seed,
-    )
-    if data.population is not None:
-        statistics = data.population.statistics(data.X, data.y)
+    if cell["data"] == "gaussian_mixture":
+        mixture, (X, y), _ = mixture_rows(cell["dimension"], cell["samples"], 2, seed)
+        statistics = mixture.statistics(X, y)
     else:
-        statistics = MixtureStatistics.estimate(data.X, data.y)
+        data = load(cell["data"], classes=cell["classes"], samples=cell["samples"], rng=seed)
+        X, y = data.X, data.y
+        statistics = MixtureStatistics.estimate(X, y)
     deq = DeepEquilibrium(cell["activation"], cell["sigma_a2"]).centred(statistics.tau0)
-    eq = equivalent(deq, data.X, statistics, order=1, convention="preactivation")
-    exact = conjugate_kernel(deq, data.X, convention="preactivation")
+    eq = equivalent(deq, X, statistics, order=1, convention="preactivation")
+    exact = conjugate_kernel(deq, X, convention="preactivation")
     comparison = compare(exact, eq)
     record: dict[str, Any] = {
         "exact": comparison.to_dict(arrays=False),
@@ -56,8 +53,8 @@ def _compute(cell: Cell, seed: int) -> Record:
         "eigenvalues": comparison.eigenvalues.tolist(),
         "equivalent_eigenvalues": eq.eigvalsh().tolist(),
     }
-    features = monte_carlo(deq, data.X, cell["width"], cell["draws"], rng=seed).ck
-    sampled = deq.sigma_a2 * features + deq.sigma_b2 * (data.X @ data.X.T)
+    features = monte_carlo(deq, X, cell["width"], cell["draws"], rng=seed).ck
+    sampled = deq.sigma_a2 * features + deq.sigma_b2 * (X @ X.T)
     record["monte_carlo"] = {
         "gap": operator_norm(sampled - eq.to_dense()),
         "own_error": operator_norm(sampled - exact),

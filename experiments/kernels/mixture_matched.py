@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from experiments.datasets import mixture_rows
 from experiments.runner import Cell, Experiment, Finding, Profile, Record
 from notsodeep.data import load
 from notsodeep.matching import match, named
@@ -34,24 +35,19 @@ def _cells(profile: Profile) -> list[Cell]:
 def _compute(cell: Cell, seed: int) -> Record:
     """Match at the scale of the data and compare exact kernels."""
     # One draw of the data for all designs.
-    data = load(
-        cell["data"],
-        classes=cell.get("classes"),
-        samples=cell["samples"],
-        dimension=cell.get("dimension"),
-        rng=0,
-    )
-    if data.population is not None:
-        tau0 = data.population.statistics(data.X, data.y).tau0
+    if cell["data"] == "gaussian_mixture":
+        mixture, (X, y), _ = mixture_rows(cell["dimension"], cell["samples"], 2, 0)
+        tau0 = mixture.tau0(np.bincount(y))
     else:
-        tau0 = float(np.sqrt(np.square(data.X).sum() / len(data.X)))
+        X = load(cell["data"], classes=cell["classes"], samples=cell["samples"], rng=0).X
+        tau0 = float(np.sqrt(np.square(X).sum() / len(X)))
     found = match(
         DeepEquilibrium(cell["activation"], cell["sigma_a2"]).centred(tau0),
         tau0=tau0,
         family=named(cell["family"], layers=cell["layers"]),
         convention=cell["convention"],
     )
-    certificate = found.certify(data.X)
+    certificate = found.certify(X)
     return {
         "parameters": found.parameters,
         "residuals": found.residuals,

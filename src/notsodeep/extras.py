@@ -15,7 +15,7 @@ EXTRAS = {
     "cli": ("jinja2", "rich", "typer"),
     "store": ("dask", "distributed", "zarr"),
     "onnx": ("onnx", "onnxruntime"),
-    "plot": ("matplotlib",),
+    "plot": ("matplotlib", "pillow"),
     "torch": ("torch",),
     "torchmetrics": ("torchmetrics",),
 }

@@ -18,7 +18,7 @@ from notsodeep.activations import from_formula, named
 from notsodeep.compilation.evidence import fidelity_of
 from notsodeep.compilation.record import Step
 from notsodeep.compilation.trained_record import Fidelities, TrainedCompilation
-from notsodeep.data import pixel_data
+from notsodeep.data import load
 from notsodeep.errors import DataCorrupted, InvalidInput, NotConverged
 from notsodeep.networks.affine import AffineDEQ
 from notsodeep.networks.cell import EquilibriumCell
@@ -171,7 +171,7 @@ def test_with_labels_accuracy_speaks_too(compiled: TrainedCompilation) -> None:
 
 def test_layers_are_chosen_by_the_verdicts_rule() -> None:
     """One layer agreed on all validation rows, and too seldom on the others."""
-    cell, data = nsd.zoo.load("tanh-digits-64"), pixel_data("digits")
+    cell, data = nsd.zoo.load("tanh-digits-64"), load("digits", preprocessing="unit_range")
     found = nsd.compile(cell, data.X, X_test=data.X_test)
     assert found.verdict.word == "replaceable"
     assert found.fidelity.agreement_bound >= 0.99
@@ -349,11 +349,11 @@ def test_what_is_rejected(cell: AffineDEQ, change: dict[str, Any], message: str)
 def test_data_in_other_units_or_with_other_labels_are_rejected() -> None:
     """A network is 63 % accurate on rows in the theory's scale, and 92 % on its own."""
     cell = nsd.zoo.load("tanh-digits-64")
-    with pytest.raises(InvalidInput, match=r"units of the network's own.*'theory'.*pixel_data"):
+    with pytest.raises(InvalidInput, match=r"units of the network's own.*'theory'.*unit_range"):
         nsd.compile(cell, nsd.data.load("digits"))
     # Of two classes loaded alone the labels are 0 and 1, whatever the network calls them.
     with pytest.raises(InvalidInput, match=r"have all classes of the set.*only 3, 5.*classes="):
-        nsd.compile(cell, pixel_data("digits", classes=(3, 5)))
+        nsd.compile(cell, load("digits", preprocessing="unit_range", classes=(3, 5)))
 
 
 def test_the_order_of_the_rows_does_not_matter() -> None:
@@ -431,7 +431,7 @@ def test_a_public_network() -> None:
     cell = EquilibriumCell.from_weights(
         w["W"], w["U"], w["b"], "relu", readout, shift=0.1307, scale=0.3081
     )
-    data = pixel_data("mnist")
+    data = load("mnist", preprocessing="unit_range")
     X, y = data.X_test, data.y_test
     order = np.random.default_rng(0).permutation(10_000)
     exact = exact_logits(cell, X).argmax(axis=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +10,8 @@ import pytest
 import notsodeep as nsd
 from brute_force import equilibrium
 from notsodeep.compilation.rows import rows_for_model
-from notsodeep.data import Dataset, Preprocessing, load
-from notsodeep.errors import InvalidInput, UnknownName
+from notsodeep.data import Dataset, load
+from notsodeep.errors import InvalidInput
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("typer")
@@ -64,22 +63,10 @@ def test_compiled_digits(run: Path) -> None:
     assert np.mean(net(X).argmax(dim=1).numpy() == raw.y_test) > 0.8
 
 
-def test_the_order_of_channels_and_the_scale_are_seen_to() -> None:
-    planes = np.stack([DIGITS.X, DIGITS.X**2, -DIGITS.X], axis=1).reshape(-1, 192)
-    data = replace(
-        DIGITS,
-        X=planes,
-        X_test=planes[:40],
-        y_test=DIGITS.y[:40],
-        preprocessing=Preprocessing("theory", 192, np.zeros(192), 1.0),
-        image_shape=(3, 8, 8),
-    )
-    model = equilibrium(weight=0.2, inject=0.8, bias=0.0, image_shape=(8, 8, 3))
-    rows = rows_for_model(model, data, None, None, None, preprocessing="auto", seed=0)
-    np.testing.assert_allclose(rows.X.reshape(-1, 64, 3)[:, :, 1], 8.0 * DIGITS.X**2)
+def test_the_scale_of_data_sets_becomes_that_of_pixels() -> None:
+    rows = rows_for_model(MODEL, DIGITS, None, None, None, preprocessing="auto", seed=0)
+    np.testing.assert_allclose(rows.X, 8.0 * DIGITS.X)
     assert rows.preprocessing.kind == "pixels"
-    again = rows.preprocessing.apply(data.images_last().X)
-    np.testing.assert_allclose(again, rows.X, rtol=1e-12)
 
 
 def test_arrays_of_images() -> None:
@@ -89,12 +76,6 @@ def test_arrays_of_images() -> None:
     assert (rows.X**2).mean() == pytest.approx(1.0, rel=1e-12)
     plain = rows_for_model(MODEL, images, DIGITS.y, None, None, preprocessing="none", seed=0)
     assert plain.preprocessing.kind == "none"
-
-
-def test_channels_last_in_load() -> None:
-    assert load("digits", samples=50, channels="last", rng=0).image_shape == (8, 8, 1)
-    with pytest.raises(UnknownName, match="channels"):
-        load("digits", channels="first")
 
 
 @pytest.mark.parametrize(

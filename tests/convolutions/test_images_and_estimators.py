@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,31 +13,6 @@ from notsodeep.data import Preprocessing, load
 from notsodeep.errors import InvalidInput, NotEnoughMemory, TheoryDoubtful, UnknownName
 from notsodeep.estimators import EquilibriumKernelClassifier
 from notsodeep.kernels import KernelStore, store_kernel
-
-
-def test_planes_become_pixels() -> None:
-    data = load("digits", samples=40, rng=0)
-    planes = replace(
-        data,
-        X=np.hstack([data.X, 2.0 * data.X, 3.0 * data.X]),
-        X_test=np.hstack([data.X_test] * 3),
-        preprocessing=Preprocessing("none", 192),
-        image_shape=(3, 8, 8),
-    )
-    last = planes.images_last()
-    assert last.image_shape == (8, 8, 3)
-    np.testing.assert_array_equal(last.X.reshape(-1, 64, 3)[:, :, 2], 3.0 * data.X)
-    assert last.images_last() is last
-    assert data.images_last().image_shape == (8, 8, 1)
-    model = equilibrium(image_shape=(8, 8, 3))
-    right = nsd.conjugate_kernel(model, last.X[:5], convention="preactivation")
-    wrong = nsd.conjugate_kernel(model, planes.X[:5], convention="preactivation")
-    assert np.abs(right - wrong).max() > 1e-3 * np.abs(right).max()
-
-
-def test_images_last_of_what_is_no_image() -> None:
-    with pytest.raises(InvalidInput, match="images"):
-        load("gaussian_mixture", samples=20, dimension=10, rng=0).images_last()
 
 
 def test_pixels_have_norm_one() -> None:

@@ -31,8 +31,9 @@ def test_digits_are_the_default_and_need_no_download(tmp_path, monkeypatch) -> N
     np.testing.assert_array_equal(data.y, bunch.target[:1437])
     np.testing.assert_array_equal(data.y_test, bunch.target[1437:])
     assert data.classes == tuple("0123456789")
-    assert data.image_shape == (8, 8)
+    assert data.image_shape == (8, 8, 1)
     assert not (tmp_path / "nothing").exists()
+    assert load(preprocessing="unit_range").X.max() == 1.0
 
 
 def test_the_scale_of_the_theory_is_about_one() -> None:
@@ -80,12 +81,11 @@ def test_unbalanced_samples_follow_the_set() -> None:
 
 def test_preprocessing_is_recorded_and_repeats_on_new_data() -> None:
     raw = load_digits().data
-    for kind in ("theory", "unit_norm", "none"):
+    for kind in ("theory", "unit_norm", "unit_range", "pixels", "none"):
         data = load("digits", preprocessing=kind, samples=200)
         again = Preprocessing.from_dict(json.loads(json.dumps(data.preprocessing.to_dict())))
         np.testing.assert_array_equal(again.apply(raw[data.train_indices]), data.X)
         assert data.provenance.options["preprocessing"] == kind
-    assert load("digits", dtype="float32").X.dtype == np.float32
 
 
 def test_provenance_is_enough_to_make_it_again() -> None:
@@ -104,35 +104,10 @@ def test_provenance_is_enough_to_make_it_again() -> None:
     np.testing.assert_array_equal(again.X, data.X)
 
 
-@pytest.mark.paper
-def test_the_papers_mixture_comes_in_its_own_scale_with_its_law() -> None:
-    data = load("gaussian_mixture", rng=1)
-    assert data.X.shape == (800, 1000)
-    assert data.X_test.shape == (200, 1000)
-    np.testing.assert_array_equal(np.bincount(data.y), [400, 400])
-    assert data.population is not None
-    stats = data.population.statistics(data.X, data.y)
-    estimated = MixtureStatistics.estimate(data.X, data.y)
-    np.testing.assert_allclose(estimated.T, stats.T, rtol=0.02)
-    assert data.preprocessing.kind == "none"
-    assert load("gaussian_mixture", preprocessing="theory").population is None
-    assert load("gaussian_mixture", classes=(1,)).population is None
-
-
-@pytest.mark.paper
-def test_the_papers_sphere() -> None:
-    data = load("sphere", rng=1)
-    assert data.X.shape == (1000, 1200)
-    np.testing.assert_allclose(np.linalg.norm(data.X, axis=1), 1.0)
-    assert data.classes == ("sphere",)
-    small = load("sphere", samples=50, test_samples=7, dimension=5)
-    assert small.X.shape == (50, 5)
-    assert small.X_test.shape == (7, 5)
-
-
-def test_a_missing_set_says_how_to_get_it(tmp_path) -> None:
+def test_a_missing_set_says_how_to_get_it(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("NOTSODEEP_DATA", str(tmp_path))
     with pytest.raises(DataNotFound, match="notsodeep data get cifar10"):
-        load("cifar10", data_dir=tmp_path)
+        load("cifar10")
 
 
 @pytest.mark.parametrize(
@@ -146,9 +121,7 @@ def test_a_missing_set_says_how_to_get_it(tmp_path) -> None:
         ({"samples": 1430}, r"class 8 has 141 samples.*at most 1410, or pass balanced=False"),
         ({"samples": 2000, "balanced": False}, "at most the 1437 samples"),
         ({"test_samples": 359}, "test_samples of load must allow equal classes.*class 8 has 33"),
-        ({"dimension": 3}, "only a drawn set"),
         ({"preprocessing": "standard"}, "Unknown preprocessing"),
-        ({"dtype": "float16"}, "Unknown dtype"),
         ({"rng": "zero"}, "rng of load"),
     ],
 )

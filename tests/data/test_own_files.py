@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from notsodeep.data import load
-from notsodeep.data.own_files import read_own_files
+from notsodeep.data.user_files import read_files
 from notsodeep.errors import DataCorrupted, DataNotFound, InvalidInput
 
 RNG = np.random.default_rng(0)
@@ -43,13 +43,19 @@ def write_csv(path: Path) -> Path:
 
 @pytest.mark.parametrize("write", [write_npz, write_directory, write_csv])
 def test_three_forms_of_one_set(tmp_path: Path, write) -> None:
-    raw = read_own_files(write(tmp_path))
-    np.testing.assert_array_equal(raw.X, X)
-    np.testing.assert_array_equal(raw.X_test, X_TEST)
-    assert raw.class_names == ("ant", "cat", "dog")
-    assert [raw.class_names[k] for k in raw.y] == Y.tolist()
-    assert [raw.class_names[k] for k in raw.y_test] == Y_TEST.tolist()
-    assert all(len(digest) == 64 for digest in raw.sha256.values())
+    arrays, names, digests = read_files(write(tmp_path))
+    np.testing.assert_array_equal(arrays["X"], X)
+    np.testing.assert_array_equal(arrays["X_test"], X_TEST)
+    assert names == ("ant", "cat", "dog")
+    assert [names[k] for k in arrays["y"]] == Y.tolist()
+    assert [names[k] for k in arrays["y_test"]] == Y_TEST.tolist()
+    assert all(len(digest) == 64 for digest in digests.values())
+
+
+def test_an_array_alone_has_no_labels(tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", X)
+    data = load(tmp_path / "x.npy", test_samples=4, preprocessing="none")
+    assert (len(data.X), len(data.X_test), data.classes) == (8, 4, ("0",))
 
 
 def test_load_preprocesses_them_like_any_set(tmp_path: Path) -> None:
@@ -75,18 +81,21 @@ def test_without_a_test_part_some_samples_are_held_out_on_request(tmp_path: Path
 def test_integer_labels_keep_their_order_and_are_chosen_by_value(tmp_path: Path) -> None:
     lines = ["x,label", *(f"{k},{label}" for k, label in enumerate([10, 9, 2, 10, 9, 2]))]
     (tmp_path / "d.csv").write_text("\n".join(lines))
-    assert read_own_files(tmp_path / "d.csv").class_names == ("2", "9", "10")
+    assert read_files(tmp_path / "d.csv")[1] == ("2", "9", "10")
     data = load(tmp_path / "d.csv", classes=(10, 2), preprocessing="none")
     assert data.X[:, 0].tolist() == [0.0, 2.0, 3.0, 5.0]
     assert data.y.tolist() == [0, 1, 0, 1]
 
 
 def test_images_are_flattened_and_their_shape_is_kept(tmp_path: Path) -> None:
-    images = RNG.integers(0, 256, (10, 3, 4, 5), dtype=np.uint8)
-    np.savez(tmp_path / "d.npz", X=images, y=np.arange(10) % 2)
-    data = load(tmp_path / "d.npz", preprocessing="none")
-    assert data.image_shape == (3, 4, 5)
-    np.testing.assert_array_equal(data.X, images.reshape(10, -1))
+    for shape in ((8, 8, 16), (4, 5, 3), (2, 9, 2), (6, 7)):  # channels are never guessed
+        images = RNG.integers(0, 256, (10, *shape), dtype=np.uint8)
+        np.savez(tmp_path / "d.npz", X=images, y=np.arange(10) % 2)
+        data = load(tmp_path / "d.npz", preprocessing="none")
+        assert data.image_shape == (shape if len(shape) == 3 else (*shape, 1))
+        np.testing.assert_array_equal(data.X, images.reshape(10, -1))
+        unit = load(tmp_path / "d.npz", preprocessing="unit_range")
+        np.testing.assert_array_equal(unit.X, data.X / 255.0)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +119,7 @@ def test_what_does_not_follow_the_schema_is_refused(
 ) -> None:
     np.savez(tmp_path / "d.npz", **arrays)
     with pytest.raises(InvalidInput, match=message):
-        read_own_files(tmp_path / "d.npz")
+        read_files(tmp_path / "d.npz")
 
 
 @pytest.mark.parametrize(
@@ -132,14 +141,14 @@ def test_tables_that_do_not_serve_are_refused(
 ) -> None:
     (tmp_path / "d.csv").write_text(text)
     with pytest.raises(error, match=message):
-        read_own_files(tmp_path / "d.csv")
+        read_files(tmp_path / "d.csv")
 
 
 def test_a_byte_order_mark_and_hash_signs_are_no_trouble(tmp_path: Path) -> None:
     (tmp_path / "d.csv").write_text("label,#1\na#,1.5\nb,2\n", encoding="utf-8-sig")
-    raw = read_own_files(tmp_path / "d.csv")
-    assert raw.class_names == ("a#", "b")
-    assert raw.X.tolist() == [[1.5], [2.0]]
+    arrays, names, _ = read_files(tmp_path / "d.csv")
+    assert names == ("a#", "b")
+    assert arrays["X"].tolist() == [[1.5], [2.0]]
 
 
 def test_truncated_and_damaged_files_are_refused(tmp_path: Path) -> None:
@@ -152,11 +161,11 @@ def test_truncated_and_damaged_files_are_refused(tmp_path: Path) -> None:
     for damaged in (whole[:-30], whole[:100], b"", b"PK", single, bytes(flipped)):
         path.write_bytes(damaged)
         with pytest.raises((DataCorrupted, InvalidInput)):
-            read_own_files(path)
+            read_files(path)
     directory = write_directory(tmp_path)
     (directory / "y.npy").write_bytes((directory / "y.npy").read_bytes()[:-8])
     with pytest.raises(DataCorrupted, match=r"y\.npy"):
-        read_own_files(directory)
+        read_files(directory)
 
 
 def test_objects_are_never_unpickled(tmp_path: Path) -> None:
@@ -167,7 +176,7 @@ def test_objects_are_never_unpickled(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", X=np.array([Trap()], dtype=object), y=np.array([1]))
     assert "X.npy" in zipfile.ZipFile(tmp_path / "d.npz").namelist()
     with pytest.raises(DataCorrupted, match="allow_pickle"):
-        read_own_files(tmp_path / "d.npz")
+        read_files(tmp_path / "d.npz")
     assert not (tmp_path / "executed").exists()
 
 
@@ -175,7 +184,7 @@ def test_absent_files_and_other_formats(tmp_path: Path) -> None:
     with pytest.raises(DataNotFound, match=r"no file or directory .*absent\.npz"):
         load(tmp_path / "absent.npz")
     (tmp_path / "d.txt").write_text("1 2")
-    with pytest.raises(InvalidInput, match=r"end in \.npz or \.csv, or be a directory"):
+    with pytest.raises(InvalidInput, match=r"\.npz, \.npy, \.csv or a directory"):
         load(tmp_path / "d.txt")
     (tmp_path / "empty").mkdir()
     with pytest.raises(InvalidInput, match="Got none"):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import notsodeep as nsd
-from notsodeep.data import pixel_data
+from notsodeep.data import load
 from notsodeep.errors import InvalidInput
 from notsodeep.trained import diagnosis
 from notsodeep.trained.diagnosis import Diagnosis
@@ -67,7 +67,9 @@ def test_a_stiff_monotone_network_is_solved_by_a_splitting() -> None:
 
 def test_a_monotone_network_of_the_zoo() -> None:
     found = nsd.diagnose(
-        nsd.zoo.load("monotone-digits-64"), pixel_data("digits").X_test, progress=False
+        nsd.zoo.load("monotone-digits-64"),
+        load("digits", preprocessing="unit_range").X_test,
+        progress=False,
     )
     assert found.settled < 0.1
     assert found.verdict == "iterative"
@@ -76,7 +78,9 @@ def test_a_monotone_network_of_the_zoo() -> None:
 
 def test_a_contraction_of_the_zoo() -> None:
     found = nsd.diagnose(
-        nsd.zoo.load("tanh-digits-64"), pixel_data("digits").X_test, progress=False
+        nsd.zoo.load("tanh-digits-64"),
+        load("digits", preprocessing="unit_range").X_test,
+        progress=False,
     )
     assert found.verdict == "shallow"
     assert found.settled == 1.0
@@ -161,7 +165,7 @@ def test_nan_is_said() -> None:
 
 def test_a_network_trained_by_unrolling_is_never_shallow() -> None:
     """A loop of twelve steps, without any bound on W: not an equilibrium."""
-    data = pixel_data("digits")
+    data = load("digits", preprocessing="unit_range")
     X, y = torch.tensor((data.X - 0.3) / 0.38, dtype=torch.float32), torch.tensor(data.y)
     generator = torch.Generator().manual_seed(0)
     m = 64

@@ -18,7 +18,6 @@ from experiments.collapse.training import (
     train_head,
 )
 from notsodeep.collapse import CollapseMetrics
-from notsodeep.errors import InvalidInput
 from notsodeep.networks.training import train
 
 SMALL: dict[str, Any] = {"samples": 300, "test_samples": 80, "width": 16, "epochs": 3}
@@ -180,9 +179,3 @@ def test_a_fixed_classifier_stays_a_simplex() -> None:
     record = train_head(CollapseSettings("deq", **SMALL, classifier="fixed_etf"))
     assert record["parameters"]["classifier"] == 0
     assert record["epochs"][-1]["nc2_classifier"] < 1e-6
-
-
-def test_a_resnet_needs_images() -> None:
-    settings = CollapseSettings("deq", data="digits", backbone="resnet18", width=1, samples=60)
-    with pytest.raises(InvalidInput, match="backbone 'mlp'"):
-        train_head(settings)

@@ -67,25 +67,20 @@ def test_c_locale(tmp_path: Path) -> None:
 
 
 def test_no_home_directory() -> None:
-    """HOME may be missing where nothing is kept there; `data list` says what it needs."""
+    """HOME may be missing where nothing is kept there."""
     code = """
         import pwd, sys
         def nobody(*arguments): raise KeyError
         pwd.getpwuid = nobody
         import notsodeep as nsd
         assert nsd.data.load("digits", samples=20, rng=0).X.shape == (20, 64)
-        from notsodeep.cli.main import main
-        sys.argv = ["notsodeep", "data", "list"]
-        main()
     """
     result = run("-c", textwrap.dedent(code))
-    assert result.returncode == 1
-    assert result.stderr.count(b"\n") == 1
-    assert b"NOTSODEEP_DATA" in result.stderr
+    assert result.returncode == 0, result.stderr
 
 
 def test_an_unknown_user_has_no_home_directory() -> None:
-    with pytest.raises(DataNotFound, match="no home directory"):
+    with pytest.raises(DataNotFound, match="no file ~nobody"):
         load("~nobody-of-that-name/d.npz")
 
 

@@ -16,7 +16,7 @@ from matplotlib.colors import to_hex
 import notsodeep as nsd
 from notsodeep import plotting, prediction
 from notsodeep.collapse import CollapseMetrics, layer_peeled, simplex_etf
-from notsodeep.data import pixel_data
+from notsodeep.data import load
 from notsodeep.errors import InvalidInput
 from notsodeep.kernel_solvers import (
     ridge_path,
@@ -49,7 +49,7 @@ def drawn() -> dict[str, Any]:
     settings = nsd.networks.TrainingSettings(epochs=2, learning_rate=0.1)
     halves = np.arange(60) % 2
     run = nsd.networks.train(network, X, halves, settings, validation=(X, halves))
-    pixels = pixel_data("digits")
+    pixels = load("digits", preprocessing="unit_range")
     return {
         "best_sigma": prediction.best_sigma_a2(
             "relu", mixture, counts, sigma_a2=[0.0, 0.4], ridge=[0.01, 0.1]

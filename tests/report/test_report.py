@@ -84,7 +84,10 @@ def test_an_unfinished_run_has_no_page(run: Path, tmp_path: Path) -> None:
 
 
 def test_the_page_of_a_given_network(tmp_path: Path) -> None:
-    cell, data = nsd.zoo.load("tanh-digits-64"), nsd.data.pixel_data("digits", samples=300)
+    cell, data = (
+        nsd.zoo.load("tanh-digits-64"),
+        nsd.data.load("digits", preprocessing="unit_range", samples=300),
+    )
     compiled = nsd.compile(cell, data, layers=2)
     page = compiled.report(tmp_path / "report.html").read_text()
     assert "same class" in page

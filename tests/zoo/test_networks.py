@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import notsodeep as nsd
-from notsodeep.data import pixel_data
+from notsodeep.data import load
 from notsodeep.errors import UnknownName
 from notsodeep.trained.margin import margin_of
 
@@ -26,7 +26,7 @@ def test_networks_are_of_the_form_they_were_trained_in(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["monotone-digits-64", "tanh-digits-64"])
 def test_the_accuracy_in_the_file_is_that_of_the_network(name: str) -> None:
-    cell, data = nsd.zoo.load(name), pixel_data("digits")
+    cell, data = nsd.zoo.load(name), load("digits", preprocessing="unit_range")
     with torch.no_grad():
         classes = cell(torch.as_tensor(data.X_test)).argmax(dim=1).numpy()
     accuracy = float((classes == data.y_test).mean())

@@ -180,7 +180,7 @@ def compile_command(
 
 
 def _is_image_set(data: str) -> bool:
-    from notsodeep.data.loading import is_image_set
+    from notsodeep.data import is_image_set
 
     return is_image_set(data) and data != "digits"
 

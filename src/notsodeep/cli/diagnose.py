@@ -53,7 +53,7 @@ def diagnose_command(
     Example: notsodeep diagnose --zoo tanh-digits-64 --data digits
     """
     extras.require("notsodeep diagnose", "torch", *(["matplotlib"] if figure else []))
-    from notsodeep.data.loading import is_image_set
+    from notsodeep.data import is_image_set
     from notsodeep.trained.diagnosis import diagnose
 
     check_new(figure, force)

@@ -63,10 +63,9 @@ def load_images(
     sides = _sides(image_shape)
     say(f"loading {data}")
     rows = load(data, samples=samples, test_samples=test_samples, preprocessing="pixels", rng=seed)
-    if sides is None or rows.image_shape is not None:
-        rows = rows.images_last()  # or says that these are no images
     shape = sides or rows.image_shape
-    assert shape is not None
+    if shape is None:
+        raise InvalidInput(f"image_shape must be given: the rows of {data} are not images.")
     window = int(pooling) if pooling.isdigit() else pooling
     model = ConvolutionalEquilibrium(cell, shape, window, padding=padding)  # type: ignore[arg-type]
     if rows.image_shape is not None and rows.image_shape != model.image_shape:
@@ -206,7 +205,7 @@ def rows_for(
         The set is one of images, and nobody says how the network scales them; or the rows have
         another length than the network's.
     """
-    from notsodeep.data.loading import is_image_set, pixel_data
+    from notsodeep.data import is_image_set, load
 
     if is_image_set(data) and not {"input_shift", "input_scale"} <= network.metadata.keys():
         raise InvalidInput(
@@ -216,7 +215,9 @@ def rows_for(
             "mnist, 0 and 1 for plain pixels), or store input_shift and input_scale in the file's "
             "metadata."
         )
-    rows = pixel_data(data, samples=samples, test_samples=test_samples, rng=seed)
+    rows = load(
+        data, preprocessing="unit_range", samples=samples, test_samples=test_samples, rng=seed
+    )
     found, wanted = rows.X.shape[1], network.inputs
     if found != wanted:
         requirement = f"have rows of {wanted} numbers, as the network takes"

@@ -55,7 +55,7 @@ def rows_for_model(
     checks.known_name(preprocessing, ("auto", "pixels", "none"), "preprocessing of images")
     if isinstance(X, Dataset):
         kind = "none" if preprocessing == "auto" else preprocessing
-        data = labelled_rows(X, y, X_test, y_test, preprocessing=kind, seed=seed).images_last()
+        data = labelled_rows(X, y, X_test, y_test, preprocessing=kind, seed=seed)
         if data.image_shape != model.image_shape:
             raise _wrong("X", f"have images of {model.image_shape}, as the model", data.image_shape)
     else:

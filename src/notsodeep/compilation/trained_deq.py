@@ -154,7 +154,7 @@ def _arrays(cell: EquilibriumCell, X: Any, y: Any, X_test: Any, y_test: Any) -> 
     if kind != "none" and scaled:
         raise InvalidInput(
             "X must have the units of the network's own inputs, which it shifts and scales, got "
-            f"rows prepared as {kind!r}. Load them with data.pixel_data(...) or "
+            f"rows prepared as {kind!r}. Load them with data.load(..., preprocessing='unit_range') or "
             "preprocessing='none'."
         )
     # Labels of chosen classes are numbered anew: they are not the logits of a network any more.

@@ -6,18 +6,15 @@
 
 from __future__ import annotations
 
-from notsodeep.data.acquire import Acquired, get
-from notsodeep.data.dataset import Dataset, Provenance
+from notsodeep.data.dataset import Dataset, Provenance, is_image_set, load, names
 from notsodeep.data.gaussian_mixture import GaussianMixture
-from notsodeep.data.image_store import data_directory
-from notsodeep.data.loading import load, names, pixel_data
+from notsodeep.data.images import data_directory, fetch
 from notsodeep.data.mixture_statistics import CovarianceSpectrum, MixtureStatistics
 from notsodeep.data.preprocessing import Preprocessing
 from notsodeep.data.selection import draw_rows
 from notsodeep.data.synthetic import paper_mixture, sphere
 
 __all__ = [
-    "Acquired",
     "CovarianceSpectrum",
     "Dataset",
     "GaussianMixture",
@@ -26,10 +23,10 @@ __all__ = [
     "Provenance",
     "data_directory",
     "draw_rows",
-    "get",
+    "fetch",
+    "is_image_set",
     "load",
     "names",
     "paper_mixture",
-    "pixel_data",
     "sphere",
 ]

@@ -18,6 +18,7 @@ from notsodeep.data.mixture_statistics import (
     MixtureStatistics,
 )
 from notsodeep.data.preprocessing import to_theory_scale
+from notsodeep.errors import InvalidInput
 
 
 @dataclass(frozen=True, eq=False, init=False)
@@ -174,6 +175,19 @@ class GaussianMixture:
             provenance="exact",
             make_spectrum=functools.partial(self._spectrum, proportions),
         )
+
+    def tau0(self, counts: ArrayLike | None = None) -> float:
+        """Return τ0 = √(tr C°/p), C° = Σ (n_a/n) C_a, for class sizes or for the weights.
+
+        Examples
+        --------
+        >>> GaussianMixture([[0.0, 0.0], [1.0, 0.0]], [1.0, 4.0]).tau0(counts=[3, 1])
+        1.3228756555322954
+        """
+        sizes = self.weights if counts is None else np.asarray(counts, dtype=np.float64)
+        if sizes.shape != self.weights.shape or not (sizes >= 0.0).all() or not sizes.sum() > 0.0:
+            raise InvalidInput(f"counts must hold {self.num_classes} class sizes, got {counts}.")
+        return float(np.sqrt(sizes @ self._traces / sizes.sum()))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON form."""

@@ -27,7 +27,7 @@ def from_theory_scale(X: FloatArray) -> FloatArray:
     return X * math.sqrt(X.shape[-1])
 
 
-PreprocessingKind = Literal["theory", "pixels", "unit_norm", "none"]
+PreprocessingKind = Literal["theory", "pixels", "unit_range", "unit_norm", "none"]
 FloatName = Literal["float64", "float32"]
 
 # Numbers handled at a time: half a megabyte, which stays in a core's own cache.
@@ -40,12 +40,13 @@ class Preprocessing:
 
     Attributes
     ----------
-    kind : {"theory", "pixels", "unit_norm", "none"}
+    kind : {"theory", "pixels", "unit_range", "unit_norm", "none"}
         ``theory``: x ↦ (x − mean)/scale with the training mean and the training root mean squared
         norm scale = √(mean_i ‖x_i − mean‖²), so that τ0 ≈ 1 (mixture theory, real data).
         ``pixels``: the same, times √(number of pixels): a pixel of an image has norm one in the
         mean square, as convolutional models want it.
-        ``unit_norm``: x ↦ x/‖x‖ (sphere theory).  ``none``: x ↦ x.
+        ``unit_range``: x ↦ x/scale with the largest value of a pixel, as trained networks take
+        images.  ``unit_norm``: x ↦ x/‖x‖ (sphere theory).  ``none``: x ↦ x.
     num_features : int
         Number of features p.
     mean : ndarray of shape (p,) or None
@@ -95,7 +96,7 @@ class Preprocessing:
         ----------
         X : array-like of shape (n, p)
             Raw training rows, of any real dtype.
-        kind : {"theory", "pixels", "unit_norm", "none"}
+        kind : {"theory", "pixels", "unit_range", "unit_norm", "none"}
             Which map.
         pixels : int, optional
             Number of pixels in a row, for ``pixels``; p, for images of one channel, if left out.
@@ -109,8 +110,10 @@ class Preprocessing:
         """
         rows = _rows(X)
         kind = checks.known_name(kind, get_args(PreprocessingKind), "preprocessing")
-        if kind not in ("theory", "pixels"):
-            return cls("unit_norm" if kind == "unit_norm" else "none", rows.shape[1])
+        if kind == "unit_norm" or kind == "none":
+            return cls(kind, rows.shape[1])
+        if kind == "unit_range":
+            return cls(kind, rows.shape[1], scale=255.0 if rows.dtype == np.uint8 else 1.0)
         checks.powers_nonzero(rows, "X", "Preprocessing")
         count = float(len(rows) if weights is None else weights.sum())
         mean = rows.mean(axis=0, dtype=np.float64) if weights is None else weights @ rows / count
@@ -153,6 +156,8 @@ class Preprocessing:
                 values /= self.scale
             elif self.kind == "unit_norm":
                 values /= _norms(values, block.start)
+            else:
+                values /= self.scale
             result[block] = values
         return result
 

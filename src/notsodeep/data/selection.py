@@ -6,7 +6,6 @@ Rows often come sorted, by class or by time, and the first of them are then rows
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from numpy.typing import NDArray
 
 from notsodeep import checks
 from notsodeep.arrays import IntArray
-from notsodeep.data.raw_data import RawData
 
 
 def draw_rows(rows: NDArray[Any], count: int, rng: int | np.random.Generator = 0) -> IntArray:
@@ -64,59 +62,40 @@ def order_by_content(rows: NDArray[Any]) -> IntArray:
     return packed.view(np.dtype((np.void, length))).reshape(-1).argsort(kind="stable")
 
 
-@dataclass(frozen=True, eq=False)
-class Selection:
-    """The samples of one part, training or test.
-
-    Attributes
-    ----------
-    rows : ndarray of shape (n, …)
-        Raw values.
-    labels : ndarray of shape (n,)
-        Classes, numbered in the order they were asked for.
-    indices : ndarray of shape (n,)
-        Positions in the whole part, ascending.
-    """
-
-    rows: NDArray[Any]
-    labels: IntArray
-    indices: IntArray
-
-
 def select(
-    raw: RawData,
+    y: IntArray,
+    y_test: IntArray,
     positions: IntArray,
     samples: int | None,
     test_samples: int | None,
     *,
     balanced: bool,
     generator: np.random.Generator,
-) -> tuple[Selection, Selection]:
+) -> tuple[IntArray, IntArray, IntArray, IntArray]:
     """Choose training and test samples of the classes at `positions`.
 
-    A set without a test part gives up `test_samples` of its training samples for it.
+    Without a test part, the training part gives up `test_samples` of its samples for it.
+
+    Returns
+    -------
+    indices, labels, test_indices, test_labels : ndarray
+        Positions in the whole parts, ascending, and classes numbered as in `positions`; the test
+        part is the training part where there was none.
     """
     # Independent streams, so that asking for another test set leaves the training set alone.
     train_stream, test_stream = generator.spawn(2)
     K = len(positions)
-    labels, labels_test = (
-        _relabel(y, positions, len(raw.class_names)) for y in (raw.y, raw.y_test)
-    )
-    rows_test = raw.X_test
-    if test_samples is not None and not len(rows_test):
-        rows_test, labels_test = raw.X, labels.copy()
+    table = np.full(int(max(y.max(), positions.max())) + 1, -1, dtype=np.int64)
+    table[positions] = np.arange(K)
+    labels, labels_test = table[y], table[y_test]
+    if test_samples is not None and not len(y_test):
+        labels_test = labels.copy()
         chosen_test = _choose(labels_test, test_samples, balanced, test_stream, "test_samples", K)
         labels[chosen_test] = -1
     else:
         chosen_test = _choose(labels_test, test_samples, balanced, test_stream, "test_samples", K)
     chosen = _choose(labels, samples, balanced, train_stream, "samples", K)
-    return _part(raw.X, labels, chosen), _part(rows_test, labels_test, chosen_test)
-
-
-def _part(rows: NDArray[Any], labels: IntArray, chosen: IntArray) -> Selection:
-    # Ascending indices without repeats that are as many as the rows are all of them: no copy.
-    some = len(chosen) < len(rows)
-    return Selection(rows[chosen] if some else rows, labels[chosen], chosen)
+    return chosen, labels[chosen], chosen_test, labels_test[chosen_test]
 
 
 def class_positions(classes: Sequence[int | str], class_names: tuple[str, ...]) -> IntArray:
@@ -134,13 +113,6 @@ def class_positions(classes: Sequence[int | str], class_names: tuple[str, ...]) 
     if len(set(positions)) != len(positions):
         raise checks.invalid("classes", "load", "name each class once", repr(tuple(classes)))
     return np.asarray(positions, dtype=np.int64)
-
-
-def _relabel(labels: IntArray, positions: IntArray, num_classes: int) -> IntArray:
-    """Give the chosen classes the numbers 0, 1, … in their order, and the others −1."""
-    table = np.full(num_classes, -1, dtype=np.int64)
-    table[positions] = np.arange(len(positions))
-    return np.asarray(table[labels])
 
 
 def _choose(

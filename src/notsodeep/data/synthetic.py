@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from notsodeep import checks
@@ -41,34 +39,6 @@ def sphere(n: int, dimension: int, rng: int | np.random.Generator) -> FloatArray
     points = checks.random_generator(rng, "sphere").standard_normal(shape)
     points /= np.linalg.norm(points, axis=1, keepdims=True)
     return points
-
-
-@dataclass(frozen=True)
-class SyntheticSet:
-    """Size of a paper's synthetic experiment.
-
-    Attributes
-    ----------
-    name : str
-        Name in `load`.
-    samples, dimension : int
-        Sizes in the paper.
-    reference : str
-        Where they are from.
-    """
-
-    name: str
-    samples: int
-    dimension: int
-    reference: str
-
-
-SYNTHETIC_SETS = {
-    "gaussian_mixture": SyntheticSet(
-        "gaussian_mixture", 800, 1000, "mixture paper, arXiv 2402.02697, figure 1"
-    ),
-    "sphere": SyntheticSet("sphere", 1000, 1200, "sphere paper, arXiv 2308.16425, figure 1"),
-}
 
 
 def paper_mixture(dimension: int = 1000, num_classes: int = 2) -> GaussianMixture:

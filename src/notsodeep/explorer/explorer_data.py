@@ -1,6 +1,6 @@
 """The rows that the explorer works on: some to match on, as many held out, uploads among them.
 
-The contents are those of `notsodeep.data.own_files`; this module limits their size, also that of
+The contents are those of `notsodeep.data.user_files`; this module limits their size, also that of
 what a small archive unpacks to, and words what is wrong with them.
 """
 
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from notsodeep import checks
+from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.data import (
     Dataset,
     GaussianMixture,
@@ -27,8 +28,9 @@ from notsodeep.data import (
     Provenance,
     draw_rows,
     load,
+    sphere,
 )
-from notsodeep.data.own_files import read_own_files
+from notsodeep.data.user_files import read_files
 from notsodeep.errors import DataCorrupted, DataNotFound, InvalidInput, NotSoDeepError
 from notsodeep.explorer.state import UPLOAD, ExplorerState
 
@@ -113,15 +115,16 @@ def stored(name: str, content: bytes) -> Iterator[tuple[Path, int, int]]:
         path = Path(directory) / f"upload{suffix}"
         path.write_bytes(content)
         try:
-            raw = read_own_files(path)
+            arrays, _, _ = read_files(path)
         except NotSoDeepError as error:
             raise type(error)(str(error).replace(str(path), _OWNER)) from error
         except (UnicodeDecodeError, csv.Error) as error:
             raise DataCorrupted(f"The uploaded file is not a table in UTF-8 ({error}).") from error
-        if len(raw.X) + len(raw.X_test) < _LEAST_ROWS:
-            got = len(raw.X) + len(raw.X_test)
+        rows, test_rows = len(arrays["X"]), len(arrays["X_test"])
+        if rows + test_rows < _LEAST_ROWS:
+            got = rows + test_rows
             raise checks.invalid("X", _OWNER, f"have at least {_LEAST_ROWS} rows", got)
-        yield path, len(raw.X), len(raw.X_test)
+        yield path, rows, test_rows
 
 
 SPACING = 8
@@ -158,7 +161,8 @@ def prepared(state: ExplorerState, upload: tuple[str, bytes] | None = None) -> D
     if state.data == "mixture":
         return _drawn(state)
     if state.data == "sphere":
-        return load("sphere", samples=n, test_samples=n, dimension=state.dimension, rng=seed)
+        points = sphere(2 * n, state.dimension, seed)
+        return _dataset(state, points, np.zeros(2 * n, dtype=np.int64), ("sphere",), None)
     if state.data == UPLOAD:
         return _uploaded(state, upload)
     data = load(state.data, classes=state.class_names or None, samples=n, rng=seed)
@@ -174,20 +178,31 @@ def prepared(state: ExplorerState, upload: tuple[str, bytes] | None = None) -> D
 def _drawn(state: ExplorerState) -> Dataset:
     mixture = mixture_of(state)
     rng = np.random.default_rng(state.seed)
-    X, y = mixture.sample(state.samples, rng)
-    X_test, y_test = mixture.sample(state.samples, rng)
-    indices = np.arange(state.samples)
+    (X, y), (X_test, y_test) = (mixture.sample(state.samples, rng) for _ in range(2))
+    names = tuple(map(str, range(state.num_classes)))
+    return _dataset(state, np.concatenate([X, X_test]), np.concatenate([y, y_test]), names, mixture)
+
+
+def _dataset(
+    state: ExplorerState,
+    rows: FloatArray,
+    labels: IntArray,
+    classes: tuple[str, ...],
+    population: GaussianMixture | None,
+) -> Dataset:
+    """Wrap drawn rows, the first half for training."""
+    n = state.samples
     return Dataset(
-        X=X,
-        y=y,
-        X_test=X_test,
-        y_test=y_test,
-        classes=tuple(map(str, range(state.num_classes))),
-        preprocessing=Preprocessing.fit(X, "none"),
-        provenance=Provenance("mixture", "drawn", {}, asdict(state)),
-        train_indices=indices,
-        test_indices=indices,
-        population=mixture,
+        X=rows[:n],
+        y=labels[:n],
+        X_test=rows[n:],
+        y_test=labels[n:],
+        classes=classes,
+        preprocessing=Preprocessing.fit(rows, "none"),
+        provenance=Provenance(state.data, "drawn", {}, asdict(state)),
+        train_indices=np.arange(n),
+        test_indices=np.arange(n),
+        population=population,
     )
 
 

@@ -8,9 +8,7 @@ import streamlit as st
 
 from notsodeep.activations.formulas import FUNCTIONS
 from notsodeep.data import data_directory
-from notsodeep.data.catalogue import IMAGE_SETS
-from notsodeep.data.digits import CLASS_NAMES
-from notsodeep.data.image_store import listing
+from notsodeep.data.images import IMAGE_SETS
 from notsodeep.explorer.explorer_data import MAX_MEGABYTES, Upload
 from notsodeep.explorer.page_state import (
     PageState,
@@ -112,7 +110,7 @@ def _cell(page: PageState[ExplorerState]) -> None:
 
 
 def _data(page: PageState[ExplorerState]) -> Upload | None:
-    present = [row.name for row in listing(data_directory(None)) if row.present and row.on_disk]
+    present = [name for name in IMAGE_SETS if (data_directory() / f"{name}.npz").exists()]
     before = st.session_state[page.widget("data")]  # by a link, perhaps not on this machine
     options = list(dict.fromkeys([*DRAWN, *present, before, UPLOAD]))
     _choice(page, "data", "data", options)
@@ -134,7 +132,7 @@ def _data(page: PageState[ExplorerState]) -> Upload | None:
             help="C has the eigenvalues 1 + spread and 1 − spread, half of each.",
         )  # fmt: skip
     elif chosen not in ("sphere", UPLOAD):
-        names = CLASS_NAMES if chosen == "digits" else IMAGE_SETS[chosen].class_names
+        names = tuple("0123456789") if chosen == "digits" else IMAGE_SETS[chosen].classes
         st.text_input(
             "classes",
             key=page.widget("classes"),

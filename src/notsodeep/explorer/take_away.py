@@ -35,7 +35,7 @@ def code_of(state: ExplorerState, upload_name: str = "data.npz") -> str:
     """
     return "\n".join(
         [
-            *(["import numpy as np"] if state.data == "mixture" else []),
+            *(["import numpy as np"] if state.data in ("mixture", "sphere") else []),
             "import notsodeep as nsd",
             "",
             *_data(state, upload_name),
@@ -83,8 +83,8 @@ def _data(state: ExplorerState, upload_name: str) -> list[str]:
             f"X_test, y_test = mixture.sample({n}, rng)",
         ]
     if state.data == "sphere":
-        sizes = f"samples={n}, test_samples={n}, dimension={state.dimension}"
-        return [f'data = nsd.data.load("sphere", {sizes}, rng={seed})', *_PARTS]
+        drawn = f"nsd.data.sphere({2 * n}, {state.dimension}, rng={seed})"
+        return [f"X, X_test = np.split({drawn}, 2)"]
     if state.data == UPLOAD:
         return [
             f"path = {upload_name!r}",

@@ -8,8 +8,8 @@ import streamlit as st
 
 from notsodeep import zoo
 from notsodeep.compilation.compile import compile as compile_model
-from notsodeep.data import Dataset, pixel_data
-from notsodeep.data.catalogue import IMAGE_SETS
+from notsodeep.data import Dataset, load
+from notsodeep.data.images import IMAGE_SETS
 from notsodeep.errors import NotSoDeepError
 from notsodeep.explorer.drawings import svg_of
 from notsodeep.explorer.page_state import plain, show_error, show_figure, show_table
@@ -43,8 +43,8 @@ def trained_page() -> None:
 def _rows(name: str) -> Dataset:
     data = zoo.load(name).metadata["data"]
     if data in IMAGE_SETS:
-        return pixel_data(data, samples=_ROWS, test_samples=_TEST_ROWS)
-    return pixel_data(data)
+        return load(data, preprocessing="unit_range", samples=_ROWS, test_samples=_TEST_ROWS)
+    return load(data, preprocessing="unit_range")
 
 
 @st.cache_resource(max_entries=8, show_spinner="Iterating from several starts …")

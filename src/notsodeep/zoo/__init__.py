@@ -1,6 +1,7 @@
 """Small equilibrium networks that were trained here, and come with the package.
 
-They take pixels between 0 and 1, as `notsodeep.data.pixel_data` gives them, and scale them
+They take pixels between 0 and 1, as `notsodeep.data.load` with
+"unit_range" gives them, and scale them
 themselves.  *Contracting* ones are tanh with ‖W‖₂ ≤ 0.9, *monotone* ones relu with
 W = (1 − m)I − AᵀA + B − Bᵀ, m = 0.5 (Winston, Kolter, *Monotone operator equilibrium networks*,
 NeurIPS 2020).

@@ -1,13 +1,12 @@
-"""A user's own data: an ``.npz`` file, a ``.csv`` file or a directory of ``.npy`` files.
+"""A user's own data: an ``.npz``, ``.npy`` or ``.csv`` file, or a directory of ``.npy`` files.
 
-Schema
-------
-``.npz``
+``.npz`` or directory
     Arrays ``X`` (n, …) of numbers and ``y`` (n,) of labels; optionally ``X_test`` and ``y_test``.
-directory
-    The same four arrays as ``X.npy``, ``y.npy``, ``X_test.npy``, ``y_test.npy``.
+    Images have the order (n, height, width, channels) or (n, height, width).
+``.npy``
+    An array ``X`` (n, …) without labels: all rows are of one class.
 ``.csv``
-    See `notsodeep.data.own_files`.
+    A header, one column ``label``, perhaps a column ``split`` of train and test, and features.
 
 Labels are integers or strings; the classes are the values in the training part, in ascending
 order.  Arrays of Python objects are rejected, since reading them means unpickling.
@@ -25,15 +24,47 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep import checks
-from notsodeep.data.raw_data import RawData
-from notsodeep.errors import DataCorrupted, DataNotFound
-from notsodeep.files import sha256_of_file
-from notsodeep.files.stored_arrays import read_npy, read_npz
+from notsodeep._files import sha256_of_file
+from notsodeep.errors import DataCorrupted, DataNotFound, InvalidInput
 
 _ROW_NAMES = (
     "If the first column holds the names of rows, leave it out: write.csv(…, row.names=FALSE) in "
     "R, DataFrame.to_csv(…, index=False) in pandas."
 )
+_NAMES = ("X", "y", "X_test", "y_test")
+
+
+def read_files(path: Path) -> tuple[dict[str, NDArray[Any]], tuple[str, ...], dict[str, str]]:
+    """Read the four arrays of a user's data set, the names of its classes, and digests by file."""
+    if not path.exists():
+        raise DataNotFound(f"There is no file or directory {path}.")
+    files = sorted(path.glob("*.npy")) if path.is_dir() else [path]
+    digests = {file.name: sha256_of_file(file) for file in files}
+    if path.suffix == ".csv":
+        arrays = read_table(path)
+    elif path.is_dir():
+        arrays = {file.stem: _load(file) for file in files}
+    elif path.suffix == ".npz":
+        arrays = dict(_load(path))
+    elif path.suffix == ".npy":
+        X = _load(path)
+        arrays = {"X": X, "y": np.zeros(len(X) if X.ndim else 0, dtype=np.int64)}
+    else:
+        raise InvalidInput(f"name must be a data set, .npz, .npy, .csv or a directory, got {path}.")
+    return *labelled(arrays, str(path)), digests
+
+
+def _load(path: Path) -> Any:
+    """Read what NumPy has written, without unpickling; zip files compare a checksum."""
+    try:
+        with path.open("rb") as stream:
+            found = np.load(stream, allow_pickle=False)
+            several = not isinstance(found, np.ndarray)
+            if several is not (path.suffix == ".npz"):
+                raise ValueError("its content is of another kind")
+            return {name: found[name] for name in found.files} if several else found
+    except Exception as error:  # whatever the parsers of damaged bytes raise
+        raise DataCorrupted(f"{path} must be a readable NumPy file ({error}).") from error
 
 
 def read_table(path: Path) -> dict[str, NDArray[Any]]:
@@ -154,55 +185,10 @@ def _as_integers(labels: list[str]) -> NDArray[Any]:
     return numbers if same else np.array(labels)
 
 
-_NAMES = ("X", "y", "X_test", "y_test")
-
-
-def read_own_files(path: Path) -> RawData:
-    """Read a user's data set from a file or a directory in the stated schema.
-
-    Raises
-    ------
-    DataNotFound
-        There is nothing at `path`.
-    DataCorrupted
-        The file is truncated, or not in its format.
-    InvalidInput
-        It can be read, but does not follow the schema.
-    """
-    digests = own_digests(path)
-    if path.is_dir():
-        arrays = {file.stem: read_npy(file) for file in _arrays_of(path)}
-    elif path.suffix == ".npz":
-        arrays = read_npz(path)
-    elif path.suffix == ".csv":
-        arrays = read_table(path)
-    else:
-        remedy = "See notsodeep.data.own_files for the schema of each."
-        raise checks.invalid("name", "load", "end in .npz or .csv, or be a directory", path, remedy)
-    return _labelled(arrays, str(path), digests)
-
-
-def own_digests(path: Path) -> dict[str, str]:
-    """Return the SHA-256 of a user's file, or of the arrays in a directory, by file name.
-
-    Raises
-    ------
-    DataNotFound
-        There is nothing at `path`.
-    """
-    if path.is_dir():
-        return {file.name: sha256_of_file(file) for file in _arrays_of(path)}
-    if not path.is_file():
-        raise DataNotFound(f"There is no file or directory {path}.")
-    return {path.name: sha256_of_file(path)}
-
-
-def _arrays_of(directory: Path) -> list[Path]:
-    return sorted(directory.glob("*.npy"))
-
-
-def _labelled(arrays: Mapping[str, NDArray[Any]], owner: str, sha256: Mapping[str, str]) -> RawData:
-    """Check the four arrays against each other and encode the labels."""
+def labelled(
+    arrays: Mapping[str, NDArray[Any]], owner: str
+) -> tuple[dict[str, NDArray[Any]], tuple[str, ...]]:
+    """Check the arrays against each other; return them with labels 0 … K − 1, and the names."""
     unknown = sorted(set(arrays) - set(_NAMES))
     if (
         unknown
@@ -229,15 +215,9 @@ def _labelled(arrays: Mapping[str, NDArray[Any]], owner: str, sha256: Mapping[st
     if not known.all():
         got = f"the label {y_test[~known][0]}"
         raise checks.invalid("y_test", owner, "hold only labels that occur in y", got)
-    return RawData(
-        X=X,
-        y=encoded.astype(np.int64),
-        X_test=X_test,
-        y_test=np.searchsorted(classes, y_test).astype(np.int64),
-        class_names=tuple(str(name) for name in classes),
-        source=owner,
-        sha256=sha256,
-    )
+    encoded_test = np.searchsorted(classes, y_test)
+    parts = (X, encoded, X_test, encoded_test)
+    return dict(zip(_NAMES, parts, strict=True)), tuple(str(name) for name in classes)
 
 
 def _features(array: NDArray[Any], name: str, owner: str) -> NDArray[Any]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from notsodeep.data.own_files import read_own_files
-from notsodeep.errors import DataCorrupted, InvalidInput
+from notsodeep.data.user_files import read_files
+from notsodeep.errors import DataCorrupted, InvalidInput, NotSoDeepError
 
 
 def table(path: Path, text: str) -> Path:
@@ -37,7 +41,7 @@ def table(path: Path, text: str) -> Path:
 )
 def test_rows_that_do_not_fit_are_rejected(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(DataCorrupted, match=message):
-        read_own_files(table(tmp_path, text))
+        read_files(table(tmp_path, text))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +55,7 @@ def test_rows_that_do_not_fit_are_rejected(tmp_path: Path, text: str, message: s
 )
 def test_headers_that_do_not_fit_are_rejected(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        read_own_files(table(tmp_path, text))
+        read_files(table(tmp_path, text))
 
 
 @pytest.mark.parametrize(
@@ -72,14 +76,38 @@ def test_labels_that_differ_are_different_classes(
     tmp_path: Path, labels: list[str], classes: tuple[str, ...]
 ) -> None:
     lines = "".join(f"{k},{label}\n" for k, label in enumerate(labels * 2))
-    raw = read_own_files(table(tmp_path, f"a,label\n{lines}"))
-    assert raw.class_names == classes
-    assert [raw.class_names[k] for k in raw.y] == labels * 2
+    arrays, names, _ = read_files(table(tmp_path, f"a,label\n{lines}"))
+    assert names == classes
+    assert [names[k] for k in arrays["y"]] == labels * 2
 
 
 def test_quotes_spaces_and_line_ends_are_no_trouble(tmp_path: Path) -> None:
     text = 'a, "b, c", label \r\n 1.5 , "2", "well, or ""so"""\r\n   \r\n-1e-3,+4,sick\r\n'
-    raw = read_own_files(table(tmp_path, text))
-    assert raw.X.tolist() == [[1.5, 2.0], [-1e-3, 4.0]]
-    assert raw.class_names == ("sick", 'well, or "so"')
-    assert raw.y.tolist() == [1, 0]
+    arrays, names, _ = read_files(table(tmp_path, text))
+    assert arrays["X"].tolist() == [[1.5, 2.0], [-1e-3, 4.0]]
+    assert names == ("sick", 'well, or "so"')
+    assert arrays["y"].tolist() == [1, 0]
+
+
+@given(content=st.binary(max_size=80), ending=st.sampled_from([".csv", ".npz", ".npy"]))
+def test_any_bytes_are_read_or_named(
+    content: bytes, ending: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("any") / f"d{ending}"
+    path.write_bytes(content)
+    with contextlib.suppress(NotSoDeepError):
+        read_files(path)
+
+
+@given(position=st.integers(0, 10**6), flip=st.integers(1, 255))
+def test_damaged_archives_are_named_or_unchanged(
+    position: int, flip: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.mktemp("damaged") / "d.npz"
+    X, y = np.arange(12.0).reshape(6, 2), np.arange(6) % 2
+    np.savez(path, X=X, y=y)
+    content = bytearray(path.read_bytes())
+    content[position % len(content)] ^= flip
+    path.write_bytes(content)
+    with contextlib.suppress(NotSoDeepError):
+        assert (read_files(path)[0]["X"] == X).all()
