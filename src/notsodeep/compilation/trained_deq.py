@@ -151,11 +151,10 @@ def _arrays(cell: EquilibriumCell, X: Any, y: Any, X_test: Any, y_test: Any) -> 
     scaled = isinstance(cell, AffineDEQ) and bool(
         (cell.get_buffer("shift") != 0).any() or (cell.get_buffer("scale") != 1).any()
     )
-    if kind != "none" and scaled:
+    if kind not in ("none", "unit_range") and scaled:
         raise InvalidInput(
             "X must have the units of the network's own inputs, which it shifts and scales, got "
-            f"rows prepared as {kind!r}. Load them with data.load(..., preprocessing='unit_range') or "
-            "preprocessing='none'."
+            f"rows prepared as {kind!r}. Load them with preprocessing='unit_range'."
         )
     # Labels of chosen classes are numbered anew: they are not the logits of a network any more.
     if X.provenance.options.get("classes"):
