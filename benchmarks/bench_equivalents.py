@@ -56,7 +56,7 @@ def sampled(n: int) -> tuple[Callable[[], Equivalent], np.ndarray, np.ndarray, f
     seconds = time.perf_counter() - start
     B = np.random.default_rng(1).normal(size=(n, CLASSES))
     return (
-        lambda: nsd.equivalent(deq, X, stats, kind="ntk", convention="preactivation"),
+        lambda: nsd.equivalent(deq, X, y, known, kind="ntk", convention="preactivation"),
         X,
         B,
         seconds,

@@ -105,7 +105,7 @@ def main() -> None:
     Y = targets(y)
     stats = MixtureStatistics.estimate(X, y)
     deq = nsd.DeepEquilibrium("tanh", 0.2).centred(stats.tau0)
-    eq = nsd.equivalent(deq, X, stats, kind="ntk")
+    eq = nsd.equivalent(deq, X, y, kind="ntk")
     results = Results("solvers", options.results)
     gram = best_time(lambda: X @ X.T, repeats=3)
     start = time.perf_counter()

@@ -106,7 +106,7 @@ def main() -> None:
 
     stats = MixtureStatistics.estimate(X, y)
     deq = nsd.DeepEquilibrium(options.activation, options.sigma_a2).centred(stats.tau0)
-    eq = nsd.equivalent(deq, X, stats, kind="ntk", order=1, convention="preactivation")
+    eq = nsd.equivalent(deq, X, y, kind="ntk", order=1, convention="preactivation")
     choice: Any = {"kind": "ntk", "convention": "preactivation", "equivalent": eq}
     near = preconditioner(deq, X, rank, options.ridge, **choice)
     task = Task(deq, X, hot - offset, near, options.ridge, options.tolerance)

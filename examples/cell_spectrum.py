@@ -25,7 +25,6 @@ def main(out: str | Path = "cell_spectrum.png") -> Path:
     deq = nsd.DeepEquilibrium(cell=CELL)
     mixture = nsd.data.paper_mixture(dimension=P)
     X, y = mixture.sample(int(0.8 * P), rng=0)
-    stats = mixture.statistics(X, y)
     K = nsd.conjugate_kernel(deq, X, convention="preactivation")
     exact = np.linalg.eigvalsh(K)
     with house_style():
@@ -34,7 +33,7 @@ def main(out: str | Path = "cell_spectrum.png") -> Path:
         left.hist(exact[inside], bins=40, density=True, color="#c3c8d1", label="exact")
         forms = ((1, "equivalent", "C1"), (2, "sharper equivalent", "C0"))
         for order, name, colour in forms:
-            other = nsd.equivalent(deq, X, stats, order=order, convention="preactivation")
+            other = nsd.equivalent(deq, X, y, mixture, order=order, convention="preactivation")
             gap = np.linalg.norm(K - other.to_dense(), 2)
             print(f"{name}: operator-norm gap {gap:.3f} beside a norm of {exact[-1]:.0f}")
             values = np.linalg.eigvalsh(other.to_dense())

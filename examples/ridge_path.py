@@ -35,7 +35,7 @@ def main(out: str | Path = "ridge_path.png") -> Path:
     K = nsd.tangent_kernel(deq, X, convention="preactivation")
     K_new = nsd.tangent_kernel(deq, X_new, X, convention="preactivation")
     law = nsd.limiting_spectrum(
-        nsd.equivalent(deq, X, stats, kind="ntk", convention="preactivation")
+        nsd.equivalent(deq, X, y, mixture, kind="ntk", convention="preactivation")
     )
 
     ridges = np.logspace(-2, 2.5, 40)

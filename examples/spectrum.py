@@ -22,7 +22,7 @@ deq = nsd.DeepEquilibrium("relu", sigma_a2=0.2).centred(stats.tau0)
 
 # %%
 kernel = nsd.conjugate_kernel(deq, X, convention="preactivation")
-equivalent = nsd.equivalent(deq, X, stats, convention="preactivation")
+equivalent = nsd.equivalent(deq, X, y, mixture, convention="preactivation")
 law = nsd.limiting_spectrum(equivalent)
 comparison = nsd.compare(kernel, equivalent, law)
 print(comparison)

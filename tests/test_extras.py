@@ -69,7 +69,7 @@ def test_the_core_works_alone() -> None:
         centred = deq.centred(stats.tau0)
         K = nsd.conjugate_kernel(centred, X)
         assert K.shape == nsd.tangent_kernel(centred, X).shape == (60, 60)
-        comparison = nsd.compare(K, nsd.equivalent(centred, X, stats))
+        comparison = nsd.compare(K, nsd.equivalent(centred, X, y, mixture))
         assert 0 < comparison.relative_gap < 0.1
         found = nsd.match(deq, X, family="hard_tanh", refine=True)
         certificate = found.certify(*mixture.sample(30, rng=1))

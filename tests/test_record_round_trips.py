@@ -20,7 +20,7 @@ from notsodeep.collapse import (
     nearest_etf,
     simplex_etf,
 )
-from notsodeep.equivalents import coefficients
+from notsodeep.equivalents import expansion
 from notsodeep.errors import InvalidInput
 from notsodeep.kernel_solvers import (
     ridge_path,
@@ -47,7 +47,7 @@ def _mixture_law() -> Record:
     rows, labels = mixture.sample(50, rng=0)
     stats = mixture.statistics(rows, labels)
     return nsd.limiting_spectrum(
-        nsd.equivalent(TANH.centred(stats.tau0), rows, stats, convention="preactivation")
+        nsd.equivalent(TANH.centred(stats.tau0), rows, labels, mixture, convention="preactivation")
     )
 
 
@@ -57,10 +57,7 @@ def _match() -> nsd.matching.Match:
 
 RECORDS: dict[str, Callable[[], Record]] = {
     "certificate": lambda: _match().certify(X, np.arange(30) % 2),
-    "coefficients": lambda: coefficients(TANH.centred(1.0), 1.0, convention="preactivation"),
-    "coefficients on the sphere": lambda: (
-        nsd.sphere_equivalent(RELU, X, convention="preactivation").coefficients
-    ),
+    "expansion": lambda: expansion(TANH.centred(1.0), 1.0),
     "collapse of features": lambda: _metrics().compute(),
     "collapse with classifier": lambda: _metrics().compute(simplex_etf(3, 4, rng=0)),
     "comparison": lambda: nsd.compare(

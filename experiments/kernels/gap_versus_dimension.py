@@ -38,7 +38,7 @@ def _compute(cell: Cell, seed: int) -> Record:
     exact = {"conjugate": pair.ck, "tangent": pair.ntk}
     kinds: dict[str, KernelName] = {"conjugate": "ck", "tangent": "ntk"}
     for kernel, kind in kinds.items():
-        eq = equivalent(deq, X, statistics, kind=kind, order=1, convention="preactivation")
+        eq = equivalent(deq, X, y, mixture, kind=kind, order=1, convention="preactivation")
         trace = (float(np.trace(exact[kernel])) - eq.trace()) / len(X)
         gap = difference_norms(np.asarray(exact[kernel], np.float64), eq)[0]
         record[kernel] = {"gap": gap, "trace": trace}

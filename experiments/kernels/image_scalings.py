@@ -60,7 +60,7 @@ def _compute(cell: Cell, seed: int) -> Record:
     deq = DeepEquilibrium("tanh", 0.1).centred(statistics.tau0)
     K = np.asarray(kernel(deq, X, kind="ck", convention="preactivation"))
     gap = operator_norm(
-        K - equivalent(deq, X, statistics, order=1, convention="preactivation").to_dense()
+        K - equivalent(deq, X, raw.y, order=1, convention="preactivation").to_dense()
     )
     record: Record = {
         "mean_squared_norm": norm2,

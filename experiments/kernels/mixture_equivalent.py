@@ -41,10 +41,10 @@ def _compute(cell: Cell, seed: int) -> Record:
         statistics = mixture.statistics(X, y)
     else:
         data = load(cell["data"], classes=cell["classes"], samples=cell["samples"], rng=seed)
-        X, y = data.X, data.y
+        X, y, mixture = data.X, data.y, None
         statistics = MixtureStatistics.estimate(X, y)
     deq = DeepEquilibrium(cell["activation"], cell["sigma_a2"]).centred(statistics.tau0)
-    eq = equivalent(deq, X, statistics, order=1, convention="preactivation")
+    eq = equivalent(deq, X, y, mixture, order=1, convention="preactivation")
     exact = conjugate_kernel(deq, X, convention="preactivation")
     comparison = compare(exact, eq)
     record: dict[str, Any] = {

@@ -45,7 +45,7 @@ def _compute(cell: Cell, seed: int) -> Record:
         gaps[name] = operator_norm(exact - other)
         spectra[name] = np.linalg.eigvalsh(other).tolist()
     return {
-        "coefficients": eq.coefficients.to_dict(),
+        "coefficients": eq.expansion.to_dict(),
         "equivalent": comparison.to_dict(arrays=False),
         "gaps": gaps,
         "norm": float(np.abs(comparison.eigenvalues).max()),

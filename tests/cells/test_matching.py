@@ -31,7 +31,7 @@ def test_a_mixed_ring_is_matched() -> None:
     m = nsd.match(MIXED.centred(1.0), tau0=1.0, family="piecewise_linear")
     assert m.feasible, m.reason
     met = ("linear", "covariance_overlap", "scale2")
-    assert max(abs(m.residuals[name]) for name in met) < 1e-10 * m.target.size
+    assert max(abs(m.residuals[name]) for name in met) < 1e-10 * m.target.scale2
     gaps = []
     for p in (120, 480):
         X, _ = nsd.data.paper_mixture(dimension=p).sample(int(0.8 * p), rng=0)
@@ -52,7 +52,7 @@ def test_two_kinks_meet_every_coefficient(model: DeepEquilibrium, scale: float, 
     assert m.feasible, m.reason
     assert m.model == model  # nothing is put in its place
     largest = max(abs(value) for name, value in m.residuals.items() if name != "rescaling")
-    assert largest < 1e-9 * m.target.size
+    assert largest < 1e-9 * m.target.scale2
     # The coefficients are those of the network itself, which knows no closed forms.
     found = expansion(m.network, scale, kind=kind, convention="preactivation")
     assert found.constant == m.achieved.constant
@@ -107,7 +107,7 @@ def test_one_layer_with_a_mean_meets_what_it_promises(
     assert (m.model, m.network.depth) == (model, 1)
     met = ["constant", "linear", "scale2"]
     met += ["covariance_overlap"] * (family == "piecewise_linear")
-    assert max(abs(m.residuals[name]) for name in met) < 1e-9 * m.target.size
+    assert max(abs(m.residuals[name]) for name in met) < 1e-9 * m.target.scale2
     mean = m.network.activations[0].moments(scale).mean
     assert mean == pytest.approx(m.parameters["mean"], rel=1e-12)
     assert mean**2 == pytest.approx(m.target.constant, rel=1e-9)

@@ -64,7 +64,7 @@ def test_kernel_operator_minus_equivalent(kind: str) -> None:
     X, y = mixture.sample(320, rng=0)
     stats = mixture.statistics(X, y)
     deq = nsd.DeepEquilibrium("swish", sigma_a2=0.2).centred(stats.tau0)
-    eq = nsd.equivalent(deq, X, stats, kind=kind, convention="preactivation")
+    eq = nsd.equivalent(deq, X, y, mixture, kind=kind, convention="preactivation")
     exact = nsd.KernelOperator(deq, X, kind=kind, memory=1 << 18, convention="preactivation")
     function = nsd.conjugate_kernel if kind == "ck" else nsd.tangent_kernel
     dense = np.linalg.norm(function(deq, X, convention="preactivation") - eq.to_dense(), 2)

@@ -8,12 +8,10 @@ import pytest
 import notsodeep as nsd
 from mixture_cases import draw
 from notsodeep.data import GaussianMixture
-from notsodeep.equivalents import spikes
+from notsodeep.equivalents import spectrum
 from notsodeep.equivalents.bulk_law import BulkLaw
-from notsodeep.equivalents.equivalent_matrix import Equivalent
-from notsodeep.equivalents.limiting_law import NoiseLaw
 from notsodeep.equivalents.silverstein import SilversteinEquation
-from notsodeep.equivalents.spikes import OutsideBulk
+from notsodeep.equivalents.spectrum import BulkExterior, LimitingSpectrum
 
 EQUATIONS = {
     "one class": SilversteinEquation(np.ones((1, 1)), np.ones(1), np.array([0.8])),
@@ -31,7 +29,7 @@ EQUATIONS = {
 def test_the_series_solves_the_equation(name: str) -> None:
     equation = EQUATIONS[name]
     bulk = BulkLaw.of(equation)
-    outside = OutsideBulk(bulk)
+    outside = BulkExterior(bulk)
     assert outside._series is not None
     edge = bulk.support[-1][1]
     for z in edge * np.geomspace(1.0 + 1e-6, 1e4, 40):
@@ -45,15 +43,18 @@ def test_the_series_solves_the_equation(name: str) -> None:
 def test_without_the_series_the_spikes_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     means = np.zeros((2, 200))
     means[[0, 1], [0, 8]] = (6.0, 5.0)
-    X, _, stats, _ = draw(GaussianMixture(means, np.array([1.0, 1.3])), 150)
+    X, y, stats, mixture = draw(GaussianMixture(means, np.array([1.0, 1.3])), 150)
     eq = nsd.equivalent(
-        nsd.DeepEquilibrium("relu", 0.2).centred(stats.tau0), X, stats, convention="preactivation"
+        nsd.DeepEquilibrium("relu", 0.2).centred(stats.tau0),
+        X,
+        y,
+        mixture,
+        convention="preactivation",
     )
     quick = nsd.limiting_spectrum(eq)
-    monkeypatch.setattr(spikes, "_RESOLVED", 0.0)  # no series is good enough
-    noise = NoiseLaw.of(eq)
-    assert noise.outside._series is None
-    direct = nsd.limiting_spectrum(eq, noise=noise)
+    monkeypatch.setattr(spectrum, "_RESOLVED", 0.0)  # no series is good enough
+    direct = nsd.limiting_spectrum(eq)
+    assert direct.exterior._series is None
     assert len(quick.spikes) >= 2
     for mine, expected in zip(quick.spikes, direct.spikes, strict=True):
         assert mine.value == pytest.approx(expected.value, rel=1e-11)
@@ -61,21 +62,15 @@ def test_without_the_series_the_spikes_are_the_same(monkeypatch: pytest.MonkeyPa
 
 
 def test_other_means_leave_the_bulk_as_it_is() -> None:
-    def noise(length: float, n: int, like: NoiseLaw | None = None) -> tuple[Equivalent, NoiseLaw]:
+    def law(length: float, n: int, like: LimitingSpectrum | None = None) -> LimitingSpectrum:
         means = np.zeros((2, 200))
         means[[0, 1], [0, 8]] = length
-        X, _, stats, _ = draw(GaussianMixture(means, np.array([1.0, 1.3])), n)
-        eq = nsd.equivalent(
-            nsd.DeepEquilibrium("tanh", 0.2).centred(stats.tau0),
-            X,
-            stats,
-            convention="preactivation",
-        )
-        return eq, NoiseLaw.of(eq, like=like)
+        X, y, stats, mixture = draw(GaussianMixture(means, np.array([1.0, 1.3])), n)
+        deq = nsd.DeepEquilibrium("tanh", 0.2).centred(stats.tau0)
+        return nsd.limiting_spectrum(nsd.equivalent(deq, X, y, mixture), like=like)
 
-    _, first = noise(2.0, 150)
-    eq, taken_over = noise(6.0, 150, first)
+    first = law(2.0, 150)
+    taken_over = law(6.0, 150, first)
     assert taken_over.bulk is first.bulk
-    spikes = nsd.limiting_spectrum(eq, noise=taken_over).spikes
-    assert spikes == nsd.limiting_spectrum(eq).spikes
-    assert noise(2.0, 140, first)[1].bulk is not first.bulk
+    assert taken_over.spikes == law(6.0, 150).spikes
+    assert law(2.0, 140, first).bulk is not first.bulk

@@ -28,12 +28,11 @@ def both_laws(
     means[0, p // 3], means[1, p // 2] = mean, 0.6 * mean
     mixture = GaussianMixture(means, np.stack([SPECTRA[spectrum](p)] * 2))
     X, y, exact, _ = draw(mixture, n)
-    estimated = MixtureStatistics.estimate(X, y)
     deq = nsd.DeepEquilibrium("tanh", 0.2).centred(exact.tau0)
-    eq = nsd.equivalent(deq, X, estimated, order=1, convention="preactivation")
+    eq = nsd.equivalent(deq, X, y, order=1, convention="preactivation")
     return (
         nsd.limiting_spectrum(eq, population="deconvolved"),
-        nsd.limiting_spectrum(nsd.equivalent(deq, X, exact, convention="preactivation")),
+        nsd.limiting_spectrum(nsd.equivalent(deq, X, y, mixture, convention="preactivation")),
         eq.eigvalsh(),
     )
 
@@ -83,7 +82,7 @@ def test_no_spikes_where_there_are_no_means() -> None:
         stats = MixtureStatistics.estimate(X, y)
         deq = nsd.DeepEquilibrium("tanh", 0.2).centred(stats.tau0)
         law = nsd.limiting_spectrum(
-            nsd.equivalent(deq, X, stats, convention="preactivation"), population="deconvolved"
+            nsd.equivalent(deq, X, y, convention="preactivation"), population="deconvolved"
         )
         assert law.spikes == ()
 
@@ -98,7 +97,7 @@ def test_origin_says_how_the_population_was_obtained() -> None:
 def test_known_mixtures_can_be_deconvolved_too() -> None:
     sample = draw(mixture_of("anisotropic", 200, mean=8.0), 300)
     deq = nsd.DeepEquilibrium("relu", 0.2).centred(sample.stats.tau0)
-    eq = nsd.equivalent(deq, sample.X, sample.stats, order=1, convention="preactivation")
+    eq = nsd.equivalent(deq, sample.X, sample.y, sample.mixture, order=1)
     estimated = nsd.limiting_spectrum(eq, population="deconvolved")
     exact = nsd.limiting_spectrum(eq, population="exact")
     assert "deconvolved" in estimated.origin
@@ -112,7 +111,7 @@ def test_images() -> None:
     data = nsd.data.load("digits", rng=0)
     stats = MixtureStatistics.estimate(data.X, data.y)
     deq = nsd.DeepEquilibrium("relu", 0.2).centred(stats.tau0)
-    eq = nsd.equivalent(deq, data.X, stats, order=1, convention="preactivation")
+    eq = nsd.equivalent(deq, data.X, data.y, order=1, convention="preactivation")
     law = nsd.limiting_spectrum(eq, population="deconvolved")
     eigenvalues = eq.eigvalsh()
     assert law.point_mass[1] > 0.9  # far more images than features
@@ -126,7 +125,7 @@ def test_scatter_matrix_must_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y, _, _ = draw(mixture_of("isotropic", 100), 80)
     stats = MixtureStatistics.estimate(X, y)
     eq = nsd.equivalent(
-        nsd.DeepEquilibrium("tanh", 0.2).centred(stats.tau0), X, stats, convention="preactivation"
+        nsd.DeepEquilibrium("tanh", 0.2).centred(stats.tau0), X, y, convention="preactivation"
     )
     monkeypatch.setattr("notsodeep.checks.available_memory", lambda: 1000)
     with pytest.raises(NotEnoughMemory, match="scatter matrix of the features"):

@@ -9,11 +9,13 @@ import pytest
 
 import notsodeep as nsd
 from mixture_cases import KINDS, Sample, draw, mixture_of
-from notsodeep.equivalents import Equivalent, coefficients
+from notsodeep.equivalents import Equivalent, expansion
 from notsodeep.equivalents.distances import operator_norm
 
 ACTIVATIONS = ("tanh", "arctan", "relu", "swish", "cos")
 SMALL, LARGE = (150, 300, 600), (250, 500, 1000, 2000)
+
+PRE = {"convention": "preactivation"}
 
 
 def slope(sizes: Iterable[int], values: Iterable[float]) -> float:
@@ -26,11 +28,13 @@ def gaps(make, samples: list[list[Sample]], convention: str = "preactivation") -
     result: dict[str, list[float]] = {"ck": [], "ntk": []}
     for draws in samples:
         logs: dict[str, list[float]] = {"ck": [], "ntk": []}
-        for X, _, stats, _ in draws:
+        for X, y, stats, mixture in draws:
             model = make.centred(stats.tau0)
             pair = nsd.kernel_pair(model, X, convention=convention)
             for kernel in logs:
-                eq = nsd.equivalent(model, X, stats, kind=kernel, convention=convention, order=1)
+                eq = nsd.equivalent(
+                    model, X, y, mixture, kind=kernel, convention=convention, order=1
+                )
                 difference = getattr(pair, kernel) - eq.to_dense()
                 logs[kernel].append(np.log(operator_norm(difference)))
         for kernel in result:
@@ -89,11 +93,11 @@ def test_gap_of_features_falls(activation: str) -> None:
 
 @pytest.mark.parametrize("kind", ["ck", "ntk"])
 def test_feature_gap_is_the_other_gap_over_sigma_a2(kind: str) -> None:
-    X, _, stats, _ = draw(mixture_of("different", 200), 160)
+    X, y, stats, mixture = draw(mixture_of("different", 200), 160)
     deq = nsd.DeepEquilibrium("swish", 0.2).centred(stats.tau0)
     found = [
         getattr(nsd.kernel_pair(deq, X, convention=c), kind)
-        - nsd.equivalent(deq, X, stats, kind=kind, convention=c, order=1).to_dense()
+        - nsd.equivalent(deq, X, y, mixture, kind=kind, convention=c, order=1).to_dense()
         for c in ("preactivation", "feature")
     ]
     np.testing.assert_allclose(found[1], found[0] / 0.2, atol=1e-12)
@@ -105,9 +109,9 @@ def trace_gaps(
     """|tr(G − Ḡ)|/n on the mixture paper's data, with `identity` added to the factor of I."""
     result = []
     for p in sizes:
-        X, _, stats, _ = draw(nsd.data.paper_mixture(p), 4 * p // 5)
+        X, y, stats, mixture = draw(nsd.data.paper_mixture(p), 4 * p // 5)
         deq = nsd.DeepEquilibrium(activation, 0.2).centred(stats.tau0)
-        eq = nsd.equivalent(deq, X, stats, order=1, convention="preactivation")
+        eq = nsd.equivalent(deq, X, y, mixture, order=1, convention="preactivation")
         exact = float(np.trace(nsd.conjugate_kernel(deq, X, convention="preactivation")))
         result.append(abs(exact / len(X) - eq.trace() / len(X) - identity(eq)))
     return result
@@ -118,7 +122,7 @@ def ours(eq: Equivalent) -> float:
 
 
 def printed_in_the_paper(eq: Equivalent) -> float:
-    return -(eq.coefficients.tau0**4) * eq.coefficients.covariance_overlap
+    return -(eq.expansion.tau0**4) * eq.expansion.covariance_overlap
 
 
 @pytest.mark.parametrize(
@@ -132,7 +136,7 @@ def test_identity_term_without_the_spurious_part(activation: str) -> None:
     # With −τ0⁴α3 in it, the trace is off by just that in the limit.
     wrong = trace_gaps(activation, sizes, printed_in_the_paper)
     deq = nsd.DeepEquilibrium(activation, 0.2).centred(1.0)
-    limit = coefficients(deq, 1.0, convention="preactivation").covariance_overlap
+    limit = expansion(deq, 1.0, convention="preactivation").covariance_overlap
     assert wrong[-1] == pytest.approx(limit, rel=0.25)
     assert wrong[-1] > 5.0 * correct[-1]
     assert slope(sizes, wrong) > -0.3
@@ -143,13 +147,11 @@ def test_identity_term_without_the_spurious_part(activation: str) -> None:
     ("activation", "bound"), [("arctan", 0.09), ("tanh", 0.094), ("relu", 0.04)]
 )
 def test_gap_on_the_data_of_the_paper(activation: str, bound: float) -> None:
-    X, _, stats, _ = draw(nsd.data.paper_mixture(1000), 800)
+    X, y, stats, mixture = draw(nsd.data.paper_mixture(1000), 800)
     deq = nsd.DeepEquilibrium(activation, 0.1).centred(stats.tau0)
     G = nsd.conjugate_kernel(deq, X, convention="preactivation")
     gap, sharper = (
-        operator_norm(
-            G - nsd.equivalent(deq, X, stats, order=order, convention="preactivation").to_dense()
-        )
+        operator_norm(G - nsd.equivalent(deq, X, y, mixture, order=order, **PRE).to_dense())
         for order in (1, 2)
     )
     assert 0.5 * bound < gap <= bound
@@ -157,9 +159,9 @@ def test_gap_on_the_data_of_the_paper(activation: str, bound: float) -> None:
 
 
 def test_an_uncentred_kernel_is_far_away() -> None:
-    X, _, stats, _ = draw(nsd.data.paper_mixture(400), 320)
+    X, y, stats, mixture = draw(nsd.data.paper_mixture(400), 320)
     deq = nsd.DeepEquilibrium("relu", 0.2)
-    eq = nsd.equivalent(deq.centred(stats.tau0), X, stats, convention="preactivation")
+    eq = nsd.equivalent(deq.centred(stats.tau0), X, y, mixture, convention="preactivation")
     assert (
         operator_norm(nsd.conjugate_kernel(deq, X, convention="preactivation") - eq.to_dense())
         > 5.0
@@ -168,13 +170,11 @@ def test_an_uncentred_kernel_is_far_away() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_estimated_statistics_do_nearly_as_well(kind: str) -> None:
-    X, y, stats, _ = draw(mixture_of(kind, 600, mean=3.0), 480)
+    X, y, stats, mixture = draw(mixture_of(kind, 600, mean=3.0), 480)
     estimated = nsd.data.MixtureStatistics.estimate(X, y)
     found = []
-    for s in (stats, estimated):
+    for s, known in ((stats, mixture), (estimated, None)):
         deq = nsd.DeepEquilibrium("relu", 0.2).centred(s.tau0)
         exact = nsd.conjugate_kernel(deq, X, convention="preactivation")
-        found.append(
-            operator_norm(exact - nsd.equivalent(deq, X, s, convention="preactivation").to_dense())
-        )
+        found.append(operator_norm(exact - nsd.equivalent(deq, X, y, known, **PRE).to_dense()))
     assert found[1] < 2.0 * found[0] + 0.01

@@ -103,11 +103,11 @@ def test_the_law_is_that_of_the_library(changes: dict[str, str], population: str
     state = ExplorerState(**{**SMALL, **changes})
     data = KnownData.of(prepared(state))
     law = data.limiting_spectrum(deq_of(state), state.kind, state.convention)
-    assert data.statistics is not None
     eq = nsd.equivalent(
         deq_of(state),
         data.rows.X_test,
-        data.statistics,
+        data.rows.y_test,
+        data.rows.population,
         kind=state.kind,
         convention=state.convention,
     )

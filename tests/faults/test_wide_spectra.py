@@ -33,9 +33,7 @@ every_ratio = pytest.mark.parametrize("n", [90, 270, 300, 360])
 def drawn(covariance: str, n: int) -> tuple[LimitingSpectrum, FloatArray]:
     mixture = GaussianMixture(np.zeros((1, P)), COVARIANCES[covariance][None])
     X, y = mixture.sample(n, rng=0)
-    law = nsd.limiting_spectrum(
-        nsd.equivalent(LINEAR, X, mixture.statistics(X, y), convention="preactivation")
-    )
+    law = nsd.limiting_spectrum(nsd.equivalent(LINEAR, X, y, mixture, convention="preactivation"))
     return law, np.linalg.eigvalsh(X @ X.T)
 
 

@@ -127,7 +127,7 @@ def test_effective_dimension_and_risk_from_the_law(kind) -> None:
     stats = mixture.statistics(X, y)
     deq = nsd.DeepEquilibrium("tanh", sigma_a2=0.1).centred(stats.tau0)
     law = nsd.limiting_spectrum(
-        nsd.equivalent(deq, X, stats, kind=kind, convention="preactivation")
+        nsd.equivalent(deq, X, y, mixture, kind=kind, convention="preactivation")
     )
     K = nsd.KernelOperator(deq, X, kind=kind, convention="preactivation") @ np.eye(700)
     path = ridge_path(0.5 * (K + K.T), 2.0 * y - 1.0, [0.01, 0.1, 1.0])

@@ -83,7 +83,7 @@ def test_mixtures_with_low_rank_terms(convention: str) -> None:
     X, y = mixture.sample(400, rng=0)
     stats = mixture.statistics(X, y)
     deq = nsd.DeepEquilibrium("relu", sigma_a2=0.2).centred(stats.tau0)
-    eq = nsd.equivalent(deq, X, stats, convention=convention)
+    eq = nsd.equivalent(deq, X, y, mixture, convention=convention)
     K = nsd.conjugate_kernel(deq, X, convention=convention)
     B = np.random.default_rng(0).normal(size=(400, 3))
     plain = solve(K, B, 1e-3).steps

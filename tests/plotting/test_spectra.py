@@ -24,7 +24,7 @@ def comparison(n: int, activation: str = "relu", **options: str) -> Comparison:
     stats = mixture.statistics(X, y)
     deq = nsd.DeepEquilibrium(activation, 0.2).centred(stats.tau0)
     exact = nsd.conjugate_kernel(deq, X, **options)
-    return nsd.compare(exact, nsd.equivalent(deq, X, stats, **options))
+    return nsd.compare(exact, nsd.equivalent(deq, X, y, mixture, **options))
 
 
 @pytest.fixture(autouse=True)
@@ -64,8 +64,8 @@ def test_density_and_histogram_are_those_of_the_comparison(wide: Comparison) -> 
     assert (values * np.diff(edges)).sum() == pytest.approx(158 / 160)
     assert figure.get_suptitle() == "a title"
     found, predicted = (np.asarray(line.get_ydata()) for line in figure.axes[1].lines)
-    np.testing.assert_allclose(found, [s.found for s in wide.spikes])
-    np.testing.assert_allclose(predicted, [s.predicted for s in wide.spikes])
+    np.testing.assert_allclose(found, wide.spikes[:, 1])
+    np.testing.assert_allclose(predicted, wide.spikes[:, 0])
     assert [line.get_color() for line in figure.axes[1].lines] == [DEEP, SHALLOW]
 
 

@@ -133,7 +133,7 @@ def test_the_unit_of_the_kernel_does_not_matter() -> None:
 def test_odd_activations_see_no_covariances() -> None:
     deq = nsd.DeepEquilibrium("tanh", 0.2).centred(1.0)
     for name in ("trace", "halves"):
-        four = nsd.equivalents.coefficients(deq, 1.0, convention="feature")
+        four = nsd.equivalents.expansion(deq, 1.0, convention="feature")
         curve = nsd.predict_risk(four, mixture(name, 64), (64, 64), ridge=np.logspace(-3, 1, 5))
         np.testing.assert_allclose(curve.accuracy, 0.5, atol=1e-12)
         np.testing.assert_allclose(curve.means, 0.0, atol=1e-12)
@@ -262,7 +262,7 @@ def test_resolved_tables_tend_to_the_limit() -> None:
         deq = nsd.DeepEquilibrium("relu", 0.2).centred(tau0)
         one, two = (
             nsd.predict_risk(model, data, (p // 2, p // 2), ridge=0.1)
-            for model in (deq, nsd.equivalents.coefficients(deq, tau0, convention="feature"))
+            for model in (deq, nsd.equivalents.expansion(deq, tau0, convention="feature"))
         )
         gaps.append(abs(one.test_mse[0] - two.test_mse[0]))
     assert gaps[1] < 0.35 * gaps[0]  # p^{-1/2} is a quarter
@@ -308,7 +308,7 @@ def test_three_classes_of_different_covariances() -> None:
 def test_even_activations_have_no_limit() -> None:
     # Without a linear part the limit has no noise: it would say 100 %, where 88 % are measured.
     deq = nsd.DeepEquilibrium("cos", 0.2).centred(1.0)
-    four = nsd.equivalents.coefficients(deq, 1.0, convention="feature")
+    four = nsd.equivalents.expansion(deq, 1.0, convention="feature")
     with pytest.raises(nsd.errors.InvalidInput, match="linear part"):
         nsd.predict_risk(four, mixture("trace", 64), (60, 60), ridge=0.1)
     data = mixture("trace", 64)

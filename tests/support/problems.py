@@ -35,7 +35,7 @@ def digits(n: int = 700) -> Digits:
     statistics = MixtureStatistics.estimate(X, y)
     deq = nsd.DeepEquilibrium("tanh", sigma_a2=0.2).centred(statistics.tau0)
     Y = (y[:, None] == np.unique(y)).astype(float)
-    eq = nsd.equivalent(deq, X, statistics, kind="ntk", convention="preactivation")
+    eq = nsd.equivalent(deq, X, y, kind="ntk", convention="preactivation")
     # The columns of Y add up to zero: they depend on one another.
     return Digits(X, Y - Y.mean(axis=0), nsd.tangent_kernel(deq, X, convention="preactivation"), eq)
 

@@ -37,7 +37,9 @@ def statistics(X: Any) -> Any:
 
 def equivalent(X: Any) -> Any:
     found = nsd.data.MixtureStatistics.estimate(BASE, labels(BASE))
-    return nsd.equivalent(DEQ.centred(found.tau0), X, found, convention="preactivation").to_dense()
+    return nsd.equivalent(
+        DEQ.centred(found.tau0), X, labels(X), convention="preactivation"
+    ).to_dense()
 
 
 def collapse(X: Any) -> Any:

@@ -7,16 +7,17 @@ import math
 import numpy as np
 
 from notsodeep.data import GaussianMixture
-from notsodeep.equivalents import Coefficients
+from notsodeep.equivalents import Expansion
 
 # (a, α2, α3, scale2) of the ReLU DEQ with σa² = 0.2 at τ0 = 1: CK feature and NTK preactivation.
 CONJUGATE = (0.2105263157894737, 0.03595749037977337, 0.0691904979570539, 0.2926239295076236)
 TANGENT = (0.886426592797784, 0.00756999797468913, 0.043699261867613, 0.9539164287794719)
 
 
-def limit(four: tuple[float, ...]) -> Coefficients:
+def limit(four: tuple[float, ...]) -> Expansion:
     """Return a kernel that is known by its coefficients."""
-    return Coefficients(*four, tau0=1.0)
+    linear, fluctuation, overlap, scale2 = four
+    return Expansion(0.0, linear, 0.0, 0.0, fluctuation, overlap, 0.0, scale2, tau0=1.0)
 
 
 def mixture(name: str, p: int) -> GaussianMixture:

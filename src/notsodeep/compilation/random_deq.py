@@ -230,7 +230,7 @@ def _limiting_law(found: Match, rows: FloatArray, labels: NDArray[np.int64]) -> 
     if statistics is None:
         raise InvalidInput("A class has fewer than four held-out samples.")
     choice: Any = {"kind": found.kind, "convention": found.convention}
-    eq = equivalent(found.model, rows, statistics, **choice)
+    eq = equivalent(found.model, rows, labels, **choice)
     law = limiting_spectrum(eq, population="deconvolved")
     if law.point_mass[1] > 0.0:  # it would dwarf the rest, or be missing from the picture
         raise InvalidInput(

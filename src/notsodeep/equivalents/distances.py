@@ -279,12 +279,12 @@ def _largest(matrix: FloatArray, start: FloatArray) -> tuple[float, FloatArray]:
     return float(values[index]), vectors[:, index]
 
 
-def _top(kernel: FloatArray) -> _Top:
-    n = len(kernel)
+def _top(kind: FloatArray) -> _Top:
+    n = len(kind)
     if n < 50:
-        values, vectors = np.linalg.eigh(kernel)
+        values, vectors = np.linalg.eigh(kind)
         return _Top(float(values[-1]), np.asarray(vectors[:, -1]))
     start = np.random.default_rng(0).standard_normal(n)
     with one_library_at_a_time(n):
-        (value,), vectors = eigsh(kernel, k=1, which="LA", v0=start)
+        (value,), vectors = eigsh(kind, k=1, which="LA", v0=start)
     return _Top(float(value), np.asarray(vectors[:, 0]))

@@ -24,6 +24,7 @@ from notsodeep.explorer.shown import (
     candidate_rows,
     coefficient_rows,
     condition_rows,
+    deq_of,
     headline,
     inference_cost,
     view_of,
@@ -118,7 +119,7 @@ def _numbers(state: ExplorerState, view: View, data: KnownData) -> Cost | None:
 def _cost(state: ExplorerState, view: View, data: KnownData) -> Cost | None:
     try:
         return inference_cost(
-            view.match.model,
+            deq_of(state),
             view.match.network,
             tau0=view.match.tau0,
             in_features=data.rows.X.shape[1],

@@ -9,23 +9,19 @@ from __future__ import annotations
 import math
 import warnings
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, cast
 
 import numpy as np
 
 from notsodeep import checks
-from notsodeep.activations import Centred, from_formula, named
-from notsodeep.data import Dataset, MixtureStatistics
+from notsodeep.activations import from_formula, named
+from notsodeep.data import Dataset
 from notsodeep.equivalents import (
     LimitingSpectrum,
     equivalent,
     limiting_spectrum,
     sphere_equivalent,
 )
-from notsodeep.equivalents.equivalent_matrix import Equivalent
-from notsodeep.equivalents.limiting_law import NoiseLaw
-from notsodeep.equivalents.population import PopulationSource
 from notsodeep.errors import InvalidInput, NotConverged, NotSoDeepError
 from notsodeep.explorer.state import CELL, FORMULA, ExplorerState
 from notsodeep.matching import Certificate, Match, match
@@ -44,21 +40,13 @@ _ANY_MODEL = DeepEquilibrium("identity", 0.0)
 
 @dataclass(frozen=True, eq=False)
 class KnownData:
-    """A data set, and what is known of the law of its held-out rows.
+    """A data set, with the limiting law of one kernel on its held-out rows, or why there is none.
 
-    Attributes
-    ----------
-    rows : Dataset
-    statistics : MixtureStatistics or None
-        Of the law: exact for a mixture.  None on the sphere, and if a class has too few rows.
-    noise : NoiseLaw or None
-    reason : str
-        Why there is no law.
+    The bulk of that law, most of the work, serves all kernels on these rows.
     """
 
     rows: Dataset
-    statistics: MixtureStatistics | None
-    noise: NoiseLaw | None
+    law: LimitingSpectrum | None
     reason: str
 
     @property
@@ -66,73 +54,44 @@ class KnownData:
         """Whether the rows are uniform on the unit sphere."""
         return self.rows.provenance.name == "sphere"
 
-    @cached_property
-    def estimated(self) -> MixtureStatistics | None:
-        """Statistics for a certificate, which knows the rows alone; None if a class has too few."""
-        if self.rows.population is None:
-            return self.statistics
-        if np.unique(self.rows.y_test, return_counts=True)[1].min() < 4:
-            return None
-        return MixtureStatistics.estimate(self.rows.X_test, self.rows.y_test)
-
     @classmethod
     def of(cls, rows: Dataset, before: KnownData | None = None) -> KnownData:
-        """Gather the statistics and the law of the noise; a failure is a reason, not an error.
+        """Compute the law; a failure is a reason, not an error.
 
         What was known of other data is taken over where it is the same.
         """
-        bare = cls(rows, None, None, "a class has fewer than four held-out rows")
-        statistics: MixtureStatistics | None = None
+        bare = cls(rows, None, "a class has fewer than four held-out rows")
+        known = bare.on_sphere or rows.population is not None
+        if not known and np.unique(rows.y_test, return_counts=True)[1].min() < 4:
+            return bare
         try:
-            if rows.population is not None:
-                statistics = rows.population.statistics(rows.X_test, rows.y_test)
-            elif not bare.on_sphere:
-                if np.unique(rows.y_test, return_counts=True)[1].min() < 4:
-                    return bare
-                statistics = MixtureStatistics.estimate(rows.X_test, rows.y_test)
-            known = cls(rows, statistics, None, "")
-            # The population is read off the rows and their statistics; the model plays no part.
-            eq = known._equivalent(_ANY_MODEL, "ck", "feature")
-            noise = NoiseLaw.of(eq, known._source, like=None if before is None else before.noise)
-            return cls(rows, statistics, noise, "")
+            like = None if before is None else before.law
+            return cls(rows, bare._law(_ANY_MODEL, "ck", "feature", like), "")
         except (InvalidInput, NotConverged) as error:
-            return cls(rows, statistics, None, str(error))
+            return cls(rows, None, str(error))
 
     def limiting_spectrum(
         self, deq: DeepEquilibrium, kind: KernelName, convention: Convention
     ) -> LimitingSpectrum:
-        """Return the law of a DEQ's kernel on the held-out rows.
-
-        Parameters
-        ----------
-        deq : DeepEquilibrium
-            As it is; a centred one is centred for the held-out rows.
-        kind, convention : str
-
-        Raises
-        ------
-        InvalidInput
-            There is none, for the reason that `reason` gives.
-        """
-        if self.noise is None:
+        """Return the law of a DEQ's kernel on the held-out rows."""
+        if self.law is None:
             raise InvalidInput(self.reason)
-        eq = self._equivalent(deq, kind, convention)
-        return limiting_spectrum(eq, noise=self.noise)
+        return self._law(deq, kind, convention, self.law)
 
-    @property
-    def _source(self) -> PopulationSource | None:
-        known = self.on_sphere or self.rows.population is not None
-        return None if known else "deconvolved"
-
-    def _equivalent(
-        self, deq: DeepEquilibrium, kind: KernelName, convention: Convention
-    ) -> Equivalent:
-        X = self.rows.X_test
-        if self.statistics is None:
-            return sphere_equivalent(deq, X, kind=kind, convention=convention)
-        centred = isinstance(deq.cell[-1].activation, Centred)
-        model = deq.centred(self.statistics.tau0) if centred else deq
-        return equivalent(model, X, self.statistics, kind=kind, convention=convention)
+    def _law(
+        self,
+        deq: DeepEquilibrium,
+        kind: KernelName,
+        convention: Convention,
+        like: LimitingSpectrum | None,
+    ) -> LimitingSpectrum:
+        X, y, mixture = self.rows.X_test, self.rows.y_test, self.rows.population
+        if self.on_sphere:
+            eq = sphere_equivalent(deq, X, kind=kind, convention=convention)
+        else:
+            eq = equivalent(deq, X, y, mixture, kind=kind, convention=convention)
+        known = self.on_sphere or mixture is not None
+        return limiting_spectrum(eq, population=None if known else "deconvolved", like=like)
 
 
 TOLERANCE = 1e-5
@@ -289,7 +248,7 @@ def view_of(state: ExplorerState, data: KnownData) -> View:
         else:
             certificate = found.certify(rows.X_test)
         try:
-            law = data.limiting_spectrum(found.model, kind, convention)
+            law = data.limiting_spectrum(deq_of(state), kind, convention)
         except NotSoDeepError as error:
             return View(found, certificate, None, str(error))
     return View(found, certificate, law, law.origin)
@@ -317,7 +276,7 @@ def headline(view: View) -> tuple[str, str]:
 
 def coefficient_rows(found: Match) -> list[dict[str, str]]:
     """Tabulate target and achieved coefficients."""
-    target, achieved = found.target.to_dict(), _numbers(found.achieved)
+    target, achieved = _numbers(found.target), _numbers(found.achieved)
     return [
         {
             "coefficient": name.replace("_", " "),

@@ -70,10 +70,10 @@ class Certificate(Plotted):
         return text + (": a plain layer does as well." if self.plain_suffices else ".")
 
     def __str__(self) -> str:
-        rows = [(f"on {len(self.difference)} rows", "matched", "unmatched")]
+        rows: list[tuple[str, ...]] = [(f"on {len(self.difference)} rows", "matched", "unmatched")]
         for label, (name, form) in _ROWS.items():
-            pair = (form.format(getattr(side, name)) for side in (self.matched, self.unmatched))
-            rows.append((label, *pair))
+            sides = self.matched, self.unmatched
+            rows.append((label, *(form.format(getattr(side, name)) for side in sides)))
         if (accuracy := self.accuracy) is not None:
             label = f"ridge accuracy (DEQ {accuracy['deq']:.2%})"
             rows.append((label, f"{accuracy['matched']:.2%}", f"{accuracy['unmatched']:.2%}"))

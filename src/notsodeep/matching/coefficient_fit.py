@@ -8,10 +8,10 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from notsodeep.arrays import FloatArray
-from notsodeep.equivalents import Coefficients, Expansion
+from notsodeep.equivalents import Expansion
 from notsodeep.errors import NotSoDeepError
 from notsodeep.matching.family import Infeasible
-from notsodeep.matching.problem import Problem
+from notsodeep.matching.problem import Four, Problem
 
 _ALL = (0, 1, 2, 3)
 _IMPOSSIBLE = 1e3  # stands for the mismatch of parameters that give no network
@@ -19,7 +19,7 @@ _IMPOSSIBLE = 1e3  # stands for the mismatch of parameters that give no network
 
 def fit_coefficients(
     problem: Problem,
-    reached: Callable[[FloatArray], Coefficients | Expansion],
+    reached: Callable[[FloatArray], Four | Expansion],
     starts: Iterable[FloatArray],
     *,
     promised: tuple[int, ...] = _ALL,

@@ -75,7 +75,7 @@ def match(
         Dimension d of the unit sphere that the data lies on, in place of X or tau0.
     family : str or Family
         A name of `FAMILIES`, "auto", or a `Family` of your own.
-    kernel : {"conjugate", "tangent"}
+    kind : {"ck", "ntk"}
     convention : {"feature", "preactivation"}
         Of the DEQ's kernel; "feature" is what a trained read-out sees.
     refine : bool

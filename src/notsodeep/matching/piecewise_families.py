@@ -13,7 +13,6 @@ from scipy.special import erf, ndtr
 from notsodeep.activations import Moments, centre, hard_tanh, leaky_relu, piecewise_linear
 from notsodeep.activations.piecewise_linear import PiecewiseLinear as Line
 from notsodeep.arrays import FloatArray
-from notsodeep.equivalents import Coefficients
 from notsodeep.matching.coefficient_fit import fit_coefficients
 from notsodeep.matching.family import (
     LINEAR,
@@ -23,7 +22,7 @@ from notsodeep.matching.family import (
     MixtureFamily,
     checked_layers,
 )
-from notsodeep.matching.problem import Problem
+from notsodeep.matching.problem import Four, Problem
 from notsodeep.models import ExplicitNetwork
 
 
@@ -96,7 +95,7 @@ def _leaky_slopes(problem: Problem) -> FloatArray:
     NTK: (a + b)² = 2A1, (a − b)² = 2π(T2/τ0² − A1)/(π − 1); a ≥ b.  Mixture paper, corollary 2,
     corrected.
     """
-    linear, _, _, scale2 = problem.target.four
+    linear, _, _, scale2 = problem.target
     # T2 ≥ τ0² A1 by Parseval, with equality for a linear φ only.
     excess = max(0.0, scale2 / problem.scale**2 - linear)
     if problem.kind == "ck":
@@ -137,7 +136,7 @@ class HardTanh(MixtureFamily):
         1 < T2/(τ0²A1) < π/2; NTK (E[σ²] + τ0²E[σ′²])/(2τ0²E[σ′]²) = T2/(τ0²A1), solvable iff it
         exceeds 1.
         """
-        linear, _, _, scale2 = problem.target.four
+        linear, _, _, scale2 = problem.target
         tau0, tangent = problem.scale, problem.kind == "ntk"
         if not tau0**2 * linear > 1e-12 * scale2:
             raise Infeasible(
@@ -214,7 +213,7 @@ class PiecewiseLinear(MixtureFamily):
         with the smallest mismatch comes first, so that what already fits is changed least.
         """
 
-        def reached(x: FloatArray) -> Coefficients:
+        def reached(x: FloatArray) -> Four:
             return problem.achieved_by(three_knots_moments(x, problem.scale))
 
         def mismatch(x: FloatArray) -> float:

@@ -11,7 +11,8 @@ import numpy as np
 from notsodeep.activations import Moments, hermite, polynomial
 from notsodeep.activations.polynomial import moments_of_series
 from notsodeep.arrays import FloatArray
-from notsodeep.equivalents import SphereCoefficients, sphere_coefficients
+from notsodeep.equivalents import expansion
+from notsodeep.equivalents.expansion import SphereNumbers
 from notsodeep.matching.coefficient_fit import fit_coefficients
 from notsodeep.matching.family import (
     Family,
@@ -97,16 +98,15 @@ class Quadratic(MixtureFamily):
 
     def _on_sphere(self, problem: Problem) -> Match:
         assert problem.dimension is not None
-        target = sphere_coefficients(problem.model, problem.dimension, **problem.which)
+        target = expansion(problem.model, 1.0, **problem.which)
+        wanted = target.on_sphere(problem.dimension)
         try:
-            a2, a1, a0 = _on_sphere(target, problem)
+            a2, a1, a0 = _on_sphere(wanted, problem)
         except Infeasible as failure:
             return problem.answer(self.name, 1.0, target, str(failure))
         network = ExplicitNetwork([polynomial((a0, a1, a2))])
-        achieved = sphere_coefficients(
-            network, problem.dimension, kind=problem.kind, convention="preactivation"
-        )
-        met = ("constant", "linear", "diagonal")
+        achieved = expansion(network, 1.0, kind=problem.kind)
+        reached = achieved.on_sphere(problem.dimension)
         return problem.answer(
             self.name,
             1.0,
@@ -115,12 +115,15 @@ class Quadratic(MixtureFamily):
             network=network,
             parameters={"a2": a2, "a1": a1, "a0": a0},
             achieved=achieved,
-            residuals={name: getattr(achieved, name) - getattr(target, name) for name in met},
+            residuals={
+                f"{name} (sphere)": a - b
+                for name, a, b in zip(wanted._fields, reached, wanted, strict=True)
+            },
             feasible=True,
         )
 
 
-def _on_sphere(target: SphereCoefficients, problem: Problem) -> tuple[float, float, float]:
+def _on_sphere(target: SphereNumbers, problem: Problem) -> tuple[float, float, float]:
     """Meet α, β and μ with a2 t² + a1 t + a0 (sphere paper, arXiv 2308.16425, corollary 1).
 
     CK: a2 = √(μ/2), a1 = √β, a0 = √(α − μ/d) − a2.

@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from notsodeep.activations import Moments
 from notsodeep.arrays import FloatArray
-from notsodeep.equivalents import Coefficients, Expansion, coefficients, expansion
+from notsodeep.equivalents import Expansion, expansion
 from notsodeep.equivalents.distances import frobenius_scale, operator_norm, without_constant
-from notsodeep.equivalents.mixture_coefficients import coefficients_of_layers
-from notsodeep.equivalents.mixture_equivalent import is_centred
 from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.kernels.plan import FixedPairs
 from notsodeep.matching.certificate import CLOSE
@@ -29,7 +27,7 @@ from notsodeep.models import (
 )
 
 NAMES = ("linear", "norm_fluctuation", "covariance_overlap", "scale2")
-"""The four coefficients, in the order of `Coefficients.four`."""
+"""The four coefficients, in the order of `Expansion.four`."""
 
 EIGHT = (
     "constant",
@@ -47,6 +45,34 @@ _POWERS = {"constant": 0, "linear": 2, "norm_shift": 2, "scale2": 0}  # of τ0; 
 
 SAMPLE = 300
 """Rows on which networks are compared and refined, at most."""
+
+
+class Four(NamedTuple):
+    """What a centred kernel has; see `Expansion.four`."""
+
+    linear: float
+    norm_fluctuation: float
+    covariance_overlap: float
+    scale2: float
+
+
+def four_of_layers(layers: Iterable[Moments], tau0: float, kind: KernelName) -> Four:
+    """Return the coefficients of centred layers from their moments (arXiv 2403.00258)."""
+    a1, a2, a3, a4 = 1.0, 0.0, 0.0, 1.0
+    b1, b2, b3 = 1.0, 0.0, 0.0
+    square = tangent = tau0**2
+    for m in layers:
+        gain, bend = float(m.slope) ** 2, float(m.curvature) ** 2
+        b3 = gain * a3 + 0.5 * bend * a1**2 + gain * b3 + bend * b1 * a1
+        # a4 = ∂τ_l²/∂‖x‖² is how fast the scale itself follows the norm.
+        b2 = gain * a2 + 0.25 * bend * a4**2 + gain * b2
+        b1 = gain * a1 + gain * b1
+        a3 = gain * a3 + 0.5 * bend * a1**2
+        a2 = gain * a2 + 0.25 * bend * a4**2
+        a1, a4 = gain * a1, 0.5 * float(m.square_curvature) * a4
+        square = float(m.square)
+        tangent = square + float(m.slope_square) * tangent
+    return Four(b1, b2, b3, tangent) if kind == "ntk" else Four(a1, a2, a3, square)
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +99,7 @@ class Problem:
     --------
     >>> import notsodeep as nsd
     >>> problem = Problem(nsd.DeepEquilibrium("relu", sigma_a2=0.2), tau0=1.0)
-    >>> [round(value, 4) for value in problem.target.four]
+    >>> [round(value, 4) for value in problem.target]
     [0.2105, 0.0359, 0.0692, 0.2926]
     """
 
@@ -95,7 +121,8 @@ class Problem:
     @cached_property
     def is_centred(self) -> bool:
         """Whether four coefficients are all that the kernel depends on."""
-        return is_centred(self.model, self.scale)
+        e = self.expansion
+        return abs(e.constant) <= 1e-14 * e.scale2 and abs(e.norm_shift) <= 1e-14 * e.scale2
 
     @property
     def which(self) -> dict[str, Any]:
@@ -105,30 +132,27 @@ class Problem:
     # Coefficients of the mixture theory ----------------------------------------------------------
 
     @cached_property
-    def target(self) -> Coefficients:
+    def target(self) -> Four:
         """The four coefficients that are left for a network of mean zero.
 
         A mean of √constant in its last layer adds `constant` to its kernel.
         """
-        e = self.expansion
-        rest = e.scale2 - e.constant
-        four = (e.linear, e.norm_fluctuation, e.covariance_overlap, rest)
-        return Coefficients(*four, tau0=self.scale)
+        return Four(*self.expansion.four)
 
     @cached_property
     def expansion(self) -> Expansion:
         """The coefficients of the DEQ's kernel."""
         return expansion(self.model, self.scale, **self.which)
 
-    def achieved(self, network: ExplicitNetwork) -> Coefficients:
+    def achieved(self, network: ExplicitNetwork) -> Four:
         """Coefficients of a network that is centred at tau0."""
-        return coefficients(network, self.scale, kind=self.kind, convention="preactivation")
+        return Four(*expansion(network, self.scale, kind=self.kind).four)
 
-    def achieved_by(self, layers: Iterable[Moments]) -> Coefficients:
+    def achieved_by(self, layers: Iterable[Moments]) -> Four:
         """Coefficients of a network that is given by the moments of its layers."""
-        return coefficients_of_layers(layers, self.scale, self.kind)
+        return four_of_layers(layers, self.scale, self.kind)
 
-    def mismatch(self, reached: Coefficients | Expansion) -> FloatArray:
+    def mismatch(self, reached: Four | Expansion) -> FloatArray:
         """Return the differences of all coefficients in units of the target's diagonal.
 
         (Δlinear·τ0², Δnorm_fluctuation·τ0⁴, Δcovariance_overlap·τ0⁴, Δscale2)/scale2, and so on.
@@ -165,7 +189,7 @@ class Problem:
         if self.rows is None:
             largest = max((abs(value) for value in found.residuals.values()), default=0.0)
             assert found.target is not None
-            return replace(found, score=largest / found.target.size)
+            return replace(found, score=largest / found.target.scale2)
         K = self.sample.matrix(self.sample.kernel(found.network, self.kind, "feature"))
         raw = operator_norm(self._sampled - K) / self._norms[0]
         centred = without_constant(K)
@@ -235,6 +259,6 @@ class Problem:
         )
 
 
-def numbers_of(coefficients: Coefficients | Expansion) -> tuple[str, ...]:
+def numbers_of(coefficients: Four | Expansion) -> tuple[str, ...]:
     """Return the names of the coefficients that a match compares."""
     return EIGHT if isinstance(coefficients, Expansion) else NAMES

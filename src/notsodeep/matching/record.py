@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from notsodeep import checks
 from notsodeep.activations import Centred
 from notsodeep.data.selection import order_by_content
-from notsodeep.equivalents import Expansion, SphereCoefficients
+from notsodeep.equivalents import Expansion
 from notsodeep.equivalents.distances import one_library_at_a_time
 from notsodeep.errors import InvalidInput
 from notsodeep.kernels import kernel as exact_kernel
@@ -30,7 +30,7 @@ from notsodeep.models import (
 )
 from notsodeep.records import Plotted
 
-Target = Expansion | SphereCoefficients | KernelSeries
+Target = Expansion | KernelSeries
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -94,7 +94,7 @@ class Match(Plotted):
         rows = checks.samples(X, "X", owner)
         if len(rows) < 4:
             raise checks.invalid("X", owner, "have at least four rows", len(rows))
-        if isinstance(self.target, SphereCoefficients | KernelSeries):
+        if self.family == "dual" or (self.family == "quadratic" and self.network.depth == 1):
             rows = checks.unit_rows(rows, "X", owner)
         checks.enough_memory(
             5 * 8 * len(rows) ** 2,

@@ -56,7 +56,7 @@ class Scaled(MixtureFamily):
 
     def solve(self, problem: Problem) -> FloatArray:
         """Find b between two points of a grid, then a in closed form."""
-        linear, _, _, scale2 = problem.target.four
+        linear, _, _, scale2 = problem.target
         tangent, phi = problem.kind == "ntk", _plain(problem)
         if phi.parity == "even" or not linear > 0.0:
             raise Infeasible(f"E φ′ is 0 for an even φ at every scale, and linear is {linear:.6g}")

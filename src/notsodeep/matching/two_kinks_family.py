@@ -14,17 +14,18 @@ from scipy import special
 from notsodeep.activations import Activation, named, piecewise_linear
 from notsodeep.arrays import FloatArray
 from notsodeep.equivalents import Expansion
-from notsodeep.equivalents.expansion import UnitMoments, as_cell, expanded
+from notsodeep.equivalents.expansion import expanded
+from notsodeep.equivalents.ring import Unit, ring_of
 from notsodeep.matching.coefficient_fit import fit_coefficients
 from notsodeep.matching.family import MET, Family, Infeasible, MixtureFamily
 from notsodeep.matching.problem import EIGHT, Problem
 from notsodeep.models import ExplicitNetwork
 
-# 60 terms of Mehler's series, and the 6 that derivatives shift away (see `UnitMoments`).
+# 60 terms of Mehler's series, and the 6 that derivatives shift away (see `Unit`).
 _TERMS = 66
 _ROOTS = [math.sqrt(k) for k in range(_TERMS)]
 _DIVISORS = np.sqrt(np.arange(2, _TERMS) * np.arange(1, _TERMS - 1))
-_CHAIN = as_cell([named("relu")] * 2)  # two layers, of which the variances are read
+_CHAIN = ring_of(ExplicitNetwork([named("relu")] * 2))  # of which variances are read
 _PROMISED = tuple(name for name in EIGHT if name != "rescaling")
 _NUMBERS = ("slope_left", "slope_middle", "slope_right", "middle", "log_reach", "value_at_zero")
 
@@ -200,7 +201,7 @@ def mismatch_slopes(
     return np.asarray(units[:, None] * np.array(found) / 1e-30)
 
 
-def _layer(part: NDArray[Any], tau: Any) -> UnitMoments:
+def _layer(part: NDArray[Any], tau: Any) -> Unit:
     """Moments of a layer at scale τ, or of many layers, (6, count), complex ones.
 
     σ(τξ)/τ = y₀ + aξ + Σ_k Δ_k (ξ − κ_k)₊; with density ϕ and tail Q of a knot, E(ξ − κ)₊ = ϕ − κQ
@@ -253,7 +254,7 @@ def _layer(part: NDArray[Any], tau: Any) -> UnitMoments:
         value = base + a * k + changes[0] * (k - knots[0])  # knots are in order
         growth = growth + d * value * phi  # not in place: it is slope_square at first
         bend += 0.5 * phi * (jump * k + d * value * (k * k - 1.0))
-    return UnitMoments(
+    return Unit(
         scale=tau,
         square=tau**2 * square,
         square_slope=growth,

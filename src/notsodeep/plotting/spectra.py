@@ -213,13 +213,12 @@ def draw_spikes(axes: Axes, comparison: Comparison) -> None:
     """Draw predicted and found isolated eigenvalues side by side."""
     deep, shallow = colours()
     axes.set_title("isolated eigenvalues")
-    if not comparison.spikes:
+    if not len(comparison.spikes):
         axes.set_axis_off()
         axes.text(0.5, 0.5, "none predicted", ha="center", color=MUTED, transform=axes.transAxes)
         return
     places = np.arange(1, len(comparison.spikes) + 1)
-    found = [spike.found for spike in comparison.spikes]
-    predicted = [spike.predicted for spike in comparison.spikes]
+    predicted, found = comparison.spikes.T
     axes.plot(places, found, "o", color=deep, ms=7, label="exact")
     axes.plot(places, predicted, "x", color=shallow, ms=9, mew=2, label="predicted")
     axes.set_xticks(places)
@@ -312,7 +311,7 @@ def draw_isolated(
     Those that the law predicts below the bulk, or in a gap of it, are left out.
     """
     deep, shallow = colours()
-    spikes = [] if law is None else [s for s in law.spikes if s.rank is not None and s.rank < most]
+    spikes = [] if law is None else [s for s in law.spikes if s.rank < most]
     count = min(len(deq), max(3, min(most, len(spikes) + 2)))
     places = np.arange(1, count + 1)
     axes.plot(places, deq[::-1][:count], "o", color=deep, ms=8, alpha=0.6, label="DEQ")
@@ -321,7 +320,7 @@ def draw_isolated(
         label="network",
     )  # fmt: skip
     if spikes:
-        ranks = [1 + s.rank for s in spikes if s.rank is not None]
+        ranks = [1 + s.rank for s in spikes]
         values = [spike.value for spike in spikes]
         axes.plot(ranks, values, "x", color=ink(), ms=8, mew=1.6, label="predicted")
     if law is not None and law.support:

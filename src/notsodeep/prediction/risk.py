@@ -15,7 +15,7 @@ from notsodeep import checks
 from notsodeep.activations import Activation
 from notsodeep.arrays import FloatArray
 from notsodeep.data import GaussianMixture
-from notsodeep.equivalents import Coefficients
+from notsodeep.equivalents import Expansion
 from notsodeep.errors import InvalidInput
 from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.models import Convention, DeepEquilibrium, KernelName, Model, kernel_name
@@ -129,7 +129,7 @@ class BestSigma(Plotted):
 
 
 def predict_risk(
-    model: Model | Coefficients,
+    model: Model | Expansion,
     mixture: GaussianMixture,
     counts: ArrayLike,
     *,
@@ -249,7 +249,7 @@ def best_sigma_a2(
 
 
 def make_task(
-    model: Model | Coefficients,
+    model: Model | Expansion,
     mixture: GaussianMixture,
     counts: ArrayLike,
     kind: str = "ck",
@@ -347,9 +347,9 @@ def _notes(task: Task) -> tuple[str, ...]:
 
 
 def _tables(
-    model: Model | Coefficients, classes: Classes, shares: FloatArray, kind: str, convention: str
+    model: Model | Expansion, classes: Classes, shares: FloatArray, kind: str, convention: str
 ) -> KernelTables:
-    if isinstance(model, Coefficients):
+    if isinstance(model, Expansion):
         return limit_tables(classes, shares, model.four)
     if not isinstance(model, Model):
         raise InvalidInput(
