@@ -141,9 +141,10 @@ def compile(
         points) of the rule; ``preprocessing``, "none" for rows that the DEQ is meant to take,
         "theory", "unit_norm" or, for images, "pixels".
 
-        Of a given DEQ: ``layers`` (by the rule, at most 4); ``tolerance`` of its fixed points
-        (1e-10, or 1e-8 of a function); ``agreement_limit`` (.99) and ``accuracy_limit`` (.5 points)
-        of the rule; ``unsettled_limit``, the largest share of rows without a fixed point (.05).
+        Of a given DEQ: ``layers``, or steps of a function (as many as the rule asks for);
+        ``tolerance`` of its fixed points (1e-10); ``agreement_limit`` (.99) and ``accuracy_limit``
+        (.5 points) of the rule; ``unsettled_limit``, the largest share of rows without a fixed
+        point (.05).
 
     Returns
     -------
@@ -170,12 +171,11 @@ def compile(
     if not isinstance(model, RandomModel):
         _require_cell(model)
         from notsodeep.compilation.trained_deq import compile_cell
+        from notsodeep.compilation.trained_record import CellSettings
 
         _require_options(options, CellOptions, "a given DEQ")
-        rows = (X, y, X_test, y_test)
-        return compile_cell(
-            model, *rows, random_state=random_state, out=out, force=force, log=log, **options
-        )
+        asked = CellSettings(random_state=random_state, **options)
+        return compile_cell(model, (X, y, X_test, y_test), asked, out, force=force, log=log)
     _require_options(options, RandomOptions, "a random DEQ")
     preprocessing = options.pop("preprocessing", "auto")
     settings = RandomSettings(model, random_state=random_state, **options)

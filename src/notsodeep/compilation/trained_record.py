@@ -52,7 +52,7 @@ class CellSettings(Record):
     """What the compilation of a given DEQ was asked for; see `compile`."""
 
     layers: int | None = None
-    tolerance: float = 0.0  # 0: 1e-10, or 1e-8 of a function
+    tolerance: float = 1e-10
     agreement_limit: float = 0.99
     accuracy_limit: float = 0.5
     unsettled_limit: float = 0.05
@@ -101,8 +101,7 @@ class Solved(Record):
     """How the fixed points were found, and what is known of them."""
 
     margin: Margin | None  # None of a function
-    method: Method | None
-    solver: str
+    method: Method
     counts: RowCounts
     stability: Stability
 
@@ -175,7 +174,7 @@ class TrainedCompilation:
     def hybrid(self, *, tolerance: float = 1e-10) -> HybridEquilibrium:
         """Return the module whose every answer is the DEQ's own class, proved or solved."""
         margin, method = self.margin, self.solved.method
-        if not isinstance(self.cell, AffineDEQ) or margin is None or method is None:
+        if not isinstance(self.cell, AffineDEQ) or margin is None:
             raise InvalidInput(
                 "A function f(z, x) has no certificate, and so no certified hybrid. Give a network "
                 "φ(Wz + Ux + b) by its weights, with EquilibriumCell.from_weights."
@@ -194,7 +193,7 @@ class TrainedCompilation:
         """Return what a report says of the DEQ itself."""
         hybrid, cold = self.timed.hybrid, self.timed.cold
         facts = {"network": repr(self.cell), "fixed points": _about_limits(self.solved)}
-        facts |= {"solver": self.solved.solver, "rows": str(self.solved.counts)}
+        facts |= {"solver": self.solved.method.reason, "rows": str(self.solved.counts)}
         if hybrid is not None and cold is not None:
             after = ", ".join(f"{share:.1%}" for share in hybrid.certified_after)
             facts["hybrid"] = (
@@ -272,7 +271,7 @@ class TrainedCompilation:
     def _records(self) -> dict[str, Record]:
         return {
             "solved": self.solved,
-            "layers": chain_of(self.layers),
+            "layers": chain_of(self.layers, len(self.fidelities.by_layers)),
             "fidelity": self.fidelities,
             "front": self.timed,
         }
@@ -463,13 +462,14 @@ def network_digest(cell: EquilibriumCell) -> str:
 class Chain(Record):
     """Layers without their weights, which are arrays."""
 
-    heads: tuple[Layer, ...]
+    heads: tuple[Layer, ...]  # none of a function
+    count: int  # of layers, or of steps of f
 
 
-def chain_of(layers: Sequence[Layer]) -> Chain:
+def chain_of(layers: Sequence[Layer], count: int) -> Chain:
     """Return layers without their weights."""
     empty = np.empty(0)
-    return Chain(tuple(replace(layer, weight=empty, bias=empty) for layer in layers))
+    return Chain(tuple(replace(layer, weight=empty, bias=empty) for layer in layers), count)
 
 
 def layer_arrays(layers: Sequence[Layer], readouts: Sequence[Readout]) -> Arrays:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -352,7 +352,7 @@ def _front_table(front: Front) -> Table:
     return _table([head, *columns], rows)
 
 
-def _figures(drawings: Iterable[Drawing]) -> list[Mapping[str, Any]]:
+def _figures(drawings: Iterable[Drawing]) -> list[dict[str, Any]]:
     figures = []
     for index, (draw, alt, caption) in enumerate(drawings):
         figure, (axes,) = new_figure(1, width=4.6, height=3.4)
