@@ -21,10 +21,7 @@ from notsodeep.arrays import FloatArray
 from notsodeep.errors import InvalidInput
 from notsodeep.numerics.quadrature import gaussian_density
 
-ScaleFunction = Callable[[FloatArray], FloatArray]
-
 _TWO_OVER_ROOT_PI = 2.0 / math.sqrt(math.pi)
-_NO_KINKS: tuple[float, ...] = ()
 
 
 def _swish_slope(x: FloatArray) -> FloatArray:
@@ -60,7 +57,6 @@ class _Facts:
     derivative: Callable[..., FloatArray]
     lipschitz: float
     parity: Parity | None = None
-    kinks: tuple[float, ...] = _NO_KINKS
     pairs: Callable[..., Pairs] | None = None
     moments: Callable[[FloatArray], FloatArray] | None = None
     coefficients: Callable[[FloatArray, int], FloatArray] | None = None
@@ -109,24 +105,13 @@ ELEMENTARY: dict[str, _Facts] = {
         lambda x, alpha: np.where(x > 0.0, x, alpha * np.expm1(np.minimum(x, 0.0))),
         lambda x, alpha: np.where(x > 0.0, 1.0, alpha * np.exp(np.minimum(x, 0.0))),
         1.0,
-        kinks=(0.0,),
     ),
 }
 
 
 @dataclass(frozen=True, repr=False)
 class Elementary(Activation):
-    """One of the functions in `ELEMENTARY`.
-
-    Examples
-    --------
-    >>> from notsodeep.activations import named
-    >>> gelu = named("gelu")
-    >>> gelu, round(gelu.lipschitz, 6)
-    (<activation gelu>, 1.128904)
-    >>> round(named("cos").moments(1.0).mean, 6)  # exp(−1/2)
-    0.606531
-    """
+    """One of the functions in `ELEMENTARY`."""
 
     def value(self, x: FloatArray) -> FloatArray:
         """Evaluate φ(x)."""
@@ -196,6 +181,12 @@ _ALIASES = {
     "normalised_relu": "normalized_relu",
     "silu": "swish",
 }
+_OF_LIBRARIES = (
+    *("abs", "arctan", "cos", "elu", "erf", "gelu", "identity", "mish", "relu", "sigmoid"),
+    *("silu", "sin", "softplus", "tanh"),
+)
+"""Functions and modules of NumPy and PyTorch that are one activation whatever their options."""
+
 _FORMULAS = {"mish": "x*tanh(softplus(x))", "sigmoid": "sigmoid(x)"}
 _COMPOUND: dict[str, Callable[..., Activation]] = {
     "centred": centred_by,
@@ -299,27 +290,20 @@ def _of_library(value: Any) -> Activation | None:
     if home not in ("numpy", "torch"):
         return None
     name = (function or type(value).__name__).lower()
-    parameters = {}
-    match name:
-        case "leakyrelu":
-            parameters = {"negative_slope": value.negative_slope}
-        case "elu":
-            parameters = {} if function else {"alpha": value.alpha}
-        case "gelu" if not function and value.approximate != "none":
-            return None  # another function
-        case "softplus" if not function and value.beta != 1:
-            return None
-        case "hardtanh" if not function and value.max_val != -value.min_val:
-            return None
-        case "hardtanh" if not function:
-            parameters = {"clip": value.max_val}
-        case "sin" | "cos" | "arctan" | "erf" | "tanh" | "relu" | "gelu" | "elu" | "softplus":
-            pass
-        case "silu" | "mish" | "sigmoid" | "identity" | "abs" | "absolute" | "hardtanh":
-            name = "abs" if name == "absolute" else name
-        case _:
-            return None
-    return named(name, **parameters)
+    if function is None:
+        match name:
+            case "leakyrelu":
+                return named("leaky_relu", negative_slope=value.negative_slope)
+            case "elu":
+                return elu(value.alpha)
+            case "hardtanh" if value.max_val == -value.min_val:
+                return named("hard_tanh", clip=value.max_val)
+            case "gelu" if value.approximate != "none":
+                return None  # another function
+            case "softplus" if value.beta != 1:
+                return None
+    known = {"absolute": "abs"}.get(name, name)
+    return named(known) if known in _OF_LIBRARIES else None
 
 
 def _make(

@@ -41,17 +41,7 @@ _GRID = 1 << 18  # points that show what happens between the nodes of quadrature
 
 @dataclass(frozen=True, repr=False)
 class Custom(Activation):
-    """An activation given by a formula in x, or by a NumPy function, which cannot be saved.
-
-    Examples
-    --------
-    >>> mish = from_formula("x * tanh(softplus(x))")
-    >>> mish, mish.to_dict()["parameters"]["formula"]
-    (<activation x * tanh(softplus(x))>, 'x * tanh(softplus(x))')
-    >>> square = from_function(np.square, name="square")
-    >>> square.parity, square.derivative(np.array([1.5])).round(9)
-    ('even', array([3.]))
-    """
+    """An activation given by a formula in x, or by a NumPy function, which cannot be saved."""
 
     function: Formula | ArrayFunction
     torch: Callable[[Any], Any] | None = None  # the same function on tensors, if there is one

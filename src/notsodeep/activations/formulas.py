@@ -89,7 +89,7 @@ FUNCTIONS: dict[str, _Rule] = {
 }
 
 _RULES = _ARITHMETIC | FUNCTIONS
-_TWO_ARGUMENTS = {"max", "min"}
+_KNOWN = ", ".join(sorted(FUNCTIONS))
 _BINARY: dict[type[ast.operator], str] = {
     ast.Add: "add",
     ast.Sub: "subtract",
@@ -139,7 +139,7 @@ class Formula:
         if sum(1 for _ in ast.walk(tree)) > MAX_NODES:
             raise FormulaError("The formula is too long. Use from_function instead.")
         expression = _translate(tree.body, 0)
-        if not _mentions_x(expression):
+        if isinstance(expression, Number):
             raise FormulaError(f"The formula {formula!r} does not depend on x.")
         return cls(formula.strip(), expression)
 
@@ -163,18 +163,16 @@ def _translate(node: ast.expr, depth: int) -> Expression:
     if depth > MAX_DEPTH:
         raise _too_deep()
     match node:
-        case ast.Constant(value=bool() | complex() | str() | bytes() | None):
-            pass
-        case ast.Constant(value=int() | float() as number):
-            return Number(_number(number))
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool):
+            if not abs(number) <= MAX_NUMBER:  # also rejects what overflows to infinity
+                raise FormulaError(f"Numbers in a formula must be at most {MAX_NUMBER:g} in size.")
+            return Number(float(number))
         case ast.Name(id="x"):
             return Variable()
         case ast.Name(id="pi"):
             return Number(math.pi)
         case ast.Name(id=name):
-            raise FormulaError(
-                f"Unknown name {name!r} in the formula. Known: x, pi, {_function_list()}."
-            )
+            raise FormulaError(f"Unknown name {name!r} in the formula. Known: x, pi, {_KNOWN}.")
         case ast.UnaryOp(op=ast.UAdd(), operand=operand):
             return _translate(operand, depth + 1)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
@@ -186,11 +184,9 @@ def _translate(node: ast.expr, depth: int) -> Expression:
             return _apply(_BINARY[type(operator)], *arguments)
         case ast.Call(func=ast.Name(id=name), args=arguments_, keywords=[]):
             return _call(name, arguments_, depth)
-        case _:
-            pass
     raise FormulaError(
         f"{type(node).__name__} is not allowed in a formula. Allowed: numbers, x, pi, + - * / **, "
-        f"parentheses, and {_function_list()}."
+        f"parentheses, and {_KNOWN}."
     )
 
 
@@ -210,19 +206,11 @@ def _apply(operation: str, *arguments: Expression) -> Expression:
 
 def _call(name: str, arguments: list[ast.expr], depth: int) -> Expression:
     if name not in FUNCTIONS:
-        raise FormulaError(f"Unknown function {name!r} in the formula. Known: {_function_list()}.")
-    expected = 2 if name in _TWO_ARGUMENTS else 1
+        raise FormulaError(f"Unknown function {name!r} in the formula. Known: {_KNOWN}.")
+    expected = 2 if name in ("max", "min") else 1
     if len(arguments) != expected:
-        raise FormulaError(
-            f"{name} takes {expected} argument(s) in a formula. Got {len(arguments)}."
-        )
+        raise FormulaError(f"{name} takes {expected} argument(s) in a formula.")
     return _apply(name, *(_translate(a, depth + 1) for a in arguments))
-
-
-def _number(number: int | float) -> float:
-    if not abs(number) <= MAX_NUMBER:  # also rejects what overflows to infinity
-        raise FormulaError(f"Numbers in a formula must be at most {MAX_NUMBER:g} in size.")
-    return float(number)
 
 
 def _exponent(node: ast.expr) -> float:
@@ -235,18 +223,6 @@ def _exponent(node: ast.expr) -> float:
     if not abs(number) <= MAX_EXPONENT:
         raise FormulaError(f"An exponent must be at most {MAX_EXPONENT:g} in size.")
     return sign * float(number)
-
-
-def _function_list() -> str:
-    return ", ".join(sorted(FUNCTIONS))
-
-
-def _mentions_x(expression: Expression) -> bool:
-    match expression:
-        case Apply(arguments=arguments):
-            return any(_mentions_x(a) for a in arguments)
-        case _:
-            return isinstance(expression, Variable)
 
 
 def evaluate(expression: Expression, x: Any, operations: Mapping[str, Callable[..., Any]]) -> Any:

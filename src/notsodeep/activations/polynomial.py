@@ -38,15 +38,6 @@ class Polynomial(Activation):
 
     Powers are exact near 0, Hermite polynomials stable at high degree.  The Mehler series is
     finite, so that pair expectations are exact.
-
-    Examples
-    --------
-    >>> cubic = polynomial([0.0, 1.0, 0.0, -0.1])
-    >>> cubic.degree, cubic.parity, cubic.lipschitz
-    (3, 'odd', inf)
-    >>> series = hermite([0.0, 0.6, 0.8])
-    >>> series.hermite_coefficients(1.0, 4)[0, 1:].round(12), round(series.moments(1.0).square, 12)
-    (array([0.6, 0.8, 0. ]), 1.0)
     """
 
     coefficients: tuple[float, ...]

@@ -152,24 +152,15 @@ def _piecewise_linear(activation: PiecewiseLinear) -> TensorFunction:
     if activation.homogeneous:
         left, right = slopes[0], slopes[-1]
         if left == right:
-            return partial(_linear, slope=right)
-        if left == 0.0:
-            return torch.relu if right == 1.0 else partial(_scaled_relu, slope=right)
-        return partial(_two_slopes, left=left, right=right)
+            return partial(torch.mul, other=right)
+        plain = left == 0.0 and right == 1.0
+        return torch.relu if plain else partial(_two_slopes, left=left, right=right)
     if len(knots) == 2 and slopes[0] == slopes[2] == 0.0:
         low, high = knots
         start = min(max(0.0, low), high)  # where φ has its value at 0
         level = activation.value_at_zero
         return partial(_ramp, slope=slopes[1], low=low, high=high, start=start, level=level)
     return partial(_hinges, form=activation.hinge_form)
-
-
-def _linear(x: Tensor, *, slope: float) -> Tensor:
-    return slope * x
-
-
-def _scaled_relu(x: Tensor, *, slope: float) -> Tensor:
-    return slope * torch.relu(x)
 
 
 def _two_slopes(x: Tensor, *, left: float, right: float) -> Tensor:

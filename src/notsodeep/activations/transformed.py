@@ -21,15 +21,7 @@ from notsodeep.numerics.quadrature import CUTOFF
 
 @dataclass(frozen=True, repr=False)
 class Centred(Activation):
-    """φ(x) − constant, where constant = E φ(scale·ξ).
-
-    Examples
-    --------
-    >>> from notsodeep.activations import centre, named
-    >>> phi = centre(named("relu"), 1.0)
-    >>> round(phi.constant, 6), bool(abs(phi.moments(1.0).mean) < 1e-15)
-    (0.398942, True)
-    """
+    """φ(x) − constant, where constant = E φ(scale·ξ)."""
 
     base: Activation  # φ; never itself centred
     scale: float  # at which the mean vanishes (τ* for a DEQ)
@@ -157,17 +149,7 @@ def centred_by(activation: Activation, scale: float, constant: float) -> Centred
 
 @dataclass(frozen=True, repr=False)
 class Scaled(Activation):
-    """gain·φ(steepness·x): everything about it follows from φ at steepness times the scale.
-
-    Examples
-    --------
-    >>> from notsodeep.activations import named, scaled
-    >>> steep = scaled(named("tanh"), gain=0.5, steepness=2.0)
-    >>> steep, steep.lipschitz, steep.parity
-    (<activation scaled(activation=tanh, gain=0.5, steepness=2)>, 1.0, 'odd')
-    >>> round(steep.moments(1.0).square, 6), round(0.25 * named("tanh").moments(2.0).square, 6)
-    (0.158815, 0.158815)
-    """
+    """gain·φ(steepness·x): everything about it follows from φ at steepness times the scale."""
 
     base: Activation  # φ; never itself scaled
     gain: float  # not 0
@@ -256,16 +238,7 @@ _PROBE = np.concatenate([np.linspace(-40.0, 40.0, 8001), [-1e3, 1e3]])
 
 @dataclass(frozen=True, repr=False)
 class WithSkip(Activation):
-    """ψ, where ψ(g) solves ψ = φ(αψ + g): a unit that sees its own output.
-
-    Examples
-    --------
-    >>> from notsodeep.activations import named
-    >>> psi = with_skip(named("tanh"), 0.5)
-    >>> y = psi([0.3])
-    >>> bool(abs(y - np.tanh(0.5 * y + 0.3)) < 1e-15), psi.lipschitz
-    (True, 2.0)
-    """
+    """ψ, where ψ(g) solves ψ = φ(αψ + g): a unit that sees its own output."""
 
     base: Activation  # φ
     alpha: float  # α

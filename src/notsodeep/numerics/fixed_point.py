@@ -19,31 +19,18 @@ from notsodeep.records import Record
 # Slopes from which on plain steps are taken.  The secant slope carries an error of about (rounding
 # of f)/(last move), so 1 − s must stay well above it: 1e-4 leaves room for it down to moves of
 # 1e-12 x.
-_STEEP = 0.9999
+_MAX_SECANT_SLOPE = 0.9999
 
 
 @dataclass(frozen=True, repr=False)
 class FixedPoint(Record):
-    """Outcome of a fixed-point solve.
+    """Outcome of a fixed-point solve."""
 
-    Attributes
-    ----------
-    value : ndarray
-        The last iterate, in the shape of the start.
-    converged : bool
-    residual : float
-        Largest |f(x) − x| at `value`.
-    steps : int
-        Evaluations of f.
-    reason : str
-        Why the iteration ended, as a sentence.
-    """
-
-    value: FloatArray
+    value: FloatArray  # the last iterate, in the shape of the start
     converged: bool
-    residual: float
-    steps: int
-    reason: str
+    residual: float  # largest |f(x) − x| at `value`
+    steps: int  # evaluations of f
+    reason: str  # why the iteration ended, as a sentence
 
 
 def solve_fixed_point(
@@ -53,11 +40,10 @@ def solve_fixed_point(
     rtol: float = 1e-14,
     atol: float = 1e-300,
     max_steps: int = 500,
-    raises: bool = True,
     name: str = "the fixed point",
     remedy: str = "",
 ) -> FixedPoint:
-    """Solve x = f(x) component by component.
+    """Solve x = f(x) component by component; raise `NotConverged` where that fails.
 
     Each component takes secant steps on f(x) − x while the secant slope s of f is below one, which
     makes the step (f(x) − x)/(1 − s), and plain steps x ← f(x) otherwise.  From a start below the
@@ -72,12 +58,8 @@ def solve_fixed_point(
         The step of every component must be within ``atol + rtol·|x|``.
     max_steps : int
         Most evaluations of `function`.
-    raises : bool, default True
-        Raise `NotConverged` on failure; otherwise return the record with ``converged=False``.
-    name : str
-        What the message calls the solution.
-    remedy : str
-        What the message advises: the caller knows what makes its map contract.
+    name, remedy : str
+        What the message calls the solution, and what it advises.
 
     Examples
     --------
@@ -103,17 +85,15 @@ def solve_fixed_point(
             slope = np.divide(change, move, out=np.zeros_like(x), where=move != 0.0)
             # Near slope one the secant step is a quotient of two rounding errors: a map that
             # contracts by less than 1e-4 a step takes plain steps.
-            step = np.where(slope < _STEEP, gap / (1.0 - np.minimum(slope, _STEEP)), gap)
+            secant = gap / (1.0 - np.minimum(slope, _MAX_SECANT_SLOPE))
+            step = np.where(slope < _MAX_SECANT_SLOPE, secant, gap)
         # The test is on the step to be taken, not on the gap: with slope s it is larger by 1/(1 −
         # s), and estimates the error of x itself.
         if (np.abs(step) <= atol + rtol * np.abs(x)).all():
             return FixedPoint(x + step, True, residual, steps, "converged")
         previous, x = (x, image), x + step
-    solution = FixedPoint(x, False, residual, steps, reason)
-    if raises:
-        raise NotConverged(
-            f"{name} was not found: {reason} (residual {residual:.3g} after {steps} steps). "
-            f"The map may have no fixed point or contract too slowly. {remedy}".rstrip(),
-            solution,
-        )
-    return solution
+    raise NotConverged(
+        f"{name} was not found: {reason} (residual {residual:.3g} after {steps} steps). "
+        f"The map may have no fixed point or contract too slowly. {remedy}".rstrip(),
+        FixedPoint(x, False, residual, steps, reason),
+    )
