@@ -20,32 +20,28 @@ import torch
 import notsodeep as nsd
 from clocks import once, peak_growth
 from measure import Results, benchmark_parser
-from notsodeep.networks import EquilibriumNetwork, build
+from notsodeep.networks.random import Network, build
 from peers.make_environment import default_directory, interpreter
 
 SIGMA_A2 = 0.2
 REPEATS = 40
-SOLVERS = ("fixed_point", "anderson", "broyden")
-GRADIENTS = ("implicit", "phantom", "jacobian_free")
+SOLVERS = ("plain", "anderson", "broyden")
+TERMS = (5, 1)  # of approximate gradients
 
 
-def network(activation: str, size: dict[str, int], **options: Any) -> EquilibriumNetwork:
+def network(activation: str, size: dict[str, int], **options: Any) -> Network:
     """Build the DEQ that is measured."""
     deq = nsd.DeepEquilibrium(activation, SIGMA_A2)
-    module = build(deq, size["features"], size["width"], size["outputs"], rng=0, **options)
-    assert isinstance(module, EquilibriumNetwork)
-    return module
+    return build(deq, size["features"], size["width"], size["outputs"], rng=0, **options)
 
 
 class BareLoop:
     """The products and activations that the layer cannot do without, and nothing else."""
 
-    def __init__(self, module: EquilibriumNetwork, X: torch.Tensor, steps: tuple[int, int]) -> None:
+    def __init__(self, module: Network, X: torch.Tensor, steps: tuple[int, int]) -> None:
         self.A, self.B, self.C = (p.detach() for p in module.parameters())
         self.X, self.steps = X, steps
-        self.activation = {"tanh": torch.tanh, "relu": torch.relu}[
-            module.description.activation.name
-        ]
+        self.activation = {"tanh": torch.tanh, "relu": torch.relu}[module.model.activation.name]
         self.scale = math.sqrt(SIGMA_A2 / module.width)
 
     @torch.no_grad()
@@ -95,11 +91,9 @@ def layer_row(activation: str, size: dict[str, int], repeats: int) -> list[dict[
         module(X)
 
     training()
-    record = module.last_record
+    record = module.record
     assert record is not None
-    assert record.forward is not None
-    assert record.backward is not None
-    bare = BareLoop(module, X, (record.forward.steps, record.backward.steps))
+    bare = BareLoop(module, X, (record.steps, record.derivatives[0].steps))
     with torch.no_grad():
         exact = bare.exact_outputs()
         error = float((module(X).double() - exact).norm() / exact.norm())
@@ -132,22 +126,22 @@ def choice_rows(size: dict[str, int]) -> list[dict[str, Any]]:
     X = torch.randn(size["samples"], size["features"], generator=torch.Generator().manual_seed(0))
     X /= math.sqrt(size["features"])
     rows = []
-    for option, names in (("solver", SOLVERS), ("gradient", GRADIENTS)):
-        for name in names:
-            module = network("tanh", size, **{option: name})
+    solvers: list[Any] = [("solver", name) for name in SOLVERS]
+    for option, value in [*solvers, *(("terms", terms) for terms in TERMS)]:
+        module = network("tanh", size, **({"solver": value} if option == "solver" else {}))
+        module.backward = value if option == "terms" else None
 
-            def training(module: EquilibriumNetwork = module) -> None:
-                module.zero_grad()
-                module(X).sum().backward()
+        def training(module: Network = module) -> None:
+            module.zero_grad()
+            module(X).sum().backward()
 
-            training()
-            seconds = min(once(training, time.process_time) for _ in range(5))
-            record = module.last_record
-            assert record is not None
-            assert record.forward is not None
-            assert record.backward is not None
-            steps = [record.forward.steps, record.backward.steps]
-            rows.append({"case": f"{option} {name}", "seconds": seconds, "steps": steps})
+        training()
+        seconds = min(once(training, time.process_time) for _ in range(5))
+        record = module.record
+        assert record is not None
+        backward = [each.steps for each in record.derivatives] or [value - 1]
+        steps = [record.steps, *backward]
+        rows.append({"case": f"{option} {value}", "seconds": seconds, "steps": steps})
     return rows
 
 

@@ -19,18 +19,16 @@ from clocks import peak_growth
 from measure import Results, benchmark_parser
 from notsodeep.activations import hard_tanh
 from notsodeep.compilation.evidence import seconds
-from notsodeep.networks import EquilibriumNetwork
-from notsodeep.networks.build import build
-from notsodeep.networks.equilibrium_solvers import as_solver
+from notsodeep.networks import Network, Solver, build
 
 BATCH, P, CLASSES = 256, 784, 10
 WIDTHS, TOLERANCES = (256, 1024, 4096), (1e-3, 1e-6)
 
 
-def outputs(deq: EquilibriumNetwork, X: np.ndarray, solver: str, tolerance: float) -> Any:
+def outputs(deq: Network, X: np.ndarray, solver: str, tolerance: float) -> Any:
     """Compute the outputs of the same weights with another solver; below 1e-8 in float64."""
     twin = build(
-        deq.description,
+        deq.model,
         deq.in_features,
         deq.width,
         deq.out_features,
@@ -74,17 +72,17 @@ def main() -> None:
     for width in (64,) if options.quick else WIDTHS:
         deq = build(deq_model, P, width, CLASSES, rng=0)
         explicit = build(explicit_model, P, width, CLASSES, rng=0)
-        exact = outputs(deq, X, "fixed_point", 1e-12)
+        exact = outputs(deq, X, "plain", 1e-12)
         for tolerance in TOLERANCES:
             repeats = 3 if options.quick else 31 if width < 2048 else 5
-            deq.solver = as_solver({"name": "fixed_point", "tolerance": tolerance})
-            error = float((outputs(deq, X, "fixed_point", tolerance) - exact).norm() / exact.norm())
+            deq.solver = Solver(tolerance)
+            error = float((outputs(deq, X, "plain", tolerance) - exact).norm() / exact.norm())
             rows = torch.as_tensor(X, dtype=torch.float32)
             for work, run in passes(deq, rows).items():
                 low, middle, high = ratios(run, passes(explicit, rows)[work], repeats)
                 results.add(
                     width=width, tolerance=tolerance, work=work, ratio=middle,
-                    ratio_quartiles=[low, high], steps=deq.last_record.forward.steps, error=error,
+                    ratio_quartiles=[low, high], steps=deq.record.steps, error=error,
                 )  # fmt: skip
         rows = torch.as_tensor(X, dtype=torch.float32)
         for name, module in (("DEQ", deq), ("explicit", explicit)):

@@ -18,7 +18,7 @@ from torch import Tensor
 from notsodeep.networks import implicit_layer
 from notsodeep.plotting import DEEP, MUTED, SHALLOW, house_style, new_figure, save_figure
 
-COLOURS = {"fixed_point": MUTED, "anderson": DEEP, "broyden": SHALLOW}
+COLOURS = {"plain": MUTED, "anderson": DEEP, "broyden": SHALLOW}
 WIDTH, BATCH = 200, 16
 
 
@@ -49,16 +49,14 @@ def main(out: str | Path = "fixed_point.png") -> Path:
                     [A, drive],
                     drive,
                     solver=solver,
-                    gradient={"name": "implicit", "solver": {"name": solver}},
                     on_failure="ignore",  # the third plain iteration goes round in circles
                 )
-                assert record.forward is not None
-                steps = f"{title}: {solver} {record.forward.reason}"
-                if record.forward.converged:
+                steps = f"{title}: {solver} {record.reason}"
+                if record.converged:
                     z.square().mean().backward()
                     steps += f", {record.derivatives[0].steps} for the gradient"
                 print(steps)
-                history = record.forward.history
+                history = record.history
                 axes.semilogy(range(1, len(history) + 1), history, color=colour, label=solver)
             axes.set_title(title)
             axes.set_xlabel("evaluations of the layer")

@@ -23,12 +23,8 @@ from experiments.collapse.heads import cut_singular_values
 from notsodeep.data import load
 from notsodeep.networks.affine import AffineDEQ
 from notsodeep.networks.cell import EquilibriumCell
-from notsodeep.networks.equilibrium_map import EquilibriumMap
-from notsodeep.networks.equilibrium_solvers import Anderson, FixedPointIteration
-from notsodeep.networks.implicit_layer import implicit_layer
-from notsodeep.networks.solve_records import ImplicitRecord
-from notsodeep.networks.training import train
-from notsodeep.networks.training_records import TrainingSettings
+from notsodeep.networks.implicit import Anderson, Solver, SolveRecord, implicit_layer
+from notsodeep.networks.training import TrainingSettings, train
 
 _TOLERANCE = 1e-4  # of the solves in training; gradients of batches are noisier than that
 
@@ -93,7 +89,7 @@ class TrainedNetwork(nn.Module):
     ----------
     injection, readout : Linear
         (U, b) and (C, c).
-    last_record : ImplicitRecord or None
+    record : SolveRecord or None
         Of the last pass; the training loop counts steps and failures from it.
     """
 
@@ -101,7 +97,7 @@ class TrainedNetwork(nn.Module):
         super().__init__()
         self.injection = nn.Linear(inputs, width)
         self.readout = nn.Linear(width, classes)
-        self.last_record: ImplicitRecord | None = None
+        self.record: SolveRecord | None = None
 
     def recurrent(self) -> Tensor:
         """Return W."""
@@ -110,8 +106,6 @@ class TrainedNetwork(nn.Module):
 
 class Contracting(TrainedNetwork):
     """tanh, ‖W‖₂ ≤ ρ: after every step of the optimiser W is taken back into that ball."""
-
-    bounded_names = ("matrix",)
 
     def __init__(self, inputs: int, width: int, classes: int, bound: float) -> None:
         super().__init__(inputs, width, classes)
@@ -131,12 +125,12 @@ class Contracting(TrainedNetwork):
     def forward(self, X: Tensor) -> Tensor:
         """Return the logits, shape (n, K)."""
         drive = self.injection(X)
-        h, self.last_record = implicit_layer(
-            EquilibriumMap(torch.tanh, 1.0),
+        h, self.record = implicit_layer(
+            lambda h, d, W: nn.functional.linear(torch.tanh(h), W) + d,
             (drive, self.matrix),
             drive,
-            solver=FixedPointIteration(_TOLERANCE),
-            subject="the fixed point of a contracting network",
+            solver=Solver(_TOLERANCE),
+            on_failure="warn",
         )
         logits: Tensor = self.readout(torch.tanh(h))
         return logits
@@ -175,12 +169,8 @@ class Monotone(TrainedNetwork):
             half = u.abs()  # 2 relu(u) − u
             return 2.0 * (half + alpha * h) @ V.mT - half
 
-        u, self.last_record = implicit_layer(
-            reflected,
-            (drive, inverse),
-            drive,
-            solver=Anderson(_TOLERANCE),
-            subject="the fixed point of a monotone network",
+        u, self.record = implicit_layer(
+            reflected, (drive, inverse), drive, solver=Anderson(_TOLERANCE), on_failure="warn"
         )
         logits: Tensor = self.readout(torch.relu(u))
         return logits
@@ -207,7 +197,16 @@ def trained(recipe: Recipe, *, progress: bool = True) -> tuple[AffineDEQ, float]
         schedule="cosine",
         seed=recipe.seed,
     )
-    train(network, X, data.y, settings, progress=progress)
+    bounded = isinstance(network, Contracting)
+    train(
+        network,
+        X,
+        data.y,
+        settings,
+        decays={"matrix": 0.0} if bounded else None,
+        after_step=network.constrain if bounded else None,
+        progress=progress,
+    )
     network.eval()
     with torch.no_grad():
         found = network(torch.from_numpy(X_test)).argmax(dim=1).numpy()

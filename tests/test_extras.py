@@ -133,7 +133,7 @@ def test_what_is_missing_is_named_with_the_command(tmp_path: Path) -> None:
     wanted = {
         "nsd.build(deq, 4, 8, 2, rng=0)": ("torch", "torch"),
         "nsd.compile(deq, np.eye(80), np.arange(80) % 2, train='all')": ("torch", "torch"),
-        "nsd.networks": ("torch", "torch"),
+        "nsd.networks.Network": ("torch", "torch"),
         "nsd.load('network.safetensors')": ("torch", "torch"),
         "nsd.store_kernel('k.zarr', deq, np.eye(4))": ("zarr", "store"),
         "nsd.plotting.new_figure(1)": ("matplotlib", "plot"),

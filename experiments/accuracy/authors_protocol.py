@@ -36,7 +36,7 @@ from notsodeep.numerics.ridge_fit import fit_ridge
 
 ROLES = ("deq", "matched", "plain")
 _LOOSE = {"name": "anderson", "memory": 5, "max_steps": 25, "tolerance": 1e-2}
-_STRICT = {"name": "fixed_point", "tolerance": 1e-4}
+_STRICT = {"name": "plain", "tolerance": 1e-4}
 _THEIRS: dict[str, dict[str, str]] = {
     "relu": {"matched": "leaky, 2 layers", "plain": "relu, 2 layers, constant inside"},
     "tanh": {"matched": "hard tanh", "plain": "tanh, weights scaled"},
@@ -235,14 +235,15 @@ def _network(
 
     Networks of the same shape and draw have the same weights.
     """
-    from notsodeep.networks.build import build
+    from notsodeep.networks.random import build
 
     data = width_data(name, samples, test_samples)
-    options: Any = {} if solver is None else {"on_failure": "ignore", "solver": json.loads(solver)}
+    options: Any = {} if solver is None else {"solver": json.loads(solver)}
     module = build(
         _model(network, activation, sigma_a2), data.X.shape[1], width, len(data.classes),
         np.random.default_rng([width, draw]), trainable="readout", **options,
     )  # fmt: skip
+    module.on_failure = None if solver is None else "ignore"
     return module, *_features(module, data.X)
 
 
@@ -257,10 +258,12 @@ def _features(module: Any, X: NDArray[Any]) -> tuple[NDArray[np.float32], int]:
     """Return the features (n, m), and the most steps that a batch of 1024 rows needed."""
     import torch
 
-    from notsodeep.networks.readout import features_of
-
-    F, summary = features_of(module.eval(), torch.as_tensor(X))
-    return F.numpy(), 0 if summary is None else summary.most_steps
+    parts, steps = [], [0]
+    with torch.no_grad():
+        for rows in torch.split(torch.as_tensor(X), 1024):
+            parts.append(module.eval().features(rows))
+            steps += [] if module.record is None else [module.record.steps]
+    return torch.cat(parts).numpy(), max(steps)
 
 
 def _model(network: str, activation: str, sigma_a2: float) -> DeepEquilibrium | ExplicitNetwork:

@@ -10,11 +10,10 @@ from numpy.typing import NDArray
 
 from notsodeep.data import Dataset, draw_rows
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
-from notsodeep.networks.build import build
-from notsodeep.networks.modules import ExplicitModule
+from notsodeep.networks.implicit import Solver
+from notsodeep.networks.random import build
 from notsodeep.networks.readout import fit_readout
-from notsodeep.networks.training import train
-from notsodeep.networks.training_records import TrainingSettings
+from notsodeep.networks.training import TrainingSettings, train
 
 ROLES = ("deq", "matched", "unmatched")
 DESCENT: dict[str, Any] = {
@@ -36,18 +35,17 @@ def drawn_network(
     All models of one draw use the same seed, so that explicit networks of the same shape hold the
     same weights: differences between them are not those of two independent draws.
     """
-    solver = {"name": "fixed_point", "tolerance": cell["tolerance"]}
-    options: dict[str, Any] = {"solver": solver, "gradient": {"name": "implicit", "solver": solver}}
-    return build(
+    module = build(
         model,
         data.X.shape[1],
         cell["width"],
         len(data.classes),
         np.random.default_rng([seed, cell["draw"]]),
         trainable=cell["train"],
-        readout_start="zeros",
-        **(options if isinstance(model, DeepEquilibrium) else {}),
+        solver=Solver(cell["tolerance"]),
     )
+    torch.nn.init.zeros_(module.readout)
+    return module
 
 
 def fit_network(module: Any, data: Dataset, cell: dict[str, Any], seed: int) -> dict[str, Any]:
@@ -61,11 +59,11 @@ def fit_network(module: Any, data: Dataset, cell: dict[str, Any], seed: int) -> 
         return {"ridge": ridge, "train_accuracy": fit.accuracy}
     chosen = {name: cell[name] for name in ("epochs", "batch_size", *DESCENT)}
     training = train(module, data.X, data.y, TrainingSettings(**chosen, seed=seed + cell["draw"]))
-    record = {"train_accuracy": training.history[-1].accuracy, "epochs": len(training.history)}
-    if not isinstance(module, ExplicitModule):
-        solves = [epoch.forward for epoch in training.history if epoch.forward is not None]
-        record["unsolved_batches"] = sum(summary.failures for summary in solves)
-        record["most_steps"] = max(summary.most_steps for summary in solves)
+    record = {"train_accuracy": training.history[-1]["accuracy"], "epochs": len(training.history)}
+    if module.closed:
+        solves = [epoch["solver"] for epoch in training.history]
+        record["unsolved_batches"] = sum(summary["failures"] for summary in solves)
+        record["most_steps"] = max(summary["most_steps"] for summary in solves)
     return record
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import skip_init
 
 from notsodeep import checks
-from notsodeep.networks import requirements
+from notsodeep.errors import InvalidInput
 
 FeatureScale = Literal["learned", "fixed"]
 
@@ -83,8 +83,7 @@ class Perceptron(nn.Module):
 
     def forward(self, X: Tensor) -> Tensor:
         """Return the features, shape (n, d)."""
-        owner = type(self).__name__
-        requirements.input_features(X, self.in_features, self.layers[0].weight.dtype, owner)
+        checked_features(X, self.in_features)
         features: Tensor = self.layers(X)
         return features
 
@@ -158,8 +157,7 @@ class ResNet18(nn.Module):
 
     def forward(self, X: Tensor) -> Tensor:
         """Return the features, shape (n, d)."""
-        owner = type(self).__name__
-        requirements.input_features(X, self.in_features, self.stem.weight.dtype, owner)
+        checked_features(X, self.in_features)
         images = X.reshape(-1, *self.image_shape)
         # On a CPU this memory format makes a step of the narrow network almost twice as fast.
         images = images.contiguous(memory_format=torch.channels_last)
@@ -256,3 +254,10 @@ def _image_shape(shape: Any, owner: str) -> tuple[int, int, int]:
         checks.positive_integer(size, "image_shape", owner) for size in shape
     )
     return channels, height, width
+
+
+def checked_features(X: Tensor, in_features: int) -> None:
+    """Require rows of as many features as the first layer takes."""
+    if X.shape[-1] != in_features:
+        got = f"{in_features} features, got shape {tuple(X.shape)}"
+        raise InvalidInput(f"X must have rows of {got}.")

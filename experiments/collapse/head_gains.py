@@ -13,10 +13,9 @@ import torch
 
 from experiments.collapse.head_names import HEAD_LABELS, HeadKind
 from experiments.collapse.settings import CollapseSettings
-from experiments.collapse.training import collapse_data, collapse_network
+from experiments.collapse.training import collapse_data, collapse_network, fit
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.data import data_directory
-from notsodeep.networks.training import train
 
 HEADS: tuple[HeadKind, ...] = ("explicit_matched", "explicit_started", "explicit_inverse", "deq")
 COLUMNS = (
@@ -34,7 +33,7 @@ def trained(head: HeadKind) -> tuple[FloatArray, FloatArray, FloatArray, IntArra
     )  # fmt: skip
     data = collapse_data(settings)
     network = collapse_network(settings, data)
-    train(network, data.X, data.y, settings.training(), progress=False)
+    fit(network, data, settings, progress=False)
     network.eval()
     with torch.no_grad():
         h = network.backbone(torch.as_tensor(data.X))

@@ -11,7 +11,7 @@ from experiments.collapse.backbones import Perceptron, ResNet18, draw_weights
 from experiments.collapse.heads import BoundedHead
 from notsodeep import checks
 from notsodeep.arrays import FloatArray
-from notsodeep.networks.solve_records import ImplicitRecord
+from notsodeep.networks.implicit import SolveRecord
 
 
 class FixedETF(nn.Module):
@@ -95,14 +95,9 @@ class HeadedNetwork(nn.Module):
     classifier : Linear or FixedETF
         z to logits (n, K).
 
-    Attributes
-    ----------
-    bounded_names : tuple of str
-        The head's matrix: `train` takes it back into its ball after every step, which stands in
-        place of weight decay.
+    The head's matrix is to be taken back into its ball after every step, which stands in place of
+    weight decay.
     """
-
-    bounded_names = ("head.matrix",)
 
     def __init__(
         self,
@@ -123,10 +118,21 @@ class HeadedNetwork(nn.Module):
         """Parameters of the backbone whose scale a normalisation undoes."""
         return tuple(f"backbone.{name}" for name in self.backbone.scale_free_names)
 
+    def decays(self, scale_free_decay: float | None) -> dict[str, float]:
+        """Return the weight decays of single parameters: that of others is in the settings.
+
+        The norm of the head's matrix is bounded already; decay would pull it inside, and change
+        what the bound means.
+        """
+        decays = {"head.matrix": 0.0}
+        if scale_free_decay is not None:
+            decays |= dict.fromkeys(self.scale_free_names, scale_free_decay)
+        return decays
+
     @property
-    def last_record(self) -> ImplicitRecord | None:
-        """The solves of the last pass; None if the head has no solver."""
-        record: ImplicitRecord | None = getattr(self.head, "last_record", None)
+    def record(self) -> SolveRecord | None:
+        """The solve of the last pass; None if the head has no solver."""
+        record: SolveRecord | None = getattr(self.head, "record", None)
         return record
 
     def constrain(self) -> None:

@@ -49,18 +49,15 @@ from notsodeep import checks
 from notsodeep.activations import named
 from notsodeep.activations.torch_twins import torch_twin
 from notsodeep.arrays import FloatArray
-from notsodeep.networks import requirements
-from notsodeep.networks.equilibrium_map import EquilibriumMap
-from notsodeep.networks.equilibrium_solvers import (
+from notsodeep.errors import InvalidInput
+from notsodeep.networks.implicit import (
+    DEFAULT_TOLERANCE,
     Anderson,
-    FixedPointIteration,
     Solver,
+    SolveRecord,
     as_solver,
+    implicit_layer,
 )
-from notsodeep.networks.gradient_choices import Implicit
-from notsodeep.networks.implicit_layer import implicit_layer
-from notsodeep.networks.modules import PRECISIONS
-from notsodeep.networks.solve_records import FailureCount, ImplicitRecord, Report, report_for
 
 Start = Literal["orthogonal", "equilibrium"]
 
@@ -124,7 +121,8 @@ class BoundedHead(nn.Module, ABC):
     ) -> None:
         super().__init__()
         owner = type(self).__name__
-        requirements.network_dtype(dtype, PRECISIONS, owner)
+        if dtype not in DEFAULT_TOLERANCE:
+            raise InvalidInput(f"dtype must be torch.float32 or torch.float64, got {dtype}.")
         self.num_features = checks.positive_integer(num_features, "num_features", owner)
         self.spectral_budget = checks.head_budget(self._budget_of, spectral_budget, owner)
         self.activation = checks.known_name(activation, HEAD_ACTIVATIONS, f"activation of {owner}")
@@ -287,10 +285,8 @@ class EquilibriumHead(BoundedHead):
 
     Attributes
     ----------
-    failures : FailureCount
-        Solves that failed in training, where the first is warned about; in evaluation one raises.
-    last_record : ImplicitRecord or None
-        Of the last pass, gradients included.
+    record : SolveRecord or None
+        Of the last pass.  A solve that fails warns in training, and raises in evaluation.
     """
 
     _budget_of = "deq"
@@ -306,14 +302,12 @@ class EquilibriumHead(BoundedHead):
     ) -> None:
         super().__init__(num_features, spectral_budget, rng, **options)
         self.solver = self._usual_solver() if solver is None else as_solver(solver)
-        self.failures = FailureCount()
-        self.last_record: ImplicitRecord | None = None
-        self._problem = EquilibriumMap(self._phi, 1.0)
+        self.record: SolveRecord | None = None
 
     def _usual_solver(self) -> Solver:
         rho = self.spectral_budget
         needed = math.log(TOLERANCE / (1.0 + rho)) / math.log(rho) if rho > 0.0 else 1.0
-        return FixedPointIteration(TOLERANCE, max(MOST_STEPS, math.ceil(needed)))
+        return Solver(TOLERANCE, max(MOST_STEPS, math.ceil(needed)))
 
     @property
     def gain_bound(self) -> float:
@@ -327,20 +321,14 @@ class EquilibriumHead(BoundedHead):
 
     def forward(self, h: Tensor) -> Tensor:
         """Return the equilibrium z of every row."""
-        preactivations, self.last_record = implicit_layer(
-            self._problem,
+        preactivations, self.record = implicit_layer(
+            lambda p, h, A: nn.functional.linear(self._phi(p), A) + h,
             (h, self.matrix),
             h,
             solver=self.solver,
-            gradient=Implicit(self.solver),
-            on_failure=self._report(),
-            subject="the equilibrium of the head",
+            on_failure="warn" if self.training else "raise",
         )
         return self._phi(preactivations)
-
-    def _report(self) -> Report:
-        remedy = "Use more steps, or leave out solver for as many as the spectral budget may need."
-        return self.failures.report(remedy) if self.training else report_for("raise", remedy)
 
     def extra_repr(self) -> str:
         """Say what is inside, for `repr`."""
@@ -470,7 +458,7 @@ def make_head(
         case "residual":
             return ResidualHead(num_features, spectral_budget, rng, **options)
         case "deq":
-            options["solver"] = FixedPointIteration() if strict else None
+            options["solver"] = Solver() if strict else None
             return EquilibriumHead(num_features, spectral_budget, rng, **options)
         case "deq_monotone":
             options["solver"] = Anderson() if strict else None

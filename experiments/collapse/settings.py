@@ -16,7 +16,7 @@ from experiments.collapse.head_names import (
     HeadSolver,
 )
 from notsodeep import checks
-from notsodeep.networks.training_records import Schedule, TrainingSettings
+from notsodeep.networks.training import Schedule, TrainingSettings
 
 Backbone = Literal["mlp", "resnet18"]
 Classifier = Literal["learned", "fixed_etf"]
@@ -119,7 +119,6 @@ class CollapseSettings:
             weight_decay=self.weight_decay,
             schedule=self.schedule,
             seed=self.seed,
-            scale_free_decay=self.scale_free_decay,
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -79,8 +79,7 @@ from experiments.runner import Record
 from notsodeep.arrays import IntArray
 from notsodeep.collapse import simplex_etf
 from notsodeep.data import Dataset, Preprocessing, load
-from notsodeep.networks.training import train
-from notsodeep.networks.training_records import EpochRecord
+from notsodeep.networks.training import Training, train
 
 
 def train_head(
@@ -105,15 +104,8 @@ def train_head(
     data = collapse_data(settings)
     network = collapse_network(settings, data)
     measurements = HeadMeasurements(network, data, settings)
-    run = train(
-        network,
-        data.X,
-        data.y,
-        settings.training(),
-        measure=measurements.after_epoch,
-        checkpoint=checkpoint,
-        progress=progress,
-    )
+    options = {"checkpoint": checkpoint, "progress": progress}
+    run = fit(network, data, settings, after_epoch=measurements.after_epoch, **options)
     return {
         "settings": settings.to_dict(),
         "classes": list(data.classes),
@@ -125,9 +117,18 @@ def train_head(
         },
         "num_features": network.head.num_features,
         "gain_bound": network.head.gain_bound,
-        "epochs": [_epoch(record) for record in run.history if record.measured],
+        "epochs": [_epoch(record) for record in run.history if record["measured"]],
         "final": measurements.at_the_end(),
     }
+
+
+def fit(
+    network: HeadedNetwork, data: Dataset, settings: CollapseSettings, **options: Any
+) -> Training:
+    """Train a network in place, its head's matrix within its budget; `options` are of `train`."""
+    decays = network.decays(settings.scale_free_decay)
+    chosen: dict[str, Any] = {"decays": decays, "after_step": network.constrain, **options}
+    return train(network, data.X, data.y, settings.training(), **chosen)
 
 
 def collapse_data(settings: CollapseSettings) -> Dataset:
@@ -200,20 +201,16 @@ def collapse_network(settings: CollapseSettings, data: Dataset) -> HeadedNetwork
     return HeadedNetwork(backbone, head, classifier)
 
 
-def _epoch(record: EpochRecord) -> Record:
+def _epoch(record: Record) -> Record:
     """Join what was measured with what the solver did in the epoch's steps."""
-    solver = None
-    if record.forward is not None:
+    solver, backward = record["solver"], record["backward"]
+    if solver is not None and backward is not None:
         solver = {
-            "mean_steps": record.forward.mean_steps,
-            "most_steps": record.forward.most_steps,
-            "largest_residual": record.forward.largest_residual,
-            "failures": record.forward.failures,
+            **solver,
+            "backward_mean_steps": backward["mean_steps"],
+            "backward_failures": backward["failures"],
         }
-        if record.backward is not None:
-            solver["backward_mean_steps"] = record.backward.mean_steps
-            solver["backward_failures"] = record.backward.failures
-    return {"epoch": record.epoch + 1, **(record.measured or {}), "solver": solver}
+    return {"epoch": record["epoch"] + 1, **record["measured"], "solver": solver}
 
 
 CURVES = (

@@ -149,7 +149,7 @@ class Draws:
         """
         import torch
 
-        from notsodeep.networks.build import build
+        from notsodeep.networks.random import build
 
         steps = [round(time / rate) for time in times]
         rows = []

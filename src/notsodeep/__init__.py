@@ -58,12 +58,12 @@ if TYPE_CHECKING:
         MonotoneEquilibrium,
         conditions,
     )
-    from notsodeep.networks.build import build
     from notsodeep.networks.cell import EquilibriumCell
-    from notsodeep.networks.empirical_kernels import empirical_kernels
+    from notsodeep.networks.empirical import empirical_kernels
+    from notsodeep.networks.files import save
     from notsodeep.networks.implicit import implicit_layer
-    from notsodeep.networks.onnx_export import export_onnx
-    from notsodeep.networks.persistence import save
+    from notsodeep.networks.onnx import export_onnx
+    from notsodeep.networks.random import build
     from notsodeep.networks.sampling import monte_carlo
     from notsodeep.prediction import predict_risk
     from notsodeep.trained.diagnosis import Diagnosis, diagnose
@@ -85,16 +85,16 @@ _HOMES = {
     "KernelOperator": "notsodeep.kernels",
     "KernelPair": "notsodeep.kernels",
     "MonotoneEquilibrium": "notsodeep.models",
-    "build": "notsodeep.networks.build",
+    "build": "notsodeep.networks",
     "compare": "notsodeep.equivalents",
     "compile": "notsodeep.compilation.compile",
     "conditions": "notsodeep.models",
     "conjugate_kernel": "notsodeep.kernels",
     "diagnose": "notsodeep.trained.diagnosis",
-    "empirical_kernels": "notsodeep.networks.empirical_kernels",
+    "empirical_kernels": "notsodeep.networks",
     "equivalent": "notsodeep.equivalents",
-    "export_onnx": "notsodeep.networks.onnx_export",
-    "implicit_layer": "notsodeep.networks.implicit",
+    "export_onnx": "notsodeep.networks",
+    "implicit_layer": "notsodeep.networks",
     "kernel": "notsodeep.kernels",
     "kernel_pair": "notsodeep.kernels",
     "limiting_spectrum": "notsodeep.equivalents",
@@ -102,7 +102,7 @@ _HOMES = {
     "match": "notsodeep.matching",
     "monte_carlo": "notsodeep.networks.sampling",
     "predict_risk": "notsodeep.prediction",
-    "save": "notsodeep.networks.persistence",
+    "save": "notsodeep.networks",
     "sphere_equivalent": "notsodeep.equivalents",
     "store_kernel": "notsodeep.kernels",
     "tangent_kernel": "notsodeep.kernels",

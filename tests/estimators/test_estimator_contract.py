@@ -15,7 +15,7 @@ from notsodeep.estimators import (
     RandomEquilibriumFeatures,
     TheoryScaler,
 )
-from notsodeep.networks.training_records import TrainingSettings
+from notsodeep.networks.training import TrainingSettings
 
 SHORT = TrainingSettings(20, optimiser="adam", learning_rate=0.03)
 

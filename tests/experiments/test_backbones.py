@@ -126,8 +126,8 @@ def test_the_scale_is_kept_through_relu_layers() -> None:
         (lambda: ResNet18((32, 32), rng=0), "three sizes"),
         (lambda: ResNet18(None, rng=0), "backbone 'mlp'"),
         (lambda: ResNet18(SHAPE, rng=0, width=0), "width of ResNet18"),
-        (lambda: Perceptron(3, (2,), rng=0)(torch.zeros(2, 4)), "in_features = 3"),
-        (lambda: ResNet18(SHAPE, rng=0, width=1)(torch.zeros(2, 3)), "in_features = 3072"),
+        (lambda: Perceptron(3, (2,), rng=0)(torch.zeros(2, 4)), "rows of 3 features"),
+        (lambda: ResNet18(SHAPE, rng=0, width=1)(torch.zeros(2, 3)), "rows of 3072 features"),
     ],
 )
 def test_refusals(make_one: Any, message: str) -> None:

@@ -15,10 +15,10 @@ from experiments.collapse.settings import CollapseSettings
 from experiments.collapse.training import (
     collapse_data,
     collapse_network,
+    fit,
     train_head,
 )
 from notsodeep.collapse import CollapseMetrics
-from notsodeep.networks.training import train
 
 SMALL: dict[str, Any] = {"samples": 300, "test_samples": 80, "width": 16, "epochs": 3}
 STEP: dict[str, Any] = {**SMALL, "num_majority": 6, "ratio": 10.0}
@@ -65,7 +65,6 @@ def test_features_may_have_a_fixed_scale() -> None:
 def test_decay_of_parameters_without_a_scale_is_a_setting() -> None:
     settings = CollapseSettings("deq", **SMALL, scale_free_decay=1e-4)
     assert CollapseSettings.from_dict(settings.to_dict()) == settings
-    assert settings.training().scale_free_decay == 1e-4
     assert "scale_free_decay" not in CollapseSettings("deq", **SMALL).to_dict()  # as it was before
 
 
@@ -122,7 +121,7 @@ def test_measurements_are_those_of_the_trained_network() -> None:
     record = train_head(settings)
     data = collapse_data(settings)
     network = collapse_network(settings, data)
-    train(network, data.X, data.y, settings.training(), progress=False)
+    fit(network, data, settings, progress=False)
     network.eval()
     with torch.no_grad():
         z = network.features(torch.as_tensor(data.X))

@@ -126,7 +126,7 @@ def test_formulas_uploads_and_downloads(address: str, context: Any, tmp_path: Pa
     download.value.save_as(file)
     network = nsd.load(file)
     view = view_of(uploaded, KnownData.of(prepared(uploaded, (mine.name, mine.read_bytes()))))
-    assert network.description == view.match.network
+    assert network.model == view.match.network
     assert (network.width, network.in_features, network.classes) == (64, 30, ("0", "1"))
 
     assert asked == []

@@ -67,7 +67,7 @@ def test_networks(activation: Activation) -> None:
         for copied in COPIES.values():
             again = copied(module)
             assert torch.equal(again(X), outputs)
-            assert again.description == model
+            assert again.model == model
 
 
 def test_networks_after_their_kernels() -> None:

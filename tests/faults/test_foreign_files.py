@@ -44,7 +44,7 @@ def assert_foreign_intact(directory: Path) -> None:
 def train_there(directory: Path) -> None:
     X = np.random.default_rng(0).normal(size=(40, 3)).astype(np.float32)
     net = nsd.build(nsd.ExplicitNetwork(["relu"]), 3, 8, 2, rng=0)
-    options: Any = {"checkpoint": directory, "checkpoint_seconds": 0.0, "progress": False}
+    options: Any = {"checkpoint": directory, "progress": False}
     train(net, X, np.arange(40) % 2, TrainingSettings(2), **options)
 
 

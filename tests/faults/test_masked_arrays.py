@@ -15,7 +15,7 @@ from notsodeep.data import Preprocessing
 from notsodeep.errors import InvalidInput
 from notsodeep.kernel_solvers import ridge_path, solve
 from notsodeep.networks import TrainingSettings, fit_readout, train
-from notsodeep.networks.build import build
+from notsodeep.networks.random import build
 from public_calls import BASE, CALLS, DEQ, FEATURES
 
 LABELS = np.arange(len(BASE)) % 2

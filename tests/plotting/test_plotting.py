@@ -48,7 +48,7 @@ def drawn() -> dict[str, Any]:
     network = nsd.build(nsd.DeepEquilibrium("tanh", 0.2), 80, 32, 2, rng=0)
     settings = nsd.networks.TrainingSettings(epochs=2, learning_rate=0.1)
     halves = np.arange(60) % 2
-    run = nsd.networks.train(network, X, halves, settings, validation=(X, halves))
+    run = nsd.networks.train(network, X, halves, settings)
     pixels = load("digits", preprocessing="unit_range")
     return {
         "best_sigma": prediction.best_sigma_a2(
@@ -58,7 +58,7 @@ def drawn() -> dict[str, Any]:
         "front": nsd.compile(given, pixels.X[:200], X_test=pixels.X_test[:60], layers=1).front,
         "kernel_distance": certificate.matched,
         "kernel_series": nsd.match(deq, tau0=1.0, family="dual").target,
-        "solve": network.last_record.forward,
+        "solve": network.record,
         "training": run,
         "learning_curve": prediction.learning_curve(relu, mixture, [16, 32, 64], ridge=[0.1]),
         "pilot_curve": prediction.pilot_curve(

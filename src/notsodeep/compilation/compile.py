@@ -211,9 +211,10 @@ def load(
     """
     if Path(path).is_dir():
         return load_compilation(path, cell)
-    from notsodeep.networks.persistence import load as load_network
+    from notsodeep.networks import load as load_network
 
-    return load_network(path)
+    network: nn.Module = load_network(path)
+    return network
 
 
 def load_compilation(

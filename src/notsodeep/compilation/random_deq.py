@@ -36,7 +36,6 @@ from notsodeep.models import (
     ConvolutionalEquilibrium,
     ConvolutionalNetwork,
     DeepEquilibrium,
-    ExplicitNetwork,
     Model,
     Verdict,
     conditions,
@@ -326,11 +325,10 @@ class NumpyNetworks:
 
 def _state(network: RandomNetwork, readout: NDArray[np.float32]) -> Arrays:
     """Return weights by the names of the torch module."""
-    explicit = isinstance(network.model, ExplicitNetwork)
     named = {
-        f"{'weight' if explicit else kind}_{k}": array
+        f"{kind}_{k}": array
         for k, layer in enumerate(network.layers, 1)
-        for kind, array in zip(("weight", "injection", "shift"), layer, strict=True)
+        for kind, array in zip(("weight", "injection", "bias"), layer, strict=True)
         if array is not None
     }
     return {**named, "readout": readout}
@@ -402,8 +400,8 @@ def _products(weights: Arrays, model: Any, steps: int) -> float:
     pixels = model.image_shape[0] * model.image_shape[1] if images else 1
     total = 0.0
     for name, array in weights.items():
-        if name.startswith(("weight", "recurrent")):
-            skipped = isinstance(model, DeepEquilibrium) and name in ("weight_1", "recurrent")
+        if name.startswith("weight"):
+            skipped = isinstance(model, DeepEquilibrium) and name == "weight_1"
             total += pixels * (steps - skipped) * array.size
         elif name.startswith("injection"):
             total += pixels * array.size

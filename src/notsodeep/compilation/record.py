@@ -290,8 +290,8 @@ class Compilation:
     def export(self, run: RunDirectory) -> None:
         """Write the network's own files to its directory; ONNX only if its packages are there."""
         if extras.is_installed("torch"):
-            from notsodeep.networks.onnx_export import export_onnx
-            from notsodeep.networks.persistence import save
+            from notsodeep.networks.files import save
+            from notsodeep.networks.onnx import export_onnx
 
             if not (run.path / NETWORK).exists():
                 save(self.network, run.file(NETWORK))

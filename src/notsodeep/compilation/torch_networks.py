@@ -13,12 +13,10 @@ from notsodeep.arrays import FloatArray
 from notsodeep.compilation.random_deq import SCALE_ROWS, Trained
 from notsodeep.compilation.record import Arrays, DataSummary, RandomSettings
 from notsodeep.data import Dataset, draw_rows
-from notsodeep.models import ConvolutionalNetwork, ExplicitNetwork
-from notsodeep.networks.build import build
-from notsodeep.networks.equilibrium_solvers import as_solver
+from notsodeep.networks.implicit import Solver
+from notsodeep.networks.random import build
 from notsodeep.networks.readout import fit_readout
-from notsodeep.networks.training import train
-from notsodeep.networks.training_records import TrainingSettings
+from notsodeep.networks.training import TrainingSettings, train
 
 _ROWS = 1024  # in one pass
 
@@ -37,23 +35,16 @@ class TorchNetworks:
         All roles of a draw share their seed, so that networks of one shape share their weights.
         """
         asked, data = self.settings, self.data
-        solver = {"name": "fixed_point", "tolerance": asked.tolerance}
-        implicit = not isinstance(model := self.models[role], ExplicitNetwork)
-        implicit = implicit and not isinstance(model, ConvolutionalNetwork)
-        module: Any = build(
-            model,
+        module = build(
+            self.models[role],
             data.X.shape[1],
             asked.width,
             len(data.classes),
             np.random.default_rng([asked.random_state, index]),
             trainable=asked.train,
-            readout_start="zeros",
-            **(
-                {"solver": solver, "gradient": {"name": "implicit", "solver": solver}}
-                if implicit
-                else {}
-            ),
+            solver=Solver(asked.tolerance),
         )
+        nn.init.zeros_(module.readout)
         if asked.train == "readout":
             some = data.X[draw_rows(data.X, SCALE_ROWS, asked.random_state)]
             with torch.no_grad():
@@ -79,14 +70,13 @@ class TorchNetworks:
 
         @torch.no_grad()
         def scores(X: FloatArray, tolerance: float) -> NDArray[Any]:
-            if implicit:
-                module.solver = as_solver({**solver, "tolerance": tolerance})
+            module.solver = Solver(tolerance)
             parts = torch.split(torch.as_tensor(X, dtype=torch.float32), _ROWS)
             return torch.cat([module(part) for part in parts]).numpy()
 
         def steps(X: FloatArray, tolerance: float) -> int:
             scores(X, tolerance)
-            return module.last_record.forward.steps if implicit else 1
+            return module.record.steps if module.record else 1
 
         weights = {name: value.numpy().copy() for name, value in module.state_dict().items()}
         return Trained(weights, scores, steps)

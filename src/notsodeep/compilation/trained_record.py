@@ -230,7 +230,7 @@ class TrainedCompilation:
 
     def export(self, run: RunDirectory) -> None:
         """Write the network's own files to its directory, as far as it has such forms."""
-        from notsodeep.networks.onnx_export import export_onnx
+        from notsodeep.networks.onnx import export_onnx
 
         if isinstance(self.cell, AffineDEQ) and not (run.path / ONNX).exists():
             with contextlib.suppress(MissingPackage, NoOnnxForm):

@@ -23,14 +23,13 @@ from notsodeep.estimators.scaler import preprocessed_rows, validated_training_da
 from notsodeep.models import DeepEquilibrium
 
 if TYPE_CHECKING:
-    from notsodeep.networks.training_records import TrainingSettings
+    from notsodeep.networks.training import TrainingSettings
 
 Train = Literal["readout", "all"]
 
 
 def _learns_probabilities(estimator: Any) -> bool:
-    settings = estimator.settings
-    return estimator.train == "all" and (settings is None or settings.loss == "cross_entropy")
+    return bool(estimator.train == "all")
 
 
 class CompiledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -125,7 +124,7 @@ class CompiledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         extras.require(owner, "torch")
         import torch
 
-        from notsodeep.networks.build import build
+        from notsodeep.networks.random import build
 
         checks.known_name(self.train, get_args(Train), f"train of {owner}")
         checks.positive_number(self.ridge, "ridge", owner)
@@ -165,10 +164,10 @@ class CompiledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             len(self.classes_),
             rng,
             trainable=self.train,
-            readout_start="zeros",
             bias=True,
             dtype=torch.float64,
         )
+        torch.nn.init.zeros_(self.module_.readout)
         self._train(scaled, labels, weights, rng)
         self.module_.eval()
         return self
@@ -181,8 +180,7 @@ class CompiledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         rng: np.random.Generator,
     ) -> None:
         from notsodeep.networks.readout import fit_readout
-        from notsodeep.networks.training import train
-        from notsodeep.networks.training_records import TrainingSettings
+        from notsodeep.networks.training import TrainingSettings, train
 
         self.fit_record_: Any
         if self.train == "readout":
@@ -203,7 +201,7 @@ class CompiledClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         from notsodeep.networks.readout import features_of, tensor_rows
 
         rows = tensor_rows(preprocessed_rows(self, X), self.module_, type(self).__name__)
-        features, _ = features_of(self.module_, rows)
+        features = features_of(self.module_, rows)
         with torch.no_grad():
             outputs = torch.nn.functional.linear(
                 features, self.module_.readout, self.module_.readout_bias

@@ -131,7 +131,7 @@ class RandomEquilibriumFeatures(
         extras.require(owner, "torch")
         import torch
 
-        from notsodeep.networks.build import build
+        from notsodeep.networks.random import build
 
         checks.known_name(self.network, get_args(NetworkName), f"network of {owner}")
         width = checks.positive_integer(self.width, "width", owner)
@@ -166,4 +166,4 @@ class RandomEquilibriumFeatures(
 
         owner = type(self).__name__
         rows = tensor_rows(preprocessed_rows(self, X), self.module_, owner)
-        return np.asarray(features_of(self.module_, rows)[0].numpy())
+        return np.asarray(features_of(self.module_, rows).numpy())

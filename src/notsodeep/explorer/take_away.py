@@ -18,9 +18,9 @@ from notsodeep.explorer.page_state import plain, show_error
 from notsodeep.explorer.shown import View
 from notsodeep.explorer.state import CELL, FORMULA, UPLOAD, ExplorerState
 from notsodeep.matching import Match
-from notsodeep.networks.build import build
-from notsodeep.networks.onnx_export import export_onnx
-from notsodeep.networks.persistence import save
+from notsodeep.networks.files import save
+from notsodeep.networks.onnx import export_onnx
+from notsodeep.networks.random import build
 from notsodeep.networks.readout import as_tensor, fit_readout
 
 

@@ -1,51 +1,41 @@
-"""Finite networks in PyTorch."""
+"""Finite networks in PyTorch, imported when they are first used; `sampling` needs no torch."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
 
 from notsodeep import extras
 
-extras.require("notsodeep.networks", "torch")  # in words, before an import fails without
+_HOMES = {
+    "Anderson": "implicit",
+    "Broyden": "implicit",
+    "EmpiricalKernels": "empirical",
+    "Network": "random",
+    "ReadoutFit": "readout",
+    "SolveRecord": "implicit",
+    "Solver": "implicit",
+    "Training": "training",
+    "TrainingSettings": "training",
+    "build": "random",
+    "empirical_kernels": "empirical",
+    "export_onnx": "onnx",
+    "fit_readout": "readout",
+    "implicit_layer": "implicit",
+    "load": "files",
+    "save": "files",
+    "train": "training",
+}
 
-from notsodeep.networks.build import build
-from notsodeep.networks.cell_module import CellNetwork, MonotoneNetwork
-from notsodeep.networks.convolutional import ConvolutionalModule
-from notsodeep.networks.empirical_kernels import EmpiricalKernels, empirical_kernels
-from notsodeep.networks.implicit_layer import implicit_layer
-from notsodeep.networks.modules import (
-    EquilibriumNetwork,
-    ExplicitModule,
-    FeatureNetwork,
-    ImplicitNetwork,
-)
-from notsodeep.networks.onnx_export import export_onnx
-from notsodeep.networks.persistence import load, save
-from notsodeep.networks.readout import ReadoutFit, fit_readout
-from notsodeep.networks.training import train
-from notsodeep.networks.training_records import (
-    EpochRecord,
-    SolverSummary,
-    Training,
-    TrainingSettings,
-)
+__all__ = list(_HOMES)
 
-__all__ = [
-    "CellNetwork",
-    "ConvolutionalModule",
-    "EmpiricalKernels",
-    "EpochRecord",
-    "EquilibriumNetwork",
-    "ExplicitModule",
-    "FeatureNetwork",
-    "ImplicitNetwork",
-    "MonotoneNetwork",
-    "ReadoutFit",
-    "SolverSummary",
-    "Training",
-    "TrainingSettings",
-    "build",
-    "empirical_kernels",
-    "export_onnx",
-    "fit_readout",
-    "implicit_layer",
-    "load",
-    "save",
-    "train",
-]
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    extras.require("notsodeep.networks", "torch")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -237,13 +237,13 @@ def relative_residuals(z: Tensor, image: Tensor) -> Tensor:
     # Between these limits squares neither underflow nor overflow, nor do their sums: one pass.
     low, high = math.sqrt(limits.tiny) / limits.eps, math.sqrt(limits.max) * limits.eps
     if float(change.min()) > low and float(size.max()) < high:
-        # f(z) = 0 is not the infinity of a row that diverges.
-        plain: Tensor = (change / size).clamp(max=limits.max)
+        plain: Tensor = change / size
         return plain
     unit = torch.maximum(gap.abs(), image.abs()).amax(-1, keepdim=True)
     change, size = (torch.linalg.vector_norm(x / _nonzero(unit), dim=-1) for x in (gap, image))
-    # A row that is zero and stays zero is solved.
-    residuals = torch.where(change == 0.0, 0.0, change / size).clamp(max=limits.max)
+    # A row that is zero and stays zero is solved; denormal numbers are known to their grid only.
+    rounded = change * unit[..., 0] <= 2.0 * limits.tiny * limits.eps
+    residuals = torch.where(rounded, 0.0, change / size)
     return torch.where(unit[..., 0].isfinite(), residuals, math.inf)
 
 
@@ -258,7 +258,7 @@ def solve(f: Map, start: Tensor, solver: Solver) -> tuple[Tensor, SolveRecord]:
     residuals = torch.zeros(start.shape[:-1], dtype=start.dtype, device=start.device)
     active = torch.full(start.shape[:-1], start.numel() > 0, device=start.device)
     history: list[float] = []
-    some_active, all_active = start.numel() > 0, True
+    some_active, all_active, some_lost = start.numel() > 0, True, False
     while some_active and len(history) < solver.max_steps:
         image = f(z)
         if image.shape != start.shape:
@@ -266,32 +266,34 @@ def solve(f: Map, start: Tensor, solver: Solver) -> tuple[Tensor, SolveRecord]:
             raise InvalidInput(f"f must return a tensor of the shape {shapes}.")
         residual = relative_residuals(z, image)
         residuals = residual if all_active else torch.where(active, residual, residuals)
-        least, largest = map(float, torch.aminmax(torch.where(active, residual, 0.0)))
+        among = residual if all_active else torch.where(active, residual, 0.0)
+        least, largest = (float(each) for each in torch.aminmax(among))
         history.append(largest)
         if not all_active or least <= tolerance or largest == math.inf:
-            lost = residual.isinf()
-            finished = active & (lost | (residual <= tolerance))
-            answer = torch.where(finished[..., None], image, answer)
-            active = active & ~finished
-            some_active, all_active = bool(active.any()), bool(active.all())
-            # A row that is lost must not reach what the solver remembers.
-            z, image = (torch.where(lost[..., None], 0.0, each) for each in (z, image))
-        z = step(z, image)
+            finished = active & (residual <= tolerance)
+            if some_lost or largest == math.inf:
+                lost = ~image.isfinite().all(dim=-1)
+                some_lost, finished = some_lost or bool(lost.any()), active & (lost | finished)
+                # A row that is lost must not reach what the solver remembers.
+                z, kept = (torch.where(lost[..., None], 0.0, each) for each in (z, image))
+            else:
+                kept = image
+            if bool(finished.any()):
+                answer = torch.where(finished[..., None], image, answer)
+                active = active & ~finished
+                some_active, all_active = bool(active.any()), False
+            image = kept
+        if some_active:
+            z = step(z, image)
     answer = torch.where(active[..., None], image, answer) if some_active else answer
-    reason = _reason(len(history), int(active.sum()), int(residuals.isinf().sum()), residuals)
-    converged = reason.startswith(("converged", "nothing"))
-    return answer, SolveRecord(converged, tuple(history), residuals, tolerance, reason)
-
-
-def _reason(steps: int, unsolved: int, lost: int, residuals: Tensor) -> str:
-    if steps == 0:
-        return "nothing to solve"
-    if not unsolved and not lost:
-        return f"converged in {steps} steps"
-    rows = f" for {unsolved + lost} of {residuals.numel()} rows" if residuals.numel() > 1 else ""
-    if lost:
-        return f"the iterates grew without bound in {steps} steps{rows}"
-    return f"no convergence in {steps} steps{rows}"
+    unsolved = int((residuals > tolerance).sum())
+    reason = f"converged in {len(history)} steps" if history else "nothing to solve"
+    if unsolved:
+        diverged = unsolved > int(active.sum())
+        what = "the iterates grew without bound" if diverged else "no convergence"
+        rows = f" for {unsolved} of {active.numel()} rows" if active.numel() > 1 else ""
+        reason = f"{what} in {len(history)} steps{rows}"
+    return answer, SolveRecord(not unsolved, tuple(history), residuals, tolerance, reason)
 
 
 def implicit_layer(
@@ -378,6 +380,7 @@ class _Call:
     backward: Solver | int
     on_failure: OnFailure
     records: list[SolveRecord]
+    graph: list[Tensor] = field(default_factory=list)  # f(z, θ) and θ of the last transposed solve
 
     def keep(self, record: SolveRecord, theta: Sequence[Tensor]) -> None:
         """Keep a record, and report a failure."""
@@ -448,6 +451,8 @@ class _Equilibrium(torch.autograd.Function):
         z, *theta = ctx.saved_tensors
         u = ctx.call.resolvent(True, gradients[0], z, *theta)
         asked = [i for i, needed in enumerate(ctx.needs_input_grad[2:]) if needed]
+        value, *own = ctx.call.graph or [u.new_empty(0)]
+        ctx.call.graph.clear()
 
         def of_asked(*values: Tensor) -> Tensor:
             every = list(theta)
@@ -456,7 +461,12 @@ class _Equilibrium(torch.autograd.Function):
             image: Tensor = ctx.call.f(z, *every)
             return image
 
-        pulled = _vjp(of_asked, *(theta[i] for i in asked))[1](u)
+        pulled: Sequence[Tensor | None]
+        # The value of many instances has one axis more.
+        if own and value.shape == u.shape and not torch.is_grad_enabled():
+            pulled = torch.autograd.grad(value, [own[i] for i in asked], u, allow_unused=True)
+        else:
+            pulled = _vjp(of_asked, *(theta[i] for i in asked))[1](u)
         found: list[Tensor | None] = [None] * (2 + len(theta))
         for i, gradient in zip(asked, pulled, strict=True):
             found[2 + i] = gradient
@@ -481,9 +491,20 @@ class _Resolvent(torch.autograd.Function):
 
     @staticmethod
     def forward(call: _Call, transposed: bool, g: Tensor, z: Tensor, *theta: Tensor) -> Tensor:
-        apply = jacobian_product(call.f, z, theta, transposed=transposed)
+        # Autograd itself is several times faster than `torch.func` for small tensors.
+        with torch.enable_grad():
+            point = [each.detach().requires_grad_() for each in (z, *theta)]
+            value = call.f(*point)
+            at, along = value, point[0]
+            if transposed:
+                call.graph[:] = [value, *point[1:]]
+            else:
+                along = torch.zeros_like(value, requires_grad=True)
+                (at,) = torch.autograd.grad(value, point[0], along, create_graph=True)
         assert isinstance(call.backward, Solver)
-        u, record = solve(lambda u: g + apply(u), g, call.backward)
+        u, record = solve(
+            lambda u: g + torch.autograd.grad(at, along, u, retain_graph=True)[0], g, call.backward
+        )
         call.keep(record, theta)
         return _not_an_input(u, g)
 

@@ -29,9 +29,9 @@ from notsodeep.activations import (
 )
 from notsodeep.activations.torch_twins import torch_twin
 from notsodeep.errors import InvalidInput
+from notsodeep.models import MonotoneEquilibrium
 from notsodeep.networks.cell import EquilibriumCell, Readout
-from notsodeep.networks.cell_module import CellNetwork, MonotoneNetwork
-from notsodeep.networks.modules import EquilibriumNetwork, ImplicitNetwork
+from notsodeep.networks.random import Network
 
 _PROBE_SIZES = (1e-2, 1.0, 30.0, 1e3)
 _ROUNDINGS = 1e3  # of the dtype, relative to the size of W z + U x + b
@@ -86,7 +86,7 @@ def cell_of_module(
         if any(option is not None for option in given):
             raise InvalidInput("options must not be given for a cell, which has its own.")
         return module
-    if isinstance(module, ImplicitNetwork):
+    if isinstance(module, Network):
         return _built(module, scaling)
     why, cell = _recognised(module, activation, readout, scaling)
     if cell is not None:
@@ -238,54 +238,29 @@ def _known(part: nn.Module) -> Activation | None:
     return None
 
 
-def _built(network: ImplicitNetwork, scaling: dict[str, Any]) -> EquilibriumCell:
+def _built(network: Network, scaling: dict[str, Any]) -> EquilibriumCell:
     """Take √m z of a network made by `build`: affine if it has one layer, else a function."""
-    root = math.sqrt(network.width)
-    readout = network.readout.detach() / root, network.readout_bias
-    if isinstance(network, EquilibriumNetwork):
-        description = network.description
-        return EquilibriumCell.from_weights(
-            network.recurrent.detach() * (math.sqrt(description.sigma_a2) / root),
-            network.injection.detach() * (math.sqrt(description.sigma_b2) * network.input_scale),
-            None,
-            description.activation,
-            readout,
-            **scaling,
-        )
-    weights = {name: getattr(network, name).detach() for name in network.hidden_names}
-    if isinstance(network, MonotoneNetwork):
-        own = network.scaled(weights)
-        return EquilibriumCell.from_monotone(
-            own["symmetric"],
-            own["skew"],
-            network.description.monotonicity,
-            own["injection"],
-            own["shift"][:, 0] if "shift" in own else None,
-            network.description.activation,
-            readout,
-            **scaling,
-        )
-    if not isinstance(network, CellNetwork):
-        raise InvalidInput(f"module must have states that are rows, got {network.description}.")
-    layer, *others = network.description.cell
+    if network.images or not network.closed:
+        raise InvalidInput(f"module must have states that are rows, got {network.model}.")
+    layer, *others = network.layers
+    readout = network.readout.detach() / math.sqrt(network.width), network.readout_bias
     if not others and layer.normalise is None:
+        monotone = isinstance(network.model, MonotoneEquilibrium)
+        recurrent = network.weights()[0] if monotone else network.scaled("weight_1")
         return EquilibriumCell.from_weights(
-            weights["weight_1"] * math.sqrt(layer.weight / network.width),
-            weights["injection_1"] * math.sqrt(layer.inject),
-            weights["shift_1"][:, 0] * math.sqrt(layer.bias) if layer.bias > 0.0 else None,
+            recurrent.detach(),
+            network.scaled("injection_1").detach(),
+            network.scaled("bias_1").detach() if layer.bias > 0.0 else None,
             layer.activation,
             readout,
             **scaling,
         )
-    like = network.readout.detach()
     shift, scale = (
-        torch.as_tensor(default if given is None else given).to(like)
+        torch.as_tensor(default if given is None else given).to(network.readout.detach())
         for given, default in zip(scaling.values(), (0.0, 1.0), strict=True)
     )
-    matrices = [weights[f"weight_{k + 1}"] for k in range(1 + len(others))]
 
     def turn(z: Tensor, x: Tensor) -> Tensor:
-        rows = (x - shift) / scale
-        return network.turn(z, *network.drives(rows, weights)[0], *matrices)
+        return network.turn(z, (x - shift) / scale)
 
     return EquilibriumCell.from_function(turn, network.width, readout)

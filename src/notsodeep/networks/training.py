@@ -1,4 +1,4 @@
-"""One plain training loop, with checkpoints that it can be resumed from to the last bit."""
+"""One plain training loop, which resumes at the end of an epoch, to the last bit."""
 
 from __future__ import annotations
 
@@ -6,46 +6,108 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from itertools import islice
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
+import numpy as np
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
 from notsodeep import checks
 from notsodeep.errors import InvalidInput, TrainingDiverged
-from notsodeep.networks.checkpoints import (
-    Checkpoint,
-    checkpoint_lock,
-    deferred_interrupt,
-    read_checkpoint,
-    write_checkpoint,
-)
-from notsodeep.networks.readout import count_solves
-from notsodeep.networks.training_records import (
-    EpochRecord,
-    SolverSummary,
-    Training,
-    TrainingSettings,
-    summary_from,
-)
-from notsodeep.networks.training_tasks import (
-    Constrained,
-    Normalised,
-    Task,
-    batch_count,
-    batches,
-    checked_samples,
-    count_correct,
-    fingerprints,
-    make_task,
-)
+from notsodeep.files.stored_states import read_state, state_lock, write_state
+from notsodeep.networks.files import sha256_of_tensors
+from notsodeep.networks.implicit import SolveRecord
+from notsodeep.networks.random import Network
+from notsodeep.networks.readout import features_of, tensor_rows, tensor_targets
 from notsodeep.progress import progress_bar
+from notsodeep.records import Plotted, Record
 
-Measure = Callable[[int], dict[str, Any]]
-"""Takes the number of an epoch and returns plain JSON values."""
+Optimiser = Literal["sgd", "momentum", "adam"]
+Schedule = Literal["constant", "cosine"]
+
+_KIND = "training checkpoint"
+_WRITING_SHARE = 0.05  # of the time, at most, goes into checkpoints
+
+
+@dataclass(frozen=True, repr=False)
+class TrainingSettings(Record):
+    """How to train.  The defaults are the mixture paper's for a read-out: plain SGD at rate 1.
+
+    Parameters
+    ----------
+    epochs, batch_size : int
+    learning_rate : float
+        Of the first epoch.  Adam wants about 0.001 instead of 1.
+    optimiser : {"sgd", "momentum", "adam"}
+    momentum : float
+        In [0, 1); of "momentum" only.
+    weight_decay : float
+        The gradient gets weight_decay·(weights) added.
+    schedule : {"constant", "cosine"}
+        The rate of epoch e = 0 … E − 1 is η, or η(1 + cos(πe/E))/2.
+    seed : int
+        Of the order of the samples: epoch e is a function of (seed, e) alone.
+
+    Examples
+    --------
+    >>> settings = TrainingSettings(epochs=4, learning_rate=0.1, schedule="cosine")
+    >>> [round(settings.rate(epoch), 3) for epoch in range(4)]
+    [0.1, 0.085, 0.05, 0.015]
+    """
+
+    epochs: int = 100
+    batch_size: int = 128
+    learning_rate: float = 1.0
+    optimiser: Optimiser = "sgd"
+    momentum: float = 0.9
+    weight_decay: float = 0.0
+    schedule: Schedule = "constant"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        owner = "TrainingSettings"
+        plain: dict[str, Any] = {
+            name: checks.positive_integer(getattr(self, name), name, owner)
+            for name in ("epochs", "batch_size")
+        }
+        plain["learning_rate"] = checks.positive_number(self.learning_rate, "learning_rate", owner)
+        plain["momentum"] = checks.share(self.momentum, "momentum", owner)
+        plain["weight_decay"] = checks.at_least_zero(self.weight_decay, "weight_decay", owner)
+        plain["seed"] = checks.integer_at_least(self.seed, 0, "seed", owner)
+        checks.known_name(self.optimiser, get_args(Optimiser), "optimiser")
+        checks.known_name(self.schedule, get_args(Schedule), "schedule")
+        for name, value in plain.items():  # as Python's own numbers, which have a JSON form
+            object.__setattr__(self, name, value)
+
+    def rate(self, epoch: int) -> float:
+        """Learning rate of an epoch, counted from 0."""
+        if self.schedule == "constant":
+            return self.learning_rate
+        return self.learning_rate * 0.5 * (1.0 + math.cos(math.pi * epoch / self.epochs))
+
+
+@dataclass(frozen=True, repr=False)
+class Training(Plotted):
+    """A training run that came to its end.
+
+    Every epoch has `loss`, `accuracy` (None without labels) and `seconds`; of networks with a
+    solver `solver`, with the keys `mean_steps`, `most_steps`, `largest_residual` and `failures`,
+    and `backward`, the same for gradients; and `measured`, what `after_epoch` returned.
+    """
+
+    _drawing = "training"
+
+    settings: TrainingSettings
+    history: tuple[dict[str, Any], ...]
+
+    def __str__(self) -> str:
+        last = self.history[-1]
+        accuracy = "" if last["accuracy"] is None else f", accuracy {last['accuracy']:.4g}"
+        seconds = sum(epoch["seconds"] for epoch in self.history)
+        return f"{len(self.history)} epochs in {seconds:.3g} s, loss {last['loss']:.4g}{accuracy}"
 
 
 def train(
@@ -54,17 +116,16 @@ def train(
     y: Any,
     settings: TrainingSettings | None = None,
     *,
-    validation: tuple[Any, Any] | None = None,
-    measure: Measure | None = None,
+    decays: Mapping[str, float] | None = None,
+    after_step: Callable[[], None] | None = None,
+    after_epoch: Callable[[int], dict[str, Any]] | None = None,
     checkpoint: str | Path | None = None,
-    checkpoint_seconds: float = 60.0,
     progress: bool = True,
 ) -> Training:
     """Train the parameters of a module that have requires_grad, in place.
 
-    Where the read-out alone is trained, the features are computed once and kept; the steps are
-    the same as through the whole network, up to rounding.  A module with bounded weights, see
-    `Constrained`, takes them back into their bounds after every step.
+    Minimises −log softmax(f)_y for class labels, and ½‖f − t‖² for real targets.  Where the
+    read-out of a `Network` alone is trained, the features are computed once.
 
     Parameters
     ----------
@@ -72,38 +133,19 @@ def train(
         Takes rows (n, p) to outputs (n, K).
     X : array_like or Tensor of shape (n, p)
     y : array_like or Tensor
-        Class labels 0 … K − 1, shape (n,); or real targets, shape (n, K), for squared error.
+        Class labels 0 … K − 1, shape (n,); or real targets, shape (n, K).
     settings : TrainingSettings, optional
-    validation : tuple (X, y), optional
-        Looked at after every epoch; needed for ``patience``.
-    measure : callable, optional
-        Called with the number of every epoch that ends, counted from 0, the module being in
-        evaluation; what it returns, a JSON object, is kept in the history and in checkpoints.
+    decays : dict of str to float, optional
+        Weight decay of single parameters, by name, in place of that of the settings.
+    after_step, after_epoch : callable, optional
+        The first is called after every step, for instance to project onto a constraint; the second
+        after every epoch, with its number, and returns a JSON object for the history.
     checkpoint : path, optional
-        Directory for the state of the run.  If it holds one, the run resumes there, and on a
-        CPU, with the same number of threads, ends in the same weights to the last bit as one that
-        was never stopped.  Ctrl-C writes a checkpoint after the step in progress.
-    checkpoint_seconds : float
-        Time between checkpoints; one is written at the end in any case.
+        Directory for the state of the run, written at ends of epochs.  If it holds one of the same
+        run (data, settings, architecture, solvers, fixed weights), the run resumes there, and on
+        a CPU with the same number of threads ends in the same weights to the last bit.
     progress : bool
         Show a bar on a terminal.
-
-    Returns
-    -------
-    Training
-        Loss, accuracy, validation and solver behaviour per epoch, and why it ended.
-
-    Raises
-    ------
-    TrainingDiverged
-        The loss is not finite.  The module keeps the weights that gave it; an earlier checkpoint
-        stays.
-    InvalidInput
-        Data, targets or settings that do not fit, or a checkpoint of another run.
-    DataCorrupted
-        A damaged checkpoint.
-    LockTimeout
-        Another process is writing checkpoints into the same directory.
 
     Examples
     --------
@@ -111,318 +153,210 @@ def train(
     >>> X = torch.randn(200, 5, generator=rng)
     >>> net = nn.Linear(5, 2)
     >>> run = train(net, X, (X[:, 0] > 0).long(), TrainingSettings(epochs=20), progress=False)
-    >>> run.history[-1].loss < run.history[0].loss
+    >>> run.history[-1]["loss"] < run.history[0]["loss"]
     True
     """
-    settings = TrainingSettings() if settings is None else settings
-    checks.at_least_zero(checkpoint_seconds, "checkpoint_seconds", "train")
-    _matching_validation(settings.patience is not None, validation is not None, "train")
-    _known_scales(module, settings, "train")
-    samples = checked_samples(module, X, y, settings)
-    beside = None if validation is None else checked_samples(module, *validation, settings)
+    settings = settings or TrainingSettings()
+    trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
+    if not trained:
+        raise InvalidInput("module must have a parameter with requires_grad, got none.")
+    unknown = sorted({*(decays or {})} - {*trained})
+    if unknown:
+        raise InvalidInput(f"decays must name trained parameters, got {', '.join(unknown)}.")
+    rows = tensor_rows(X, module, "train")
+    targets = tensor_targets(y, len(rows), _num_outputs(module, rows), rows, "train")
+    run = _Run(module, trained, settings, decays or {}, rows, targets)
     was_training = module.training
     with contextlib.ExitStack() as stack:
         stack.callback(module.train, was_training)
-        if checkpoint is None:
-            run = _Run(make_task(module, samples, beside, settings), measure)
-            _loop(run, None, progress)
-            return run.state.record(settings)
-        directory = Path(checkpoint)
-        stack.enter_context(checkpoint_lock(directory))
-        identity = fingerprints(module, samples, beside, settings)
-        stored = read_checkpoint(directory)
-        if stored is not None:
-            _same_run(stored.facts["run"], identity, directory)
-            state = _State.from_dict(stored.facts["state"])
-            if state.reason:
-                _copy_into(module, _part(stored.tensors, "weights"))
-                return state.record(settings)
-        run = _Run(make_task(module, samples, beside, settings), measure)
-        if stored is not None:
-            run.restore(stored)
-        _loop(run, _Keeper(directory, checkpoint_seconds, identity), progress)
-        return run.state.record(settings)
-
-
-def _loop(run: _Run, keeper: _Keeper | None, progress: bool) -> None:
-    with contextlib.ExitStack() as stack:
         advance = stack.enter_context(progress_bar("Training", enabled=progress))
-        interrupted = None if keeper is None else stack.enter_context(deferred_interrupt())
-        while not run.state.reason:
-            run.step()
-            advance(run.steps_done, run.steps_in_all)
-            if keeper is None or interrupted is None:
-                continue
-            stop = interrupted()
-            keeper.after_step(run, at_once=stop)
-            if stop or (run.state.reason and interrupted()):
-                raise KeyboardInterrupt
-
-
-_SUMMARIES = ("forward", "backward", "features")
-
-
-@dataclass(eq=False)
-class _State:
-    """Where a run stands between two steps; with the tensors, all that a checkpoint holds."""
-
-    epoch: int = 0
-    batch: int = 0
-    loss: float = 0.0  # sums over the epoch's samples so far
-    correct: int = 0
-    samples: int = 0
-    seconds: float = 0.0
-    forward: SolverSummary | None = None
-    backward: SolverSummary | None = None
-    history: list[EpochRecord] = field(default_factory=list)
-    best_epoch: int | None = None
-    best_loss: float = math.inf
-    features: SolverSummary | None = None
-    reason: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        content = asdict(self)
-        return content | {"best_loss": None if math.isinf(self.best_loss) else self.best_loss}
-
-    @classmethod
-    def from_dict(cls, content: Mapping[str, Any]) -> _State:
-        best = content["best_loss"]
-        return cls(
-            **{
-                **content,
-                "best_loss": math.inf if best is None else best,
-                **{name: summary_from(content[name]) for name in _SUMMARIES},
-                "history": [EpochRecord.from_dict(record) for record in content["history"]],
-            }
-        )
-
-    def record(self, settings: TrainingSettings) -> Training:
-        return Training(settings, tuple(self.history), self.reason, self.best_epoch, self.features)
-
-
-class _Run:
-    """The moving parts: state, optimiser, and the weights inside the module."""
-
-    def __init__(self, task: Task, measure: Measure | None) -> None:
-        self.task, self.settings, self.measure = task, task.settings, measure
-        self.state = _State(features=task.features)
-        settings = task.settings
-        self._optimiser = _make_optimiser(task)
-        self._batches = batches(settings, task.training, 0)
-        self._in_epoch = batch_count(settings, len(task.training))
-        self._best: dict[str, Tensor] = {}
-        # Only whole modules have parts, such as normalisation, that behave otherwise in training.
-        self._enter_training()
-
-    @property
-    def steps_done(self) -> int:
-        return self.state.epoch * self._in_epoch + self.state.batch
-
-    @property
-    def steps_in_all(self) -> int:
-        return self.settings.epochs * self._in_epoch
-
-    def step(self) -> None:
-        """Take one optimiser step; after the last one of an epoch, close the epoch."""
-        begin, state, task = time.perf_counter(), self.state, self.task
-        indices = torch.as_tensor(next(self._batches), device=task.training.inputs.device)
-        targets = task.training.targets[indices]
-        for group in self._optimiser.param_groups:
-            # A function of the epoch, set at every step: a run that resumes needs no scheduler
-            # state.
-            group["lr"] = self.settings.rate(state.epoch)
-        self._optimiser.zero_grad()
-        outputs = task.forward(task.training.inputs[indices])
-        loss = task.loss(outputs, targets)
-        value = self._finite(float(loss.detach()), "loss")
-        loss.backward()  # type: ignore[no-untyped-call]
-        self._optimiser.step()
-        if isinstance(task.module, Constrained):
-            # Projected gradient: back onto the bound after every step.
-            task.module.constrain()
-        state.loss += value * len(targets)
-        state.samples += len(targets)
-        if task.training.labelled:
-            state.correct += count_correct(outputs.detach(), targets)
-        if task.whole:
-            state.forward, state.backward = count_solves(task.module, state.forward, state.backward)
-        state.batch += 1
-        state.seconds += time.perf_counter() - begin
-        if state.batch == self._in_epoch:
-            self._close_epoch()
-
-    def _finite(self, value: float, name: str) -> float:
-        if not math.isfinite(value):
-            state, rate = self.state, self.settings.rate(self.state.epoch)
-            raise TrainingDiverged(
-                f"The {name} is {value} in epoch {state.epoch}, step {state.batch} (both counted "
-                f"from 0), at learning rate {rate:g}. Use a smaller learning rate, and look for "
-                "very large rows in X."
-            )
-        return value
-
-    def _close_epoch(self) -> None:
-        state, task, settings = self.state, self.task, self.settings
-        begin = time.perf_counter()
-        loss = accuracy = measured = None
-        task.module.eval()
-        if self.measure is not None:
-            measured = self.measure(state.epoch)
-        if task.validation is not None:
-            loss, accuracy = task.evaluate(task.validation)
-            self._finite(loss, "validation loss")
-            if loss < state.best_loss:
-                state.best_loss, state.best_epoch = loss, state.epoch
-                if settings.patience is not None:
-                    self._best = {k: v.detach().clone() for k, v in self._weights().items()}
-        self._enter_training()
-        state.history.append(
-            EpochRecord(
-                state.epoch,
-                settings.rate(state.epoch),
-                state.loss / state.samples,
-                state.correct / state.samples if task.training.labelled else None,
-                loss,
-                accuracy,
-                state.seconds + time.perf_counter() - begin,
-                state.forward,
-                state.backward,
-                measured,
-            )
-        )
-        state.epoch, state.batch = state.epoch + 1, 0
-        state.loss, state.correct, state.samples, state.seconds = 0.0, 0, 0, 0.0
-        state.forward = state.backward = None
-        self._batches = batches(settings, task.training, state.epoch)
-        self._end_if_due()
-
-    def _end_if_due(self) -> None:
-        state, patience = self.state, self.settings.patience
-        waited = state.epoch - 1 - (-1 if state.best_epoch is None else state.best_epoch)
-        if patience is not None and waited >= patience:
-            state.reason = f"no smaller validation loss in {patience} epochs"
-        elif state.epoch == self.settings.epochs:
-            state.reason = f"all {state.epoch} epochs done"
-        if state.reason:
-            _copy_into(self.task.module, self._best)
-
-    def _enter_training(self) -> None:
-        self.task.module.train(self.task.whole)
-
-    def _weights(self) -> dict[str, Tensor]:
-        """Return everything in the module that a step may change."""
-        weights: dict[str, Tensor] = dict(self.task.parameters)
-        return weights | dict(self.task.module.named_buffers()) if self.task.whole else weights
-
-    def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of a checkpoint."""
-        found = {f"weights.{name}": tensor for name, tensor in self._weights().items()}
-        found |= {f"best.{name}": tensor for name, tensor in self._best.items()}
-        for index, entries in self._optimiser.state_dict()["state"].items():
-            tensors = {key: value for key, value in entries.items() if value is not None}
-            found |= {f"optimiser.{index}.{key}": value for key, value in tensors.items()}
-        return found
-
-    def restore(self, stored: Checkpoint) -> None:
-        """Go back to a checkpoint of the same run."""
-        _copy_into(self.task.module, _part(stored.tensors, "weights"))
-        self._best = _part(stored.tensors, "best")
-        moments: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in _part(stored.tensors, "optimiser").items():
-            index, _, key = name.partition(".")
-            moments.setdefault(int(index), {})[key] = tensor
-        form = self._optimiser.state_dict()
-        self._optimiser.load_state_dict({**form, "state": moments})
-        self.state = _State.from_dict(stored.facts["state"])
-        whole_epoch = batches(self.settings, self.task.training, self.state.epoch)
-        # The order is a function of seed and epoch, so that skipping what was done is all it takes.
-        self._batches = islice(whole_epoch, self.state.batch, None)
-
-
-@dataclass(eq=False)
-class _Keeper:
-    """Writes checkpoints: from time to time, at the end, and when asked to."""
-
-    directory: Path
-    seconds: float
-    identity: Mapping[str, Any]
-    last: float = field(default_factory=time.monotonic)
-
-    def after_step(self, run: _Run, at_once: bool) -> None:
-        due = time.monotonic() - self.last >= self.seconds
-        if not (due or at_once or run.state.reason):
-            return
-        facts = {"run": self.identity, "state": run.state.to_dict()}
-        write_checkpoint(self.directory, Checkpoint(run.tensors(), facts))
-        self.last = time.monotonic()
-
-
-def _make_optimiser(task: Task) -> torch.optim.Optimizer:
-    settings, module = task.settings, task.module
-    rate, decay = settings.learning_rate, settings.weight_decay
-    bounded = module.bounded_names if isinstance(module, Constrained) else ()
-    scale_free: tuple[str, ...] = ()
-    if isinstance(module, Normalised) and settings.scale_free_decay is not None:
-        scale_free = module.scale_free_names
-    rest = [name for name in task.parameters if name not in (*scale_free, *bounded)]
-    groups: list[dict[str, Any]] = [
-        {"params": [task.parameters[name] for name in names if name in task.parameters]}
-        | {"weight_decay": value}
-        for names, value in (
-            (rest, decay),
-            (scale_free, settings.scale_free_decay),
-            # Their norm is bounded already; decay would pull them inside and change what the bound
-            # means.
-            (bounded, 0.0),
-        )
-    ]
-    groups = [group for group in groups if group["params"]]
-    if settings.optimiser == "adam":
-        return torch.optim.Adam(groups, lr=rate, weight_decay=decay)
-    momentum = settings.momentum if settings.optimiser == "momentum" else 0.0
-    return torch.optim.SGD(groups, lr=rate, momentum=momentum, weight_decay=decay)
-
-
-def _part(tensors: Mapping[str, Tensor], part: str) -> dict[str, Tensor]:
-    """Return the tensors of one part of a checkpoint, by their names in it."""
-    prefix = f"{part}."
-    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+        directory, identity = None, {}
+        if checkpoint is not None:
+            directory, identity = Path(checkpoint), run.identity()
+            stack.enter_context(state_lock(directory))
+            run.resume(directory, identity)
+        if len(run.history) < settings.epochs:
+            run.keep_features()
+        written, cost = -math.inf, 0.0
+        for epoch in range(len(run.history), settings.epochs):
+            module.train(not run.cached)
+            record = run.epoch(epoch, after_step or (lambda: None))
+            if after_epoch is not None:
+                module.eval()
+                record["measured"] = after_epoch(epoch)
+            run.history.append(record)
+            begin = time.monotonic()
+            due = (begin - written) * _WRITING_SHARE >= cost or epoch + 1 == settings.epochs
+            if directory is not None and due:
+                facts = {"run": identity, "history": run.history}
+                write_state(directory, _KIND, safetensors.torch.save(run.tensors()), facts)
+                written = time.monotonic()
+                cost = written - begin
+            advance(epoch + 1, settings.epochs)
+    return Training(settings, tuple(run.history))
 
 
 @torch.no_grad()
-def _copy_into(module: nn.Module, values: Mapping[str, Tensor]) -> None:
-    places = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    for name, tensor in values.items():
-        places[name].copy_(tensor)
+def _num_outputs(module: nn.Module, rows: Tensor) -> int:
+    if isinstance(module, Network):
+        return module.out_features
+    was_training = module.training
+    try:
+        return int(module.eval()(rows[:1]).shape[-1])
+    finally:
+        module.train(was_training)
 
 
-def _matching_validation(has_patience: bool, has_validation: bool, owner: str) -> None:
-    """Require validation data for early stopping."""
-    if has_patience and not has_validation:
-        remedy = "Pass validation=(X_validation, y_validation), or leave patience out."
-        raise checks.invalid("validation", owner, "be given with patience", None, remedy)
+class _Run:
+    """The moving parts of a run: weights inside the module, optimiser, history."""
 
+    def __init__(
+        self,
+        module: nn.Module,
+        trained: dict[str, nn.Parameter],
+        settings: TrainingSettings,
+        decays: Mapping[str, float],
+        rows: Tensor,
+        targets: Tensor,
+    ) -> None:
+        self.module, self.trained, self.settings, self.decays = module, trained, settings, decays
+        self.inputs, self.targets = rows, targets
+        self.history: list[dict[str, Any]] = []
+        self.cached = isinstance(module, Network) and {*trained} <= {"readout", "readout_bias"}
+        groups: dict[float, list[nn.Parameter]] = {}
+        for name, parameter in trained.items():
+            decay = float(decays.get(name, settings.weight_decay))
+            groups.setdefault(decay, []).append(parameter)
+        parts = [{"params": each, "weight_decay": decay} for decay, each in groups.items()]
+        self.optimiser: torch.optim.Optimizer
+        if settings.optimiser == "adam":
+            self.optimiser = torch.optim.Adam(parts, lr=settings.learning_rate)
+        else:
+            momentum = settings.momentum if settings.optimiser == "momentum" else 0.0
+            self.optimiser = torch.optim.SGD(parts, settings.learning_rate, momentum=momentum)
 
-def _known_scales(module: nn.Module, settings: TrainingSettings, owner: str) -> None:
-    """Require a module that names its parameters without a scale, if these have a decay."""
-    if settings.scale_free_decay is not None and not isinstance(module, Normalised):
-        requirement = "be left out: the module has no scale_free_names, which it would be for"
-        raise checks.invalid("scale_free_decay", owner, requirement, settings.scale_free_decay)
+    def keep_features(self) -> None:
+        """Take the features for inputs where the read-out alone is trained."""
+        if self.cached:
+            assert isinstance(self.module, Network)
+            self.inputs = features_of(self.module, self.inputs)
 
+    def outputs(self, inputs: Tensor) -> Tensor:
+        """Return f for inputs, or for features."""
+        if not self.cached:
+            result: Tensor = self.module(inputs)
+            return result
+        assert isinstance(self.module, Network)
+        return nn.functional.linear(inputs, self.module.readout, self.module.readout_bias)
 
-def _same_run(stored: Mapping[str, Any], asked: Mapping[str, Any], directory: Path) -> None:
-    """Require that a checkpoint belongs to the run that resumes from it."""
-    settings, wanted = stored["settings"], asked["settings"]
-    different = [
-        f"{key} = {settings.get(key)!r} there, {wanted.get(key)!r} here"
-        for key in sorted({*settings, *wanted})
-        if settings.get(key) != wanted.get(key)
-    ]
-    different += [
-        f"other {key}" for key in asked if key != "settings" and stored.get(key) != asked[key]
-    ]
-    if different:
-        raise InvalidInput(
-            f"The checkpoint in {directory} belongs to another run: {'; '.join(different)}. "
-            "Resume with the same data, module and settings, or choose another directory."
+    def epoch(self, epoch: int, after_step: Callable[[], None]) -> dict[str, Any]:
+        """Go through the data once, in an order that is a function of (seed, epoch)."""
+        begin, settings, count = time.perf_counter(), self.settings, len(self.inputs)
+        order = torch.from_numpy(np.random.default_rng([settings.seed, epoch]).permutation(count))
+        labelled = not self.targets.is_floating_point()
+        total, correct = 0.0, 0
+        solves: list[SolveRecord] = []
+        for group in self.optimiser.param_groups:
+            group["lr"] = settings.rate(epoch)
+        for step, batch in enumerate(
+            torch.split(order.to(self.inputs.device), settings.batch_size)
+        ):
+            targets = self.targets[batch]
+            self.optimiser.zero_grad()
+            outputs = self.outputs(self.inputs[batch])
+            if labelled:
+                loss = nn.functional.cross_entropy(outputs, targets)
+                correct += int((outputs.detach().argmax(dim=1) == targets).sum())
+            else:
+                loss = 0.5 * (outputs - targets).square().sum(dim=1).mean()
+            if not math.isfinite(float(loss.detach())):
+                raise TrainingDiverged(
+                    f"The loss is {float(loss.detach())} in epoch {epoch}, step {step} (counted "
+                    f"from 0), at learning rate {settings.rate(epoch):g}. Use a smaller learning "
+                    "rate, and look for very large rows in X."
+                )
+            loss.backward()  # type: ignore[no-untyped-call]
+            self.optimiser.step()
+            after_step()
+            total += float(loss.detach()) * len(targets)
+            record = None if self.cached else getattr(self.module, "record", None)
+            solves += [] if record is None else [record]
+        return {
+            "epoch": epoch,
+            "learning_rate": settings.rate(epoch),
+            "loss": total / count,
+            "accuracy": correct / count if labelled else None,
+            "seconds": time.perf_counter() - begin,
+            "solver": _summary(solves),
+            "backward": _summary([each for solve in solves for each in solve.derivatives]),
+        }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return everything that a step changes: the tensors of a checkpoint."""
+        weights: dict[str, Tensor] = dict(self.trained)
+        weights |= {} if self.cached else dict(self.module.named_buffers())
+        every = {f"weights.{name}": tensor for name, tensor in weights.items()}
+        for index, entries in self.optimiser.state_dict()["state"].items():
+            for key, value in entries.items():
+                if value is not None:
+                    every[f"optimiser.{index}.{key}"] = value
+        return {name: tensor.detach().cpu().contiguous() for name, tensor in every.items()}
+
+    @torch.no_grad()
+    def resume(self, directory: Path, identity: Mapping[str, Any]) -> None:
+        """Go back to the state in a directory, if there is one; it must be of the same run."""
+        stored = read_state(directory, _KIND, "train")
+        if stored is None:
+            return
+        differing = [key for key in identity if stored.facts["run"].get(key) != identity[key]]
+        if differing:
+            raise InvalidInput(
+                f"checkpoint must be of the same run, got other {', '.join(differing)} in "
+                f"{directory}. Choose another directory."
+            )
+        state = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        moments: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in safetensors.torch.load_file(stored.path).items():
+            part, _, rest = name.partition(".")
+            if part == "weights":
+                state[rest].copy_(tensor)
+            else:
+                index, _, key = rest.partition(".")
+                moments.setdefault(int(index), {})[key] = tensor
+        self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": moments})
+        self.history = list(stored.facts["history"])
+
+    def identity(self) -> dict[str, Any]:
+        """Return what a checkpoint must agree with to be resumed."""
+        # Buffers of a module that is trained as a whole may change; they are part of the state.
+        changing = {*self.trained} | (
+            set() if self.cached else {name for name, _ in self.module.named_buffers()}
         )
+        fixed = {k: v for k, v in self.module.state_dict().items() if k not in changing}
+        solvers = {
+            f"{name}.{option}": repr(getattr(part, option))
+            for name, part in self.module.named_modules()
+            for option in ("solver", "backward")
+            if not callable(getattr(part, option, print))
+        }
+        return {
+            "settings": self.settings.to_dict(),
+            "decays": dict(self.decays),
+            "data": sha256_of_tensors({"inputs": self.inputs, "targets": self.targets}),
+            "architecture": repr(self.module),
+            "solvers": solvers,
+            "fixed weights": sha256_of_tensors(fixed),
+            "trained weights": {name: list(p.shape) for name, p in self.trained.items()},
+        }
+
+
+def _summary(solves: list[SolveRecord]) -> dict[str, Any] | None:
+    if not solves:
+        return None
+    residual = max(solve.residual for solve in solves)
+    return {
+        "mean_steps": sum(solve.steps for solve in solves) / len(solves),
+        "most_steps": max(solve.steps for solve in solves),
+        "largest_residual": residual if math.isfinite(residual) else None,
+        "failures": sum(not solve.converged for solve in solves),
+    }

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from notsodeep.kernel_solvers import RidgePath, Solution
-    from notsodeep.networks import Training
-    from notsodeep.networks.solve_records import SolveRecord
+    from notsodeep.networks.implicit import SolveRecord
+    from notsodeep.networks.training import Training
 
 
 def solution(record: Solution, ax: Axes | None = None) -> Axes:
@@ -49,7 +49,7 @@ def solve(record: SolveRecord, ax: Axes | None = None) -> Axes:
     >>> network = nsd.build(nsd.DeepEquilibrium("tanh", 0.2), 3, 64, 1, rng=0)
     >>> import torch
     >>> outputs = network(torch.eye(3))
-    >>> solve(network.last_record.forward, nsd.plotting.new_figure()[1][0]).get_xlabel()
+    >>> solve(network.record, nsd.plotting.new_figure()[1][0]).get_xlabel()
     'evaluations of the layer'
     """
     axes = axes_or_new(ax)
@@ -57,12 +57,12 @@ def solve(record: SolveRecord, ax: Axes | None = None) -> Axes:
     axes.axhline(record.tolerance, color=MUTED, lw=0.8, ls=":")
     axes.set_xlabel("evaluations of the layer")
     axes.set_ylabel("largest relative residual")
-    axes.set_title(record.reason if len(record.reason) < 40 else record.direction)
+    axes.set_title(record.reason)
     return axes
 
 
 def training(record: Training, ax: Axes | None = None) -> Axes:
-    """Draw the loss of every epoch, and that of the validation set if there was one.
+    """Draw the loss of every epoch.
 
     Examples
     --------
@@ -77,20 +77,12 @@ def training(record: Training, ax: Axes | None = None) -> Axes:
     from matplotlib.ticker import MaxNLocator
 
     axes = axes_or_new(ax)
-    deep, shallow = colours()
-    epochs = [1 + epoch.epoch for epoch in record.history]
-    axes.plot(epochs, [epoch.loss for epoch in record.history], color=deep, label="training")
-    losses = [epoch.validation_loss for epoch in record.history]
-    if any(loss is not None for loss in losses):
-        values = [np.nan if loss is None else loss for loss in losses]
-        axes.plot(epochs, values, color=shallow, label="validation")
-    if record.best_epoch is not None:
-        axes.axvline(1 + record.best_epoch, color=MUTED, lw=0.8)
+    epochs = [1 + epoch["epoch"] for epoch in record.history]
+    axes.plot(epochs, [epoch["loss"] for epoch in record.history], color=colours()[0])
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_ylim(bottom=0.0)
     axes.set_xlabel("epoch")
     axes.set_ylabel("loss")
-    axes.legend()
     return axes
 
 

@@ -29,7 +29,7 @@ from notsodeep.trained.certificate import Certifier
 from notsodeep.trained.margin import Margin
 
 if TYPE_CHECKING:
-    from notsodeep.networks.onnx_graph import GraphBuilder
+    from notsodeep.networks.onnx import GraphBuilder
 
 LayerKind = Literal["least squares", "Peaceman–Rachford", "forward–backward"]
 
@@ -273,7 +273,7 @@ class ExplicitLayers(nn.Module):
 
     def append_to(self, graph: GraphBuilder, x: str) -> str:
         """Append the network to an ONNX graph; return the name of its logits."""
-        from notsodeep.networks.onnx_graph import apply_activation
+        from notsodeep.networks.onnx import apply_activation
 
         def linear(value: str, weight: Tensor, bias: Tensor) -> str:
             matrix = np.ascontiguousarray(weight.detach().cpu().numpy().T.astype(np.float32))

@@ -13,20 +13,16 @@ import safetensors.torch
 import torch
 
 import notsodeep as nsd
-from cases import CONTRACT, identifier
-from notsodeep.activations import Activation, from_function
 from notsodeep.data import Preprocessing
 from notsodeep.errors import (
     DataCorrupted,
     DataNotFound,
     InvalidInput,
-    NotSerialisable,
     NotSoDeepError,
     NotWritable,
 )
-from notsodeep.networks.build import build
-from notsodeep.networks.modules import EquilibriumNetwork
-from notsodeep.networks.persistence import load, save, sha256_of_tensors
+from notsodeep.networks.files import load, save, sha256_of_tensors
+from notsodeep.networks.random import build
 
 X = torch.as_tensor(np.random.default_rng(0).normal(size=(9, 5)) / 3, dtype=torch.float32)
 RAW = np.random.default_rng(1).normal(3.0, 2.0, size=(30, 5))
@@ -41,77 +37,6 @@ def network(model: Any = DEQ, **options: Any) -> Any:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "net.safetensors"
-
-
-@pytest.mark.parametrize("activation", CONTRACT, ids=identifier)
-def test_every_activation_comes_back(activation: Activation, path: Path) -> None:
-    net = network(nsd.ExplicitNetwork([activation, "tanh"]))
-    save(net, path)
-    again = load(path)
-    assert again.description == net.description
-    assert torch.equal(net(X), again(X))
-    deq = network(nsd.DeepEquilibrium(activation, sigma_a2=0.1))
-    save(deq, path)
-    assert load(path).description == deq.description
-
-
-@pytest.mark.parametrize("trainable", ["all", "readout"])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("model", [DEQ, NET], ids=str)
-def test_everything_about_a_network_comes_back(
-    model: Any, bias: bool, dtype: torch.dtype, trainable: Any, path: Path
-) -> None:
-    net = network(model, trainable=trainable, dtype=dtype, bias=bias)
-    save(net, path)
-    again = load(path)
-    assert type(again) is type(net)
-    assert (again.in_features, again.width, again.out_features) == (5, 8, 3)
-    assert again.trainable == trainable
-    gradients = {name: p.requires_grad for name, p in net.named_parameters()}
-    assert {name: p.requires_grad for name, p in again.named_parameters()} == gradients
-    assert [*again.state_dict()] == [*net.state_dict()]
-    rows = X.to(dtype)
-    assert torch.equal(net(rows), again(rows))
-    assert again(rows).dtype == dtype
-    assert not again.training
-    again.train()(rows).sum().backward()
-    assert again.readout.grad is not None
-
-
-def test_the_solver_and_the_gradient_come_back(path: Path) -> None:
-    net = network(
-        solver={"name": "anderson", "tolerance": 1e-4, "max_steps": 77, "memory": 3},
-        gradient="phantom",
-        on_failure="warn",
-    )
-    save(net, path)
-    again = load(path)
-    assert isinstance(again, EquilibriumNetwork)
-    assert again.solver == net.solver
-    assert again.gradient == net.gradient
-    assert again.on_failure == "warn"
-
-
-def test_the_scale_of_the_inputs_comes_back(path: Path) -> None:
-    net = EquilibriumNetwork(DEQ, 5, 8, 3, input_scale=1.7)
-    net.load_state_dict(network().state_dict())
-    save(net, path)
-    assert torch.equal(load(path)(X), net(X))
-    assert not torch.equal(net(X), network()(X))
-
-
-@pytest.mark.parametrize("kind", ["theory", "unit_norm", "none"])
-def test_preprocessing_and_classes_come_with_it(kind: str, path: Path, tmp_path: Path) -> None:
-    preprocessing = Preprocessing.fit(RAW, kind)
-    save(network(), path, preprocessing=preprocessing, classes=("a", "ü", 7))
-    net: Any = load(path)
-    assert net.preprocessing == preprocessing
-    assert net.classes == ("a", "ü", 7)
-    np.testing.assert_array_equal(net.preprocessing.apply(RAW), preprocessing.apply(RAW))
-    save(net, tmp_path / "again.safetensors")
-    assert load(tmp_path / "again.safetensors").classes == ("a", "ü", 7)
-    assert (tmp_path / "again.safetensors").read_bytes() == path.read_bytes()
 
 
 def test_without_them_they_are_none(path: Path) -> None:
@@ -135,13 +60,6 @@ def test_equal_networks_make_equal_files(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
-def test_a_python_function_cannot_be_saved(path: Path) -> None:
-    mine = from_function(np.tanh, name="mine", torch=torch.tanh)
-    with pytest.raises(NotSerialisable, match="mine was made from a Python function"):
-        save(network(nsd.ExplicitNetwork([mine])), path)
-    assert not path.exists()
-
-
 def test_every_flipped_bit_is_found_or_means_nothing(path: Path) -> None:
     net, preprocessing = network(), Preprocessing.fit(RAW)
     save(net, path, preprocessing=preprocessing, classes=("a", "b", "c"))
@@ -158,7 +76,7 @@ def test_every_flipped_bit_is_found_or_means_nothing(path: Path) -> None:
             found += 1
             continue
         # White space, or the 17th digit of a number that is the same number all the same.
-        assert again.description == net.description
+        assert again.model == net.model
         assert again.preprocessing == preprocessing
         assert again.classes == ("a", "b", "c")
         assert torch.equal(net(X), again(X))
@@ -208,7 +126,7 @@ def rewrite(path: Path, change: Any) -> None:
     ("change", "error", "message"),
     [
         (lambda c, t: None, None, ""),
-        (lambda c, t: 2, InvalidInput, "at most 1. Got version 2. Install a newer release"),
+        (lambda c, t: 2, InvalidInput, "at most 1 for this release of notsodeep, got 2"),
         (lambda c, t: t.__delitem__("readout"), DataCorrupted, "readout .* missing"),
         (
             lambda c, t: t.update(extra=torch.ones(1)),
@@ -227,14 +145,12 @@ def rewrite(path: Path, change: Any) -> None:
         (lambda c, t: c["network"].pop("solver") and None, None, ""),
         (lambda c, t: c.pop("classes"), DataCorrupted, "does not describe"),
         (
-            lambda c, t: c["network"]["description"].update(kind="transformer"),
+            lambda c, t: c["network"]["model"].update(kind="transformer"),
             DataCorrupted,
             "does not describe",
         ),
         (
-            lambda c, t: c["network"]["description"]["cell"][0].update(
-                activation={"name": "nonsense"}
-            ),
+            lambda c, t: c["network"]["model"]["cell"][0].update(activation={"name": "nonsense"}),
             DataCorrupted,
             "nonsense",
         ),
@@ -266,17 +182,17 @@ def test_other_files_are_refused(path: Path, tmp_path: Path) -> None:
 
 
 def test_what_goes_with_a_network_must_fit(path: Path) -> None:
-    with pytest.raises(InvalidInput, match=r"in_features = 5 numbers\. Got num_features = 4"):
+    with pytest.raises(InvalidInput, match="in_features = 5 numbers, got 4"):
         save(network(), path, preprocessing=Preprocessing.fit(RAW[:, :4]))
     for classes, message in (
-        (("a", "b"), "3 different names. Got 2"),
+        (("a", "b"), "3 different names, got"),
         (("a", "b", "a"), "3 different names"),
         ("abc", "sequence of names"),
-        ((1.5, "a", "b"), "strings or integers. Got 1.5"),
+        ((1.5, "a", "b"), "strings or integers, got 1.5"),
     ):
         with pytest.raises(InvalidInput, match=message):
             save(network(), path, classes=classes)
-    with pytest.raises(InvalidInput, match=r"made by notsodeep.build. Got Linear"):
+    with pytest.raises(InvalidInput, match="made by notsodeep, got Linear"):
         save(torch.nn.Linear(2, 2), path)
     assert not path.exists()
 
