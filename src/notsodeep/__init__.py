@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from notsodeep.networks.random import build
     from notsodeep.networks.sampling import monte_carlo
     from notsodeep.prediction import predict_risk
+    from notsodeep.trained.certificate import certify_states
     from notsodeep.trained.diagnosis import Diagnosis, diagnose
 
 __version__ = "0.3.0.dev0"
@@ -86,6 +87,7 @@ _HOMES = {
     "KernelPair": "notsodeep.kernels",
     "MonotoneEquilibrium": "notsodeep.models",
     "build": "notsodeep.networks",
+    "certify_states": "notsodeep.trained.certificate",
     "compare": "notsodeep.equivalents",
     "compile": "notsodeep.compilation.compile",
     "conditions": "notsodeep.models",
@@ -142,6 +144,7 @@ __all__ = [
     "__version__",
     "activations",
     "build",
+    "certify_states",
     "collapse",
     "compare",
     "compile",

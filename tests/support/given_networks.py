@@ -66,6 +66,9 @@ class Reference:
     def drive(self, X: FloatArray) -> FloatArray:
         return np.asarray((X - self.shift) / self.scale @ self.U.T + self.b)
 
+    def step_argument(self, z: FloatArray, X: FloatArray) -> FloatArray:
+        return np.asarray(z @ self.W.T + self.drive(X))
+
     def step(self, z: FloatArray, drive: FloatArray) -> FloatArray:
         return self.cell.activation(z @ self.W.T + drive)
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
 
+import notsodeep as nsd
+from exact_states import extended_logits
 from given_networks import ACTIVATIONS, FloatArray, Reference, drawn_cell
 from notsodeep.activations import Activation, from_formula, named, piecewise_linear
 from notsodeep.activations.slopes import slope_range
@@ -75,6 +79,14 @@ def violations(networks: int, seed: int, factor: float = 1.0) -> tuple[int, int,
         distance = np.sqrt(np.einsum("ni,ij,nj->n", d, 0.5 * (S + S.T), d))
         # The reference itself is known to about 1e-11 only.
         exceeded += int((distance > bounds + 1e-9 * (1.0 + distance)).sum())
+        z = cell.activation(u.numpy())
+        v = u.numpy() - ref.step_argument(z, X)
+        d = z - 0.5 * np.linalg.solve(0.5 * (S + S.T), (margin.scaling * v).T).T - exact.numpy()
+        distance = np.sqrt(np.maximum(np.einsum("ni,ij,nj->n", d, 0.5 * (S + S.T), d), 0.0))
+        exceeded += int((distance > 0.5 * bounds + 1e-9 * (1.0 + bounds)).sum())
+        values, widths = (each.numpy() for each in certifier.outputs(u, *rows))
+        off = np.abs(values - ref.logits(exact.numpy()))
+        exceeded += int((off > widths + 1e-9 * (1.0 + off)).sum())
         found = certifier.classes(u, *rows)
         scores = ref.logits(exact.numpy())
         right = found.classes.numpy() == scores.argmax(axis=1)
@@ -257,3 +269,144 @@ def test_weights_in_single_precision_are_certified_as_they_are() -> None:
     found = certifier.classes(u, *certifier.rows(X))
     assert found.proved.all()
     np.testing.assert_array_equal(found.classes, ref.logits(z).argmax(axis=1))
+
+
+def test_the_centred_bound_is_attained() -> None:
+    """Where all units are active the inequality of every unit is an equality."""
+    rng = np.random.default_rng(10)
+    for _ in range(20):
+        cell = drawn_cell(rng, named("relu"), width=6, margin=0.5)
+        with torch.no_grad():
+            cell.bias += 100.0 * torch.tensor(np.linalg.norm(Reference(cell).W, 2) + 1.0)
+            W = cell.recurrent
+            cell.bias.copy_((torch.eye(6) - W) @ torch.full((6,), 100.0, dtype=torch.float64))
+        ref, margin = Reference(cell), margin_of(cell)
+        X = 0.1 * rng.standard_normal((10, 5)) + 0.1
+        exact = exact_states(cell, margin, X).numpy()
+        u = exact + rng.standard_normal(exact.shape)
+        assert (u > 0).all()
+        certifier, S = Certifier(cell), np.eye(6) - ref.W
+        S = margin.scaling[:, None] * S
+        S = 0.5 * (S + S.T)
+        v = u - ref.step_argument(u, X)
+        d = u - 0.5 * np.linalg.solve(S, (margin.scaling * v).T).T - exact
+        distance = np.sqrt(np.einsum("ni,ij,nj->n", d, S, d))
+        bounds = certifier.bounds(torch.tensor(u), *certifier.rows(X)).numpy()
+        np.testing.assert_allclose(distance, 0.5 * bounds, rtol=0.01)
+
+
+def boundary_questions(
+    rng: np.random.Generator, width: int, rows: int, scale: float
+) -> tuple[int, int, int]:
+    """Return false proofs, proofs and questions about rows at class boundaries of one network.
+
+    Rows are as near to a boundary as their own rounding allows; states are the exact ones, in
+    float64, and those with noise of many sizes.
+    """
+    cell = drawn_cell(
+        rng,
+        named("relu"),
+        width=width,
+        inputs=4,
+        margin=10.0 ** rng.uniform(-2, 0.5),
+        size=10.0 ** rng.uniform(-1, 1),
+        spread=rng.uniform(0.0, 0.3),
+    )
+    own = cell.arrays()
+    cell = EquilibriumCell.from_weights(
+        own["W"], own["U"], own["b"] * scale, "relu", (own["C"], own["c"] * scale)
+    )
+    certifier = Certifier(cell)
+    maps = cell.splitting(Method("peaceman_rachford", 2.0 / certifier.margin.lipschitz))
+
+    def solved(X: FloatArray) -> tuple[FloatArray, FloatArray]:
+        start = solve_rows(maps, cell.drive(X).detach(), 1e-9, max_steps=500)
+        u, logits = extended_logits(cell, X, start.z.numpy())
+        return u, logits
+
+    low, high = (rng.standard_normal((rows, 4)) * scale for _ in range(2))
+    first = solved(low)[1].argmax(axis=1)
+    differ = first != solved(high)[1].argmax(axis=1)
+    low, high, first = low[differ], high[differ], first[differ]
+    if not len(low):
+        return 0, 0, 0
+    for _ in range(56):
+        middle = low + 0.5 * (high - low)
+        same = (solved(middle)[1].argmax(axis=1) == first)[:, None]
+        low, high = np.where(same, middle, low), np.where(same, high, middle)
+    wrong = proofs = questions = 0
+    step = high - low
+    for back in (0.0, 1.0, 8.0, 1e3, 1e6, 1e9):
+        X = np.concatenate([low - back * step, high + back * step])
+        u, logits = solved(X)
+        right, gap = logits.argmax(axis=1), np.sort(logits, axis=1)
+        certain = gap[:, -1] - gap[:, -2] > 1e-17 * np.abs(logits).max(axis=1)
+        inputs = certifier.rows(X)
+        for noise in (0.0, 1e-15, 1e-12, 1e-8, 1e-4):
+            state = u.astype(np.float64)
+            size = np.abs(state).max(axis=1, keepdims=True)
+            state = state + noise * size * rng.standard_normal(state.shape)
+            answer = certifier.classes(torch.tensor(state), *inputs)
+            proved, classes = answer.proved.numpy(), answer.classes.numpy()
+            # Where extended precision cannot tell the class nothing may be proved.
+            wrong += int((proved & ((classes != right) | ~certain)).sum())
+            proofs += int(proved.sum())
+            questions += len(proved)
+    return wrong, proofs, questions
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-200, 1e150])
+def test_no_false_proof_at_class_boundaries(scale: float) -> None:
+    totals = np.zeros(3, dtype=int)
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        totals += boundary_questions(rng, int(rng.integers(2, 11)), 40, scale)
+    wrong, proofs, questions = totals
+    assert wrong == 0
+    assert proofs > 0.1 * questions > 50
+
+
+@pytest.mark.slow
+def test_no_false_proof_in_a_hundred_thousand() -> None:
+    totals, seed = np.zeros(3, dtype=int), 100
+    while totals[2] < 100_000:
+        rng, seed = np.random.default_rng(seed), seed + 1
+        scale = float(rng.choice([1.0, 1.0, 1e-200, 1e-100, 1e150]))
+        totals += boundary_questions(rng, int(rng.integers(1, 11)), 100, scale)
+    for seed in range(2):  # of width 100
+        totals += boundary_questions(np.random.default_rng(seed), 100, 10, 1.0)
+    assert totals[0] == 0
+    assert totals[1] > 10_000
+
+
+def test_states_from_anywhere_are_certified() -> None:
+    cell, data = nsd.zoo.load("monotone-digits-64"), nsd.data.pixel_data("digits")
+    X = data.X_test[:200]
+    with torch.no_grad():
+        solved = cell.solve(cell.drive(X), 1e-12)
+        exact = cell.logits(solved.z).numpy()
+        half = copy.deepcopy(cell).bfloat16().double()  # weights rounded to eight bits
+        states = half.solve(half.drive(X), 1e-6).z
+    result = nsd.certify_states(cell, X, z=states.numpy())
+    assert result.proved.mean() > 0.8
+    right = exact.argmax(axis=1)
+    np.testing.assert_array_equal(result.classes[result.proved], right[result.proved])
+    assert (np.abs(result.values - exact) <= result.half_widths).all()
+    noise = np.random.default_rng(0).standard_normal((200, 64))
+    assert nsd.certify_states(cell, X, noise).proved.mean() < 0.1
+    assert type(result).from_dict(result.to_dict()).to_dict() == result.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({}, "u or z must be given"),
+        ({"u": np.ones((2, 3)), "z": np.ones((2, 3))}, "u or z must be given"),
+        ({"u": np.ones((2, 4))}, r"shape \(2, 3\), got \(2, 4\)"),
+        ({"z": np.full((2, 3), np.nan)}, "finite"),
+    ],
+)
+def test_states_that_do_not_fit(arguments: dict[str, FloatArray], words: str) -> None:
+    cell = EquilibriumCell.from_weights(np.eye(3) / 2, np.eye(3), None, "relu", (np.eye(3), None))
+    with pytest.raises(InvalidInput, match=words):
+        nsd.certify_states(cell, np.ones((2, 3)), **arguments)

@@ -237,7 +237,7 @@ class AffineDEQ(EquilibriumCell):
     def drive(self, X: ArrayLike | Tensor) -> Tensor:
         """Return h = U (x − shift)/scale + b, shape (n, width)."""
         if not isinstance(X, Tensor):
-            X = torch.as_tensor(checks.samples(X, "X", "EquilibriumCell"))
+            X = real_tensor(X, "X")
         if X.ndim != 2 or X.shape[1] != self.inputs:
             raise InvalidInput(f"X must have {self.inputs} features, got shape {tuple(X.shape)}.")
         rows = X.to(self.bias.device, self.bias.dtype)

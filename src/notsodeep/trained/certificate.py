@@ -2,9 +2,11 @@
 
 For any u put z = φ(u) and v = u − (Wz + h).  Slopes in [0, β] give
 (u_k − u*_k)(z_k − z*_k) ≥ (z_k − z*_k)²/β for every unit, and u − u* = W(z − z*) + v; the sum with
-weights Λ_k is (z − z*)ᵀ S (z − z*) ≤ (z − z*)ᵀ Λv, so that ‖z − z*‖_S ≤ ‖Λv‖_{S⁻¹}.  If
-o_i − o_j > ‖C_i − C_j‖_{S⁻¹}·‖Λv‖_{S⁻¹} for every j ≠ i, the network's class is i.  Of a
-contraction with negative slopes, ℓ = sup|φ′|: ‖z − z*‖ ≤ ℓ‖v‖/(1 − ℓ‖W‖).
+weights Λ_k is (z − z*)ᵀ S (z − z*) ≤ (z − z*)ᵀ Λv.  Completing the square, z* lies in the ball of
+radius ½‖Λv‖_{S⁻¹}, in the norm of S, about z − ½S⁻¹Λv.  If the logits there satisfy
+o_i − o_j > ½‖C_i − C_j‖_{S⁻¹}·‖Λv‖_{S⁻¹} for every j ≠ i, the network's class is i; and every logit
+o_k is known to ±½‖C_k‖_{S⁻¹}·‖Λv‖_{S⁻¹}.  Of a contraction with negative slopes, ℓ = sup|φ′|, the
+ball is ‖z − z*‖ ≤ ℓ‖v‖/(1 − ℓ‖W‖).
 
 What is said is proved in float64 arithmetic, for the weights and rows as they are stored.  With the
 unit roundoff ε a sum of k products is off by at most γ_k = kε/(1 − kε) times the sum of their
@@ -22,7 +24,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
 from torch import Tensor
 
@@ -30,7 +32,10 @@ from notsodeep import checks
 from notsodeep.activations import Activation, Centred, PiecewiseLinear, Scaled
 from notsodeep.activations.torch_twins import torch_twin
 from notsodeep.arrays import FloatArray
+from notsodeep.errors import InvalidInput
 from notsodeep.networks.affine import AffineDEQ
+from notsodeep.networks.cell import real_tensor
+from notsodeep.records import Record
 from notsodeep.trained.margin import Margin, margin_of
 
 _EPS = float(np.finfo(np.float64).eps)  # twice the unit roundoff
@@ -40,25 +45,31 @@ _OF_FUNCTIONS = 16.0  # rounding of φ, in units of the last place
 
 @dataclass(frozen=True, eq=False)
 class Certified:
-    """Classes of a batch, and which of them are proved.
+    """Classes of a batch, and which of them are proved."""
 
-    Attributes
-    ----------
-    classes : Tensor of shape (n,)
-        arg max of the read-out at z.
-    proved : Tensor of bool, shape (n,)
-    ratios : Tensor of shape (n,)
-        Bound over margin, of the nearest rival; below one is a proof.
-    states, scores, preactivations : Tensor
-        z = φ(u), C z + c and W z + h.
-    """
+    classes: Tensor  # arg max of the scores, (n,)
+    proved: Tensor  # bool, (n,)
+    ratios: Tensor  # bound over margin, of the nearest rival; below one is a proof
+    states: Tensor  # z = φ(u)
+    scores: Tensor  # logits at the centre of the ball, (n, K)
+    preactivations: Tensor  # W z + h
 
-    classes: Tensor
-    proved: Tensor
-    ratios: Tensor
-    states: Tensor
-    scores: Tensor
-    preactivations: Tensor
+
+@dataclass(frozen=True, repr=False)
+class StateCertificate(Record):
+    """What is proved of the fixed points by states from anywhere; see `certify_states`."""
+
+    classes: NDArray[np.int64]  # (n,)
+    proved: NDArray[np.bool_]  # rows whose class is proved to be the DEQ's
+    values: FloatArray  # logits at the centres of the balls, (n, K)
+    half_widths: FloatArray  # every logit of the DEQ lies within them of `values`, (n, K)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.proved.mean():.1%} of {len(self.proved)} classes proved; logits known to "
+            f"±{np.median(self.half_widths):.3g} in the median, ±{self.half_widths.max():.3g} at "
+            "the most."
+        )
 
 
 class Certifier:
@@ -108,7 +119,8 @@ class Certifier:
         # Where errors come from, each bounded by γ_k times a product of norms:
         #   u − (Wz + h)   sums of m + p products, and φ itself        → error in `_bounds`
         #   K·residual     a triangular solve, then a product          → _root_error, _root_size
-        #   Cz + c         a sum of m products                         → slack in `classes`
+        #   Cz + c         a sum of m products                         → slack in `_logits`
+        #   CS⁻¹Λv         a triangular solve, then a sum of products  → slack in `_logits`
         # Factors 1.1 and 1.01 cover the rounding of these norms themselves.
         spread = 1.1 * _gamma(m + 2) * factor
         size = 1.1 * _frobenius(root)
@@ -124,7 +136,7 @@ class Certifier:
         if cell.has_readout:
             weights, bias = arrays["C"], arrays["c"]
             self._readout = torch.tensor(weights).mT.contiguous(), torch.tensor(bias)
-            self._distances = torch.tensor(self._class_distances(weights, factor))
+            self._measure_readout(weights, factor)
             self._readout_sizes = (
                 1.01 * max(map(_frobenius, weights)),
                 float(np.abs(bias).max()),
@@ -156,21 +168,28 @@ class Certifier:
         condition = 1.1 * _frobenius(inverse) * _frobenius(L)
         return np.asarray(inverse * margin.scaling), condition
 
-    def _class_distances(self, weights: FloatArray, factor: float) -> FloatArray:
-        """Return ‖C_i − C_j‖_{S⁻¹}, rounded up."""
+    def _measure_readout(self, weights: FloatArray, factor: float) -> None:
+        """Prepare A = CL⁻ᵀ and the norms ‖C_k‖_{S⁻¹} and ‖C_i − C_j‖_{S⁻¹}, rounded up."""
         L = self._factor
         rows = weights.T if L is None else solve_triangular(L, weights.T, lower=True)
         unit = float(np.abs(rows).max()) or 1.0
         gaps = unit * np.linalg.norm((rows[:, :, None] - rows[:, None, :]) / unit, axis=0)
-        error = 2.2 * _gamma(self.cell.width + 2) * factor * _frobenius(rows) + self._underflow
-        return np.asarray(gaps * (1.0 + 1e-12) + error)
+        sizes = unit * np.linalg.norm(rows / unit, axis=0)
+        # ‖Â_k − A_k‖, by the backward error of the triangular solve.
+        error = 1.1 * _gamma(self.cell.width + 2) * factor * _frobenius(rows) + self._underflow
+        self._distances = torch.tensor(gaps * (1.0 + 1e-12) + 2.0 * error)
+        self._lengths = torch.tensor(sizes * (1.0 + 1e-12) + error)
+        # A contraction's ball has no other centre than z.
+        self._shift = torch.tensor(0.0 * rows if L is None else rows)
+        self._share = 1.0 if L is None else 0.5
+        self._shift_error = error + _gamma(self.cell.width + 6) * float(self._lengths.max())
 
     def rows(self, X: ArrayLike) -> tuple[Tensor, Tensor]:
         """Return h and ‖(x − shift)/scale‖ of rows: the last arguments of `bounds`."""
         # The product is left to torch, like all that follow: threads of two libraries in turns
         # wait for each other, which made small batches twice as slow.
-        shift, scale = self._arrays["shift"], self._arrays["scale"]
-        inputs = torch.as_tensor((checks.samples(X, "X", "Certifier") - shift) / scale)
+        shift, scale = (torch.tensor(self._arrays[name]) for name in ("shift", "scale"))
+        inputs = (real_tensor(X, "X") - shift) / scale
         drive = torch.addmm(self._bias, inputs, self._injection)
         return drive, row_norms(inputs)
 
@@ -185,20 +204,25 @@ class Certifier:
             As `rows` returns them.
         """
         z = self._phi(u)
-        return self._bounds(u, z, torch.addmm(drive, z, self._recurrent), drive, sizes)
+        residual = u - torch.addmm(drive, z, self._recurrent)
+        scaled, error = self._deviation(residual, u, z, drive, sizes)
+        return self._total(scaled, error)
 
-    def _bounds(
-        self, u: Tensor, z: Tensor, preactivations: Tensor, drive: Tensor, sizes: Tensor
-    ) -> Tensor:
+    def _deviation(
+        self, residual: Tensor, u: Tensor, z: Tensor, drive: Tensor, sizes: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return Kv, of norm ‖Λv‖_{S⁻¹}, and a bound of the norm of its error."""
         recurrent, injection, bias = self._sizes
-        residual = u - preactivations
         gain = recurrent + 1.0 + 1.0 / self.margin.beta
         error = self._of_state * (gain * self._state_size(u, z))
         error = error + (self._of_input + self._of_state) * (injection * sizes + bias)
         error = error + self._of_state * row_norms(drive) + (gain + injection) * self._underflow
-        measured = row_norms(residual @ self._root)
-        bound: Tensor = measured + self._root_error * row_norms(residual) + self._root_size * error
-        return bound * (1.0 + 64.0 * _EPS) + self._underflow
+        total: Tensor = self._root_error * row_norms(residual) + self._root_size * error
+        return residual @ self._root, total * (1.0 + 64.0 * _EPS) + self._underflow
+
+    def _total(self, scaled: Tensor, error: Tensor) -> Tensor:
+        total: Tensor = row_norms(scaled) * (1.0 + 64.0 * _EPS) + error
+        return total
 
     def _state_size(self, u: Tensor, z: Tensor) -> Tensor:
         """Return the size in whose last places φ(u) may be off: of z, of u and of a constant."""
@@ -210,17 +234,10 @@ class Certifier:
 
         Parameters are those of `bounds`.  A row that is not finite is not proved.
         """
-        self.cell.require_readout()
-        z = self._phi(u)
-        preactivations = torch.addmm(drive, z, self._recurrent)
-        bounds = self._bounds(u, z, preactivations, drive, sizes)
-        scores = torch.addmm(self._readout[1], z, self._readout[0])
-        largest, bias = self._readout_sizes
-        slack = 2.0 * self._of_state * (largest * self._state_size(u, z) + bias)
-        slack = slack + (1.0 + largest) * self._underflow
+        z, preactivations, scores, bounds, slack = self._logits(u, drive, sizes)
         best, classes = scores.max(dim=1)
         lead = best[:, None] - scores - slack[:, None]
-        needed = self._distances[classes] * bounds[:, None]
+        needed = self._share * self._distances[classes] * bounds[:, None]
         # A lead that rounding alone could have made is none.
         ratios = torch.where(lead > 0.0, needed / lead, torch.inf)
         ratios.scatter_(1, classes[:, None], 0.0)  # no class is its own rival
@@ -228,6 +245,75 @@ class Certifier:
         # A bound that is not finite proves nothing.
         worst = torch.where(worst.isfinite() & bounds.isfinite(), worst, torch.inf)
         return Certified(classes, worst < 1.0, worst, z, scores, preactivations)
+
+    def outputs(self, u: Tensor, drive: Tensor, sizes: Tensor) -> tuple[Tensor, Tensor]:
+        """Return values and half-widths, (n, K), within which the network's logits lie.
+
+        Parameters are those of `bounds`.
+        """
+        _, _, scores, bounds, slack = self._logits(u, drive, sizes)
+        # `slack` is that of a difference of two logits.
+        widths = self._share * self._lengths * bounds[:, None] + slack[:, None]
+        widths = widths * (1.0 + 8.0 * _EPS)
+        return scores, torch.where(widths.isfinite() & scores.isfinite(), widths, torch.inf)
+
+    def _logits(self, u: Tensor, drive: Tensor, sizes: Tensor) -> tuple[Tensor, ...]:
+        """Return z, W z + h, the logits at the centre, the bound, and the error of their gaps."""
+        self.cell.require_readout()
+        z = self._phi(u)
+        preactivations = torch.addmm(drive, z, self._recurrent)
+        scaled, error = self._deviation(u - preactivations, u, z, drive, sizes)
+        scores = torch.addmm(self._readout[1], z, self._readout[0])
+        scores = scores - 0.5 * (scaled @ self._shift)
+        largest, bias = self._readout_sizes
+        slack = 2.0 * self._of_state * (largest * self._state_size(u, z) + bias)
+        slack = slack + (1.0 + largest) * self._underflow
+        # ½(A_i − A_j)·Kv, with errors of A, of Kv and of the sum.
+        slack = slack + float(self._lengths.max()) * error + self._shift_error * row_norms(scaled)
+        return z, preactivations, scores, self._total(scaled, error), slack + self._underflow
+
+
+def certify_states(
+    cell: AffineDEQ, X: ArrayLike, u: ArrayLike | None = None, *, z: ArrayLike | None = None
+) -> StateCertificate:
+    """Prove what states from anywhere say of a network's fixed points, row by row.
+
+    They may come from a truncated solver, from a copy with rounded weights, or from a device: what
+    is proved is a statement about `cell`, in float64.
+
+    Parameters
+    ----------
+    cell : AffineDEQ
+        With a read-out and a margin.
+    X : array_like of shape (n, p)
+    u : array_like of shape (n, m), optional
+        Pre-activations W z + U x + b.
+    z : array_like of shape (n, m), optional
+        States, of which pre-activations are made.  One of the two has to be given.
+
+    Examples
+    --------
+    >>> from notsodeep.networks.cell import EquilibriumCell
+    >>> cell = EquilibriumCell.from_weights([[-9.0]], [[1.0]], readout=([[1.0], [-1.0]], None))
+    >>> result = certify_states(cell, [[1.0], [2.0]], z=[[0.11], [0.19]])  # z* is 0.1 and 0.2
+    >>> result.proved, result.half_widths[:, 0].round(3)
+    (array([ True,  True]), array([0.045, 0.045]))
+    """
+    certifier = Certifier(cell)
+    drive, sizes = certifier.rows(X)
+    if (u is None) == (z is None):
+        raise InvalidInput("u or z must be given, got both or neither.")
+    given = checks.real_array(u if z is None else z, "u" if z is None else "z", "certify_states")
+    if given.shape != tuple(drive.shape):
+        raise InvalidInput(f"states must have shape {tuple(drive.shape)}, got {given.shape}.")
+    state = torch.as_tensor(given)
+    if z is not None:
+        state = torch.addmm(drive, state, certifier._recurrent)
+    certified = certifier.classes(state, drive, sizes)
+    values, widths = certifier.outputs(state, drive, sizes)
+    return StateCertificate(
+        certified.classes.numpy(), certified.proved.numpy(), values.numpy(), widths.numpy()
+    )
 
 
 def row_norms(x: Tensor) -> Tensor:
