@@ -380,7 +380,10 @@ def test_no_false_proof_in_a_hundred_thousand() -> None:
 
 
 def test_states_from_anywhere_are_certified() -> None:
-    cell, data = nsd.zoo.load("monotone-digits-64"), nsd.data.pixel_data("digits")
+    cell, data = (
+        nsd.zoo.load("monotone-digits-64"),
+        nsd.data.load("digits", preprocessing="unit_range"),
+    )
     X = data.X_test[:200]
     with torch.no_grad():
         solved = cell.solve(cell.drive(X), 1e-12)
