@@ -29,13 +29,11 @@ def name_of(page: Path) -> str:
 SLOW = {
     ROOT / "docs" / f"{name}.md"
     for name in (
-        "cluster",
         "compiling",
         "convolutions",
         "howto/describe-your-cell",
         "howto/own-deq",
-        "scikit-learn",
-        "solving",
+        "kernels-in-practice",
         "theory/matching",
         "tour",
     )
