@@ -20,7 +20,7 @@ from experiments.prediction.risk_simulations import (
 )
 from experiments.runner import Cell, Experiment, Finding, Profile, Record
 from notsodeep.arrays import FloatArray
-from notsodeep.equivalents import coefficients
+from notsodeep.equivalents import expansion
 from notsodeep.matching import match
 from notsodeep.models import DeepEquilibrium
 from notsodeep.prediction import RiskCurve, predict_risk
@@ -190,7 +190,6 @@ def _models(deq: DeepEquilibrium, tau0: float, cell: Cell) -> dict[str, Network]
 def _predicted(model: Network, draws: Draws, cell: Cell) -> dict[str, RiskCurve]:
     """Predict with either kind of tables; errors of new samples are those of balanced classes."""
     K = draws.data.num_classes
-    names: Any = {"kernel": cell["kernel"], "convention": cell["convention"]}
     choice: Any = {
         "kind": cell["kernel"], "convention": cell["convention"], "noise": draws.noise,
         "test_weights": np.full(K, 1.0 / K),
@@ -200,7 +199,7 @@ def _predicted(model: Network, draws: Draws, cell: Cell) -> dict[str, RiskCurve]
     tau0 = Classes.of(draws.data).scale(counts / counts.sum())
     width = cell.get("width") if cell["part"] == "width" else None  # trained: no law of widths
     curve = predict_risk(model, draws.data, counts, width=width, **stop, **choice)
-    limit = coefficients(model, tau0, **names)
+    limit = expansion(model, tau0, kind=cell["kernel"], convention=cell["convention"])
     if width is not None:  # which the limit has none of
         return {"resolved": curve}
     return {"limit": predict_risk(limit, draws.data, counts, **stop, **choice), "resolved": curve}

@@ -305,10 +305,13 @@ def test_three_classes_of_different_covariances() -> None:
     assert curve.accuracy[0] == pytest.approx(0.846, abs=0.02)
 
 
-def test_even_activations_have_no_limit() -> None:
+def test_models_without_a_limit() -> None:
     # Without a linear part the limit has no noise: it would say 100 %, where 88 % are measured.
     deq = nsd.DeepEquilibrium("cos", 0.2).centred(1.0)
     four = nsd.equivalents.expansion(deq, 1.0, convention="feature")
+    plain = nsd.equivalents.expansion(nsd.DeepEquilibrium("relu", 0.2), 1.0)
+    with pytest.raises(nsd.errors.InvalidInput, match="of a centred model"):
+        nsd.predict_risk(plain, mixture("weak", 64), (60, 60), ridge=0.1)
     with pytest.raises(nsd.errors.InvalidInput, match="linear part"):
         nsd.predict_risk(four, mixture("trace", 64), (60, 60), ridge=0.1)
     data = mixture("trace", 64)

@@ -44,6 +44,9 @@ RANGE = 1e12
 MAX_RATIO = 1e4
 """Samples per dimension, or dimensions per sample, that the equations were tried with."""
 
+CENTRED_TOL = 1e-6
+"""Terms in the norm alone, relative to the kernel, of the expansion of a centred model."""
+
 STRONG_MEANS = 0.5
 """‖μ‖²/(τ0²p) · n/p beyond which predictions were off by more than the sampling error."""
 
@@ -152,7 +155,7 @@ def predict_risk(
     Parameters
     ----------
     model : DeepEquilibrium, ExplicitNetwork or any other with a kernel of norms and inner products
-        Or the coefficients of a centred one, whose limit of large p is then predicted: its error is
+        Or the `Expansion` of a centred one, whose limit of large p is then predicted: its error is
         of order p^{-1/2}.
     mixture : GaussianMixture
         x ~ N(μ_a/√p, C_a/p).  Covariances that do not commute are taken by their diagonals in the
@@ -350,6 +353,12 @@ def _tables(
     model: Model | Expansion, classes: Classes, shares: FloatArray, kind: str, convention: str
 ) -> KernelTables:
     if isinstance(model, Expansion):
+        uncentred = max(map(abs, (model.constant, model.norm_shift, model.norm_curvature)))
+        if uncentred > CENTRED_TOL * model.scale2:
+            raise InvalidInput(
+                f"model must be the expansion of a centred model, got terms of {uncentred:.3g} in "
+                "the norm alone. Give the model itself, or that of model.centred(tau0)."
+            )
         return limit_tables(classes, shares, model.four)
     if not isinstance(model, Model):
         raise InvalidInput(
