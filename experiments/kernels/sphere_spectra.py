@@ -33,7 +33,7 @@ def _compute(cell: Cell, seed: int) -> Record:
     exact = exact_kernel(deq, X, kind=kernel, convention="preactivation")
     eq = sphere_equivalent(deq, X, kind=kernel, convention="preactivation")
     comparison = compare(exact, eq)
-    options: Any = {"kernel": kernel, "convention": "preactivation"}
+    options: Any = {"kind": kernel, "convention": "preactivation"}
     networks = {
         "quadratic": match(deq, sphere=cell["dimension"], family="quadratic", **options).network,
         "dual": match(deq, family="dual", **options).network,

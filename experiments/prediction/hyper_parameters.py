@@ -41,7 +41,7 @@ def _cells(profile: Profile) -> list[Cell]:
 def _compute(cell: Cell, seed: int) -> Record:  # noqa: ARG001
     # One draw of the rows for all cells.
     data = load(cell["data"], samples=cell["samples"], test_samples=cell["test_samples"], rng=0)
-    choice: Any = {"kernel": cell["kernel"], "convention": "feature"}
+    choice: Any = {"kind": cell["kernel"], "convention": "feature"}
     tau0 = float(np.sqrt(np.square(data.X).sum(axis=1).mean()))
     deq = DeepEquilibrium(cell["activation"], cell["sigma_a2"]).centred(tau0)
     found = match(deq, data.X, refine=False, **choice)
