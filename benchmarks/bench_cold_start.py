@@ -28,10 +28,10 @@ FIRST = """
 import time
 import numpy
 import notsodeep
-notsodeep.kernel_pair  # names are imported when they are first used
+notsodeep.kernel  # names are imported when they are first used
 X = numpy.random.default_rng(0).normal(size=(300, 100)) / 10
 start = time.perf_counter()
-notsodeep.kernel_pair(notsodeep.DeepEquilibrium({name!r}, 0.2), X)
+notsodeep.kernel(notsodeep.DeepEquilibrium({name!r}, 0.2), X, kind="both")
 print(time.perf_counter() - start)
 """
 COMMANDS |= {f"first kernels, {name}": ["-c", FIRST.format(name=name)] for name in ("relu", "tanh")}

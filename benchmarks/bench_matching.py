@@ -93,7 +93,9 @@ def main() -> None:
             match = fit()
             seconds, kernels = best_times(
                 fit,
-                lambda deq=match.model: nsd.kernel_pair(deq, held_out, convention="preactivation"),
+                lambda deq=match.model: nsd.kernel(
+                    deq, held_out, convention="preactivation", kind="both"
+                ),
                 repeats=1,
             )
             results.add(

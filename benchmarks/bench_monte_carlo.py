@@ -30,9 +30,9 @@ def exact_row(deq: nsd.DeepEquilibrium, X: np.ndarray) -> dict[str, Any]:
     """Time and error of the exact kernel."""
 
     def work() -> np.ndarray:
-        return nsd.conjugate_kernel(deq, X, convention="feature")
+        return nsd.kernel(deq, X, convention="feature")
 
-    pair = nsd.kernel_pair(deq, X, convention="preactivation")
+    pair = nsd.kernel(deq, X, convention="preactivation", kind="both")
     few = slice(0, SAMPLE)
     found = (pair.ck[few, few], pair.ntk[few, few])
     return {
@@ -54,7 +54,7 @@ def main() -> None:
         deq = nsd.DeepEquilibrium(activation, 0.2)
         exact = exact_row(deq, X)
         results.add(case=f"{activation}, exact", **exact)
-        kernel = nsd.conjugate_kernel(deq, X, convention="feature")
+        kernel = nsd.kernel(deq, X, convention="feature")
         size = operator_norm(kernel)
         for width, draws in runs:
             start = time.perf_counter()

@@ -60,10 +60,14 @@ def prepared(name: str, n: int) -> tuple[Callable[[], Any], np.ndarray]:
             _CASES[n] = {key: (model, X) for key, model, X in cases(n)}
         model, X = _CASES[n][name]
     if single:
-        return lambda: nsd.kernel_pair(
-            model, X, dtype=np.float32, convention="preactivation"
+        return lambda: nsd.kernel(
+            model,
+            X,
+            dtype=np.float32,
+            convention="preactivation",
+            kind="both",
         ), X.astype(np.float32)
-    return lambda: nsd.kernel_pair(model, X, convention="preactivation"), X
+    return lambda: nsd.kernel(model, X, convention="preactivation", kind="both"), X
 
 
 def worker() -> None:
@@ -79,7 +83,6 @@ def worker() -> None:
         if ask.get("save"):
             pair = work()
             np.savez(ask["save"], conjugate=pair.ck, tangent=pair.ntk)
-            answer["route"] = pair.explanation.route
         print(json.dumps(answer), flush=True)
 
 

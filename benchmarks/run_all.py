@@ -31,7 +31,7 @@ def main() -> None:
         parser.error(f"no benchmark is called {', '.join(sorted(unknown))}")
     flags = ["--results", str(options.results), *(["--quick"] if options.quick else [])]
     # OpenBLAS keeps the threads of a product spinning for a tenth of a second, beside what comes
-    # next: here they sleep after half a millisecond (`bench_stages` measures what that does).
+    # next: here they sleep after half a millisecond.
     surroundings = {"OPENBLAS_THREAD_TIMEOUT": "20", **os.environ}
     failed = []
     for name in options.names or known:

@@ -201,21 +201,6 @@ def versions_table(record: Record, begin: str) -> str:
     return plain({**record, "rows": rows}, shown, "gain")
 
 
-def stages_table(record: Record) -> str:
-    """Milliseconds of every stage, one row for each case and number of threads."""
-    columns = {
-        "plan": "plan", "products": "products", "polynomials": "polynomials",
-        "single_pairs": "single pairs", "mirror": "mirroring", "other": "all else",
-    }  # fmt: skip
-    lines = []
-    for row in record["rows"]:
-        threads = f"{row['threads']}, idle ones asleep" if row["sleepy"] else str(row["threads"])
-        parts = [f"{1e3 * row[key]:.1f}" if key in row else "" for key in columns]
-        product, whole = f"{1e3 * row['gram']:.0f}", f"{1e3 * row['seconds']:.0f}"
-        lines.append([row["case"], threads, product, whole, f"{row['ratio']:.2f}", *parts])
-    return markdown(["case", "threads", "X @ X.T", "kernels", "ratio", *columns.values()], lines)
-
-
 def _steps(value: Any) -> str:
     if isinstance(value, int):
         return number(value)
@@ -229,9 +214,7 @@ TABLES: dict[str, Callable[[Record], str]] = {
          ("NTK error", "error_tangent", error), ("route", "route", str), MEMORY],
     ),
     "versions": partial(versions_table, begin=""),
-    "versions-float32": partial(versions_table, begin="float32, "),
     "versions-networks": partial(versions_table, begin="random networks, "),
-    "stages": stages_table,
     "whole-runs": lambda r: plain(
         r,
         [CASE, ("before", "before_seconds", seconds), ("after", "after_seconds", seconds),
@@ -298,7 +281,7 @@ TABLES: dict[str, Callable[[Record], str]] = {
 
 SOURCES = {
     "bounds": "kernels", "peer-costs": "peers",
-    "versions-float32": "versions", "versions-networks": "versions",
+    "versions-networks": "versions",
 }  # fmt: skip
 WHOLE: dict[str, Callable[[Path], str]] = {"runs": runs_table, "machine": machine_table}
 

@@ -25,7 +25,7 @@ def main(out: str | Path = "cell_spectrum.png") -> Path:
     deq = nsd.DeepEquilibrium(cell=CELL)
     mixture = nsd.data.paper_mixture(dimension=P)
     X, y = mixture.sample(int(0.8 * P), rng=0)
-    K = nsd.conjugate_kernel(deq, X, convention="preactivation")
+    K = nsd.kernel(deq, X, convention="preactivation")
     exact = np.linalg.eigvalsh(K)
     with house_style():
         figure, (left, right) = new_figure(2, width=4.6, height=3.8)

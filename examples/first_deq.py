@@ -29,7 +29,7 @@ axes = conditions.plot()
 # the training of all weights (tangent).
 
 # %%
-pair = nsd.kernel_pair(deq, data.X, convention="feature")
+pair = nsd.kernel(deq, data.X, convention="feature", kind="both")
 axes = pair.plot()
 
 # %% [markdown]

@@ -36,9 +36,9 @@ curve = nsd.prediction.learning_curve(deq, mixture, sizes, ridge=[1e-3, best.val
 def measured(size: int, ridge: float) -> float:
     """Test error of a regression with the exact kernel on one draw."""
     (X, y), (Z, t) = mixture.sample(size, rng=int(size)), mixture.sample(1000, rng=1)
-    gram = nsd.conjugate_kernel(deq, X, convention="feature")
+    gram = nsd.kernel(deq, X, convention="feature")
     weights = np.linalg.solve(gram + ridge * np.eye(size), 2.0 * y - 1.0)
-    scores = nsd.conjugate_kernel(deq, Z, X, convention="feature") @ weights
+    scores = nsd.kernel(deq, Z, X, convention="feature") @ weights
     return float(np.square(scores - (2.0 * t - 1.0)).mean())
 
 

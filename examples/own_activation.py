@@ -46,7 +46,7 @@ def main(out: str | Path = "own_activation.png") -> Path:
             (match.network, SHALLOW, "--", "shallow twin"),
             (unmatched, MUTED, "-", "mish, one layer"),
         ):
-            kernel = nsd.conjugate_kernel(model, circle[:1], circle, convention="feature")[0]
+            kernel = nsd.kernel(model, circle[:1], circle, convention="feature")[0]
             right.plot(np.degrees(angle), kernel, style, color=colour, label=label)
         right.set_xlabel("angle between two inputs of norm one (degrees)")
         right.set_title("feature kernel")

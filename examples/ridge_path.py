@@ -32,8 +32,8 @@ def main(out: str | Path = "ridge_path.png") -> Path:
 
     stats = mixture.statistics(X, y)
     deq = nsd.DeepEquilibrium("tanh", sigma_a2=0.2).centred(stats.tau0)
-    K = nsd.tangent_kernel(deq, X, convention="preactivation")
-    K_new = nsd.tangent_kernel(deq, X_new, X, convention="preactivation")
+    K = nsd.kernel(deq, X, convention="preactivation", kind="ntk")
+    K_new = nsd.kernel(deq, X_new, X, convention="preactivation", kind="ntk")
     law = nsd.limiting_spectrum(
         nsd.equivalent(deq, X, y, mixture, kind="ntk", convention="preactivation")
     )

@@ -21,7 +21,7 @@ deq = nsd.DeepEquilibrium("relu", sigma_a2=0.2).centred(stats.tau0)
 # the law knows the population and φ, and no sample.
 
 # %%
-kernel = nsd.conjugate_kernel(deq, X, convention="preactivation")
+kernel = nsd.kernel(deq, X, convention="preactivation")
 equivalent = nsd.equivalent(deq, X, y, mixture, convention="preactivation")
 law = nsd.limiting_spectrum(equivalent)
 comparison = nsd.compare(kernel, equivalent, law)

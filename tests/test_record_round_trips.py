@@ -33,7 +33,7 @@ from notsodeep.records import Record
 X = nsd.data.sphere(30, 40, rng=0)
 RELU = nsd.DeepEquilibrium("normalized_relu", sigma_a2=0.2)
 TANH = nsd.DeepEquilibrium("tanh", sigma_a2=0.2)
-K = nsd.conjugate_kernel(RELU, X, convention="preactivation")
+K = nsd.kernel(RELU, X, convention="preactivation")
 
 
 def _metrics() -> CollapseMetrics:
@@ -69,11 +69,15 @@ RECORDS: dict[str, Callable[[], Record]] = {
     ),
     "early stopping": lambda: ridge_path(K, X[:, :2], times=[0.1, 1.0]),
     "eigenpairs": lambda: top_eigenpairs(K, 3),
-    "explanation": lambda: nsd.kernel_pair(TANH, X, convention="preactivation").explanation,
     "fixed point": lambda: TANH.solve_tau_star(1.0),
-    "kernel pair": lambda: nsd.kernel_pair(TANH, X, convention="preactivation"),
-    "kernel pair in single precision": lambda: nsd.kernel_pair(
-        RELU, X, X[:4], dtype=np.float32, convention="preactivation"
+    "kernel pair": lambda: nsd.kernel(TANH, X, convention="preactivation", kind="both"),
+    "kernel pair in single precision": lambda: nsd.kernel(
+        RELU,
+        X,
+        X[:4],
+        dtype=np.float32,
+        convention="preactivation",
+        kind="both",
     ),
     "layer-peeled optimum": lambda: layer_peeled([10, 10, 1, 1], budget=1.0),
     "law of a mixture": _mixture_law,

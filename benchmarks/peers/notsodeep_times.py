@@ -21,7 +21,7 @@ def main() -> None:
 
     def kernels(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """CK and NTK."""
-        pair = nsd.kernel_pair(model, X, convention="preactivation")
+        pair = nsd.kernel(model, X, convention="preactivation", kind="both")
         return pair.ck, pair.ntk
 
     answer(request, kernels, {name: version(name) for name in ("notsodeep", "numpy")})

@@ -61,7 +61,10 @@ def _compute(cell: Cell, seed: int) -> Record:
     for name, kind, described in (("dense", "theory", dense), ("convolutional", "pixels", model)):
         scale = nsd.data.Preprocessing.fit(X, kind, pixels=grid[0] * grid[1])
         A, B = scale.apply(X)[:n], scale.apply(X_test)
-        pairs = [nsd.kernel_pair(described, *rows, convention="feature") for rows in ((A,), (B, A))]
+        pairs = [
+            nsd.kernel(described, *rows, convention="feature", kind="both")
+            for rows in ((A,), (B, A))
+        ]
         methods[name] = tuple(np.stack([pair.ck, pair.ntk]) for pair in pairs)
         if name == "dense":
             rows, new = A, B

@@ -37,8 +37,7 @@ def _compute(cell: Cell, seed: int) -> Record:
     right = {}
     for name, model in models.items():
         own, cross = (
-            nsd.conjugate_kernel(model, A, B, convention="feature")
-            for A, B in ((X, None), (X_test, X))
+            nsd.kernel(model, A, B, convention="feature") for A, B in ((X, None), (X_test, X))
         )
         answer, _ = ridge_right(own, cross, y, y_test)
         right[name] = answer[None].astype(np.float64)

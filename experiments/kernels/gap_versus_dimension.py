@@ -8,7 +8,7 @@ from experiments.runner import Cell, Experiment, Finding, Profile, Record
 from notsodeep.data import paper_mixture
 from notsodeep.equivalents import equivalent
 from notsodeep.equivalents.distances import difference_norms
-from notsodeep.kernels import kernel_pair
+from notsodeep.kernels import kernel
 from notsodeep.models import DeepEquilibrium, KernelName
 
 _ACTIVATIONS = ("relu", "tanh", "leaky_relu", "elu", "swish")
@@ -33,15 +33,15 @@ def _compute(cell: Cell, seed: int) -> Record:
     X, y = mixture.sample(4 * p // 5, rng=seed)
     statistics = mixture.statistics(X, y)
     deq = DeepEquilibrium(cell["activation"], cell["sigma_a2"]).centred(statistics.tau0)
-    pair = kernel_pair(deq, X, convention="preactivation")
+    pair = kernel(deq, X, convention="preactivation", kind="both")
     record: Record = {}
     exact = {"conjugate": pair.ck, "tangent": pair.ntk}
     kinds: dict[str, KernelName] = {"conjugate": "ck", "tangent": "ntk"}
-    for kernel, kind in kinds.items():
+    for name, kind in kinds.items():
         eq = equivalent(deq, X, y, mixture, kind=kind, order=1, convention="preactivation")
-        trace = (float(np.trace(exact[kernel])) - eq.trace()) / len(X)
-        gap = difference_norms(np.asarray(exact[kernel], np.float64), eq)[0]
-        record[kernel] = {"gap": gap, "trace": trace}
+        trace = (float(np.trace(exact[name])) - eq.trace()) / len(X)
+        gap = difference_norms(np.asarray(exact[name], np.float64), eq)[0]
+        record[name] = {"gap": gap, "trace": trace}
     return record
 
 

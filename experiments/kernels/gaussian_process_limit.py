@@ -8,7 +8,7 @@ from scipy.stats import norm
 from experiments.runner import Cell, Experiment, Finding, Profile, Record
 from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotConverged
-from notsodeep.kernels import conjugate_kernel
+from notsodeep.kernels import kernel
 from notsodeep.models import DeepEquilibrium, Dense
 
 _PAPER = {"tanh": (0.0049, 5.5e-5), "relu": (0.0061, 3.2e-6)}
@@ -37,7 +37,7 @@ def _compute(cell: Cell, seed: int) -> Record:
     p, n, count = cell["dimension"], cell["inputs"], cell["networks"]
     X = rng.standard_normal((n, p)) / np.sqrt(p)
     layer = Dense(cell["activation"], cell["sigma_w"] ** 2, inject=cell["sigma_u"] ** 2)
-    K = np.asarray(conjugate_kernel(DeepEquilibrium(cell=[layer]), X, convention="feature"))
+    K = np.asarray(kernel(DeepEquilibrium(cell=[layer]), X, convention="feature"))
     features = (_features(layer, X, cell["width"], cell["tolerance"], rng) for _ in range(count))
     grams = np.stack([Z @ Z.T for Z in features])
     noise = rng.standard_normal((count, n, 1))

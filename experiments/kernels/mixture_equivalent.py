@@ -12,7 +12,7 @@ from experiments.runner import Cell, Experiment, Finding, Profile, Record
 from notsodeep.data import MixtureStatistics, load
 from notsodeep.equivalents import compare, equivalent
 from notsodeep.equivalents.distances import operator_norm
-from notsodeep.kernels import conjugate_kernel
+from notsodeep.kernels import kernel
 from notsodeep.models import DeepEquilibrium
 from notsodeep.networks.sampling import monte_carlo
 
@@ -45,7 +45,7 @@ def _compute(cell: Cell, seed: int) -> Record:
         statistics = MixtureStatistics.estimate(X, y)
     deq = DeepEquilibrium(cell["activation"], cell["sigma_a2"]).centred(statistics.tau0)
     eq = equivalent(deq, X, y, mixture, order=1, convention="preactivation")
-    exact = conjugate_kernel(deq, X, convention="preactivation")
+    exact = kernel(deq, X, convention="preactivation")
     comparison = compare(exact, eq)
     record: dict[str, Any] = {
         "exact": comparison.to_dict(arrays=False),

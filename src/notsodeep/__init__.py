@@ -41,11 +41,8 @@ if TYPE_CHECKING:
     from notsodeep.kernels import (
         KernelOperator,
         KernelPair,
-        conjugate_kernel,
         kernel,
-        kernel_pair,
         store_kernel,
-        tangent_kernel,
     )
     from notsodeep.matching import match
     from notsodeep.models import (
@@ -91,14 +88,12 @@ _HOMES = {
     "compare": "notsodeep.equivalents",
     "compile": "notsodeep.compilation.compile",
     "conditions": "notsodeep.models",
-    "conjugate_kernel": "notsodeep.kernels",
     "diagnose": "notsodeep.trained.diagnosis",
     "empirical_kernels": "notsodeep.networks",
     "equivalent": "notsodeep.equivalents",
     "export_onnx": "notsodeep.networks",
     "implicit_layer": "notsodeep.networks",
     "kernel": "notsodeep.kernels",
-    "kernel_pair": "notsodeep.kernels",
     "limiting_spectrum": "notsodeep.equivalents",
     "load": "notsodeep.compilation.compile",
     "match": "notsodeep.matching",
@@ -107,7 +102,6 @@ _HOMES = {
     "save": "notsodeep.networks",
     "sphere_equivalent": "notsodeep.equivalents",
     "store_kernel": "notsodeep.kernels",
-    "tangent_kernel": "notsodeep.kernels",
 }
 _MODULES = (
     "activations",
@@ -149,7 +143,6 @@ __all__ = [
     "compare",
     "compile",
     "conditions",
-    "conjugate_kernel",
     "data",
     "diagnose",
     "empirical_kernels",
@@ -161,7 +154,6 @@ __all__ = [
     "files",
     "implicit_layer",
     "kernel",
-    "kernel_pair",
     "kernel_solvers",
     "kernels",
     "limiting_spectrum",
@@ -177,7 +169,6 @@ __all__ = [
     "save",
     "sphere_equivalent",
     "store_kernel",
-    "tangent_kernel",
     "trained",
     "zoo",
 ]

@@ -75,7 +75,7 @@ def cell_file(tmp_path: Path) -> str:
 
 def test_kernel_of_a_cell_is_written(tmp_path: Path, cell_file: str) -> None:
     X = nsd.data.load("digits", samples=30, rng=0).X
-    expected = nsd.conjugate_kernel(RING, X, convention="feature")
+    expected = nsd.kernel(RING, X, convention="feature")
     described = ["--layer", LAYERS[0], "--layer", LAYERS[1]], ["--cell", cell_file]
     for number, cell in enumerate(described):
         out = tmp_path / f"kernel{number}.npy"

@@ -63,7 +63,7 @@ def test_uncentred_networks_have_equivalents() -> None:
     for p in (100, 400):
         mixture = nsd.data.paper_mixture(dimension=p)
         X, y = mixture.sample(int(0.8 * p), rng=1)
-        K = nsd.conjugate_kernel(network, X)
+        K = nsd.kernel(network, X)
         sharp = nsd.equivalent(network, X, y, mixture, order=2).to_dense()
         gap.append(float(np.linalg.norm(K - sharp, 2)))
     assert gap[1] < 0.5 * gap[0]
@@ -106,7 +106,7 @@ def test_rows_of_one_norm_and_rows_of_zeros() -> None:
         for model in (RAW, DeepEquilibrium("tanh", 0.3)):
             eq = nsd.equivalent(model, rows, convention="preactivation")
             filled = np.flatnonzero(rows.any(axis=1))
-            K = nsd.conjugate_kernel(model, rows[filled], convention="preactivation")
+            K = nsd.kernel(model, rows[filled], convention="preactivation")
             difference = K - eq.to_dense()[np.ix_(filled, filled)]
             assert np.linalg.norm(difference, 2) < 0.1 * np.linalg.norm(K, 2)
             assert np.isfinite(eq.to_dense()).all()
@@ -118,7 +118,7 @@ def test_norms_of_heavy_tails(model: DeepEquilibrium) -> None:
     rng = np.random.default_rng(0)
     X = nsd.data.sphere(200, 250, rng=0) * np.exp(0.7 * rng.standard_normal((200, 1)))
     X[0] *= 1e-3
-    K = nsd.conjugate_kernel(model, X, convention="preactivation")
+    K = nsd.kernel(model, X, convention="preactivation")
     plain, sharp = (
         np.linalg.norm(
             K - nsd.equivalent(model, X, convention="preactivation", order=order).to_dense(), 2
@@ -144,7 +144,7 @@ def test_four_coefficients_do_not_do_with_biases() -> None:
         mixture = nsd.data.paper_mixture(dimension=p)
         X, y = mixture.sample(int(0.8 * p), rng=1)
         stats = mixture.statistics(X, y)
-        K = nsd.conjugate_kernel(RAW, X)
+        K = nsd.kernel(RAW, X)
         e = expansion(RAW, stats.tau0, convention="preactivation")
         chi = np.append(stats.t, 1.0)
         V = np.column_stack([stats.J / np.sqrt(p), stats.psi])

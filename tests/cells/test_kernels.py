@@ -14,6 +14,7 @@ from notsodeep.errors import InvalidInput, NotConverged, NotVanilla
 from notsodeep.estimators import EquilibriumKernelRidge
 from notsodeep.kernels import store_kernel
 from notsodeep.kernels.plan import Plan
+from notsodeep.kernels.ring import ring_of
 from notsodeep.models import DeepEquilibrium, Dense, MonotoneEquilibrium
 
 X = np.array([[1.0, 0.0, 0.0], [0.6, 0.8, 0.0], [-0.3, 0.5, 0.9]])
@@ -136,10 +137,15 @@ def test_biases_and_free_variances_are_a_vanilla_model_of_longer_rows() -> None:
         [rows * np.sqrt(inject / (1 - weight)), np.full(50, np.sqrt(bias / (1 - weight)))]
     )
     for activation in ("relu", "tanh", "hard_tanh"):
-        K = nsd.kernel_pair(
-            ring((activation, weight, inject, bias)), rows, convention="preactivation"
+        K = nsd.kernel(
+            ring((activation, weight, inject, bias)),
+            rows,
+            convention="preactivation",
+            kind="both",
         )
-        L = nsd.kernel_pair(DeepEquilibrium(activation, weight), longer, convention="preactivation")
+        L = nsd.kernel(
+            DeepEquilibrium(activation, weight), longer, convention="preactivation", kind="both"
+        )
         np.testing.assert_allclose(K.ck, L.ck, rtol=1e-13, atol=1e-13)
         np.testing.assert_allclose(K.ntk, L.ntk, rtol=1e-13, atol=1e-13)
 
@@ -150,11 +156,11 @@ def test_monotone_relu_has_the_kernel_of_a_vanilla_model() -> None:
     response = model.response
     weight = (2 * model.skew + response.coupling**2) / (1 - response.feedback) ** 2
     assert weight == pytest.approx(0.3277, abs=5e-5)
-    G = nsd.conjugate_kernel(model, rows, convention="preactivation")
-    same = nsd.conjugate_kernel(ring(("relu", weight, 1.0)), rows, convention="preactivation")
+    G = nsd.kernel(model, rows, convention="preactivation")
+    same = nsd.kernel(ring(("relu", weight, 1.0)), rows, convention="preactivation")
     np.testing.assert_allclose(G, same, rtol=1e-13, atol=1e-14)
-    features = nsd.conjugate_kernel(model, rows, convention="feature")
-    plain = nsd.conjugate_kernel(ring(("relu", weight, 1.0)), rows, convention="feature")
+    features = nsd.kernel(model, rows, convention="feature")
+    plain = nsd.kernel(ring(("relu", weight, 1.0)), rows, convention="feature")
     np.testing.assert_allclose(features * (1 - response.feedback) ** 2, plain, rtol=1e-13)
 
 
@@ -219,7 +225,9 @@ def test_nearly_equal_and_opposite_inputs_keep_their_digits() -> None:
     model = ring(("relu", 0.5, 0.6, 0.1), ("leaky_relu", 0.8, 0.3))
     losses = []
     for epsilon in (1e-5, 1e-6, 1e-7):
-        K = nsd.tangent_kernel(model, np.stack([x, x + epsilon * y]), convention="preactivation")
+        K = nsd.kernel(
+            model, np.stack([x, x + epsilon * y]), convention="preactivation", kind="ntk"
+        )
         losses.append(1.0 - K[0, 1] / np.sqrt(K[0, 0] * K[1, 1]))
     assert losses[0] / losses[1] == pytest.approx(10.0, rel=1e-3)
     assert losses[1] / losses[2] == pytest.approx(10.0, rel=1e-3)
@@ -230,57 +238,32 @@ def test_routes_agree_on_many_norms() -> None:
     rows = rows_of(120, 8) * np.linspace(0.5, 2.0, 120)[:, None]
     rows[7] = 0.0
     model = ring(("tanh", 0.5, 0.6, 0.1), ("relu", 0.8, 0.3, 0.05))
-    everything = nsd.kernel_pair(model, rows, convention="preactivation")
-    few = nsd.kernel_pair(model, rows[5:9], convention="preactivation")
+    everything = nsd.kernel(model, rows, convention="preactivation", kind="both")
+    few = nsd.kernel(model, rows[5:9], convention="preactivation", kind="both")
     np.testing.assert_allclose(everything.ck[5:9, 5:9], few.ck, rtol=2e-13)
     np.testing.assert_allclose(everything.ntk[5:9, 5:9], few.ntk, rtol=2e-13)
     unit = rows_of(60, 8, unit=True)
-    assert (
-        nsd.kernel_pair(model, unit, convention="preactivation").explanation.route == "univariate"
-    )
+    ring_model = ring_of(model, "preactivation")
+    assert Plan(ring_model, unit, None, (0, 1)).route == "univariate"
     scaled = np.concatenate([unit, unit[:1] * 1.5])
-    direct = nsd.kernel_pair(model, scaled, convention="preactivation")
-    assert direct.explanation.route == "series"
+    direct = nsd.kernel(model, scaled, convention="preactivation", kind="both")
+    assert Plan(ring_model, scaled, None, (0, 1)).route == "series"
     np.testing.assert_allclose(
         direct.ntk[:60, :60],
-        nsd.tangent_kernel(model, unit, convention="preactivation"),
+        nsd.kernel(model, unit, convention="preactivation", kind="ntk"),
         rtol=1e-12,
         atol=1e-13,
     )
 
 
-def test_trained_parts_add_up() -> None:
-    rows = rows_of(20, 6)
-    model = ring(("tanh", 0.5, 0.6, 0.1), ("relu", 0.8, 0.3, 0.05))
-    parts = [
-        nsd.tangent_kernel(model, rows, convention="feature", train=(part,))
-        for part in ("weights", "inputs", "bias", "readout")
-    ]
-    whole = nsd.tangent_kernel(model, rows, convention="feature")
-    np.testing.assert_allclose(sum(parts), whole, rtol=1e-13)
-    features = nsd.conjugate_kernel(model, rows, convention="feature")
-    np.testing.assert_allclose(parts[3], features, rtol=1e-13)
-    vanilla = DeepEquilibrium("tanh", 0.3)
-    np.testing.assert_allclose(
-        nsd.tangent_kernel(vanilla, rows, train=("weights",), convention="preactivation")
-        + nsd.tangent_kernel(vanilla, rows, train=("inputs",), convention="preactivation"),
-        nsd.tangent_kernel(vanilla, rows, convention="preactivation"),
-        rtol=1e-13,
-    )
-    with pytest.raises(InvalidInput, match="train"):
-        nsd.tangent_kernel(model, rows, train=("everything",), convention="preactivation")
-
-
 def test_beyond_the_threshold_there_is_no_kernel() -> None:
     steep = nsd.activations.from_formula("tanh(3*x)")
     with pytest.raises(NotConverged, match=r"1\.634"):
-        nsd.conjugate_kernel(DeepEquilibrium(steep, 0.9), X, convention="preactivation")
+        nsd.kernel(DeepEquilibrium(steep, 0.9), X, convention="preactivation")
     with pytest.raises(NotConverged, match="below 1"):
-        nsd.conjugate_kernel(
-            ring(("tanh", 6.0, 0.1), ("tanh", 2.0)), 0.5 * X, convention="preactivation"
-        )
-    with pytest.raises(NotConverged, match="Smaller weights"):
-        nsd.conjugate_kernel(ring(("relu", 2.5, 0.9, 0.15)), X, convention="preactivation")
+        nsd.kernel(ring(("tanh", 6.0, 0.1), ("tanh", 2.0)), 0.5 * X, convention="preactivation")
+    with pytest.raises(NotConverged, match=r"[Ss]maller weights"):
+        nsd.kernel(ring(("relu", 2.5, 0.9, 0.15)), X, convention="preactivation")
 
 
 def test_consumers_of_the_vanilla_model_say_no() -> None:
@@ -294,17 +277,16 @@ def test_operators_and_tiles_follow() -> None:
     rows = rows_of(90, 10)
     model = ring(("tanh", 0.5, 0.6, 0.1), ("relu", 0.8, 0.3))
     operator = nsd.KernelOperator(model, rows, convention="preactivation")
-    K = nsd.conjugate_kernel(model, rows, convention="preactivation")
+    K = nsd.kernel(model, rows, convention="preactivation")
     vector = np.arange(90.0)
     np.testing.assert_allclose(operator @ vector, K @ vector, rtol=1e-13)
-    plan = Plan(model, rows, None, "preactivation")
-    np.testing.assert_array_equal(plan.diagonal()[0], np.diag(K))
+    np.testing.assert_array_equal(operator.diagonal(), np.diag(K))
 
 
 def test_stores_and_estimators_follow(tmp_path: Path) -> None:
     rows = rows_of(90, 10)
     for model in (ring(("tanh", 0.5, 0.6, 0.1), ("relu", 0.8, 0.3)), MonotoneEquilibrium("relu")):
-        K = nsd.tangent_kernel(model, rows, convention="feature")
+        K = nsd.kernel(model, rows, convention="feature", kind="ntk")
         directory = tmp_path / type(model).__name__
         stored = store_kernel(directory, model, rows, kind="ntk", block=64, convention="feature")
         np.testing.assert_allclose(stored.operator() @ K[:, :2], K @ K[:, :2], rtol=1e-12)
@@ -319,7 +301,7 @@ def test_kernels_of_another_library_unrolled(name: str) -> None:
     """Its tangent kernel loses digits on the diagonal, where it computes what is known as one."""
     case = PEER["cells"][name]
     model = DeepEquilibrium(cell=[Dense(**layer) for layer in case["cell"]])
-    pair = nsd.kernel_pair(model, PEER["rows"], convention="preactivation")
+    pair = nsd.kernel(model, PEER["rows"], convention="preactivation", kind="both")
     np.testing.assert_allclose(pair.ck, case["ck"], atol=2e-15)
     error = np.abs(pair.ntk - case["ntk"])
     assert np.diag(error).max() < 1e-9

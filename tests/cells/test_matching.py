@@ -70,8 +70,7 @@ def test_the_match_is_of_the_model_as_given() -> None:
         gaps.append(m.certify(X).matched.gap)
         assert gaps[-1] < 0.02 * m.certify(X).unmatched.gap
         raw, centred = (
-            nsd.conjugate_kernel(each, X, convention="feature")
-            for each in (MIXED, MIXED.centred(m.tau0))
+            nsd.kernel(each, X, convention="feature") for each in (MIXED, MIXED.centred(m.tau0))
         )
         apart.append(float(np.linalg.norm(raw - centred, 2)))
     assert gaps[1] < 0.6 * gaps[0]

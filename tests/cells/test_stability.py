@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
-from notsodeep.activations import leaky_relu, pair_expectations, with_skip
-from notsodeep.errors import InvalidInput, NotConverged, TheoryDoubtful
+from notsodeep.activations import leaky_relu, with_skip
+from notsodeep.errors import InvalidInput, NotConverged
 from notsodeep.models import DeepEquilibrium, Dense, MonotoneEquilibrium, conditions
-from notsodeep.models.layers import solve_variances, stability
 from notsodeep.networks.sampling import monte_carlo, random_network
 
 X = np.array([[1.0, 0.0, 0.0], [0.6, 0.8, 0.0], [-0.3, 0.5, 0.9]])
@@ -47,69 +46,12 @@ def test_the_threshold_is_that_of_finite_networks(weight: float, settles: bool) 
     network, rows = random_network(model, 2, 600, np.random.default_rng(0)), np.eye(2)
     if settles:
         network.features(rows, 1e-3)
-        nsd.conjugate_kernel(model, rows, convention="preactivation")
+        nsd.kernel(model, rows, convention="preactivation")
         return
     with pytest.raises(NotConverged, match="relative residual"):
         network.features(rows, 1e-3)
     with pytest.raises(NotConverged, match="must stay below 1"):
-        nsd.conjugate_kernel(model, rows, convention="preactivation")
-
-
-BEYOND = {
-    "vanilla": DeepEquilibrium(nsd.activations.from_formula("tanh(3*x)"), 0.9),
-    "ring": DeepEquilibrium(cell=[Dense("tanh", 3.5, 0.3, 0.1), Dense("erf", 2.0, 0.1)]),
-}
-
-
-@pytest.mark.parametrize("convention", ["preactivation", "feature"])
-@pytest.mark.parametrize("name", BEYOND)
-def test_beyond_the_threshold_kernels_are_marked_if_asked(name: str, convention: str) -> None:
-    model = BEYOND[name]
-    rows = np.random.default_rng(0).normal(size=(8, 6)) / 6**0.5
-    with pytest.raises(NotConverged, match="unstable='mark'"):
-        nsd.conjugate_kernel(model, rows, convention=convention)
-    with pytest.warns(TheoryDoubtful, match="for 8 of the samples"):
-        pair = nsd.kernel_pair(model, rows, convention=convention, unstable="mark")
-    assert pair.explanation.unstable == 8
-    assert f"({pair.explanation.radius:.4g})" in str(pair.explanation)
-    assert np.isnan(pair.ntk).all()
-    # The equations themselves, by plain iteration from zero, for all pairs of different rows.
-    i, j = np.triu_indices(8, 1)
-    inner, squares = (rows @ rows.T)[i, j], np.square(rows).sum(axis=1)
-    variances = solve_variances(model.cell, squares)[0]
-    radius = stability(model.cell, variances).max()
-    assert pair.explanation.radius == pytest.approx(radius, rel=1e-8)
-    scales = variances.scales
-    value = np.zeros_like(inner)
-    for _ in range(300):
-        before = value
-        for layer, tau in zip(model.cell, scales, strict=True):
-            full = layer.weight * value + layer.inject * inner + layer.bias
-            value = pair_expectations(layer.activation, tau[i] ** 2, tau[j] ** 2, full).value
-        if np.abs(value - before).max() < 1e-14:
-            break
-    wanted = full if convention == "preactivation" else value
-    assert np.abs(pair.ck[i, j] - wanted).max() < 1e-11
-
-
-def test_marking_changes_nothing_where_there_is_a_kernel() -> None:
-    rows = np.random.default_rng(1).normal(size=(6, 4))
-    plain = nsd.kernel_pair(RING, rows, convention="preactivation")
-    marked = nsd.kernel_pair(RING, rows, unstable="mark", convention="preactivation")
-    assert (plain.ck == marked.ck).all()
-    assert (plain.ntk == marked.ntk).all()
-    assert marked.explanation.unstable == 0
-    with pytest.raises(InvalidInput, match="unstable of a kernel"):
-        nsd.tangent_kernel(RING, rows, unstable="ignore", convention="preactivation")
-    # Rows that settle keep their tangent kernel beside others that do not.
-    mixed = DeepEquilibrium(cell=[Dense("tanh", 2.6, 1.0)])
-    rows = np.diag([0.3, 3.0])
-    with pytest.warns(TheoryDoubtful, match="for 1 of the samples"):
-        tangent = nsd.tangent_kernel(mixed, rows, unstable="mark", convention="preactivation")
-    assert np.isnan(tangent[0, 0])
-    assert tangent[1, 1] == pytest.approx(
-        nsd.tangent_kernel(mixed, rows[1:], convention="preactivation")[0, 0], rel=1e-12
-    )
+        nsd.kernel(model, rows, convention="preactivation")
 
 
 MODELS = {
@@ -199,8 +141,8 @@ def test_bad_cells_are_named(make: object, message: str) -> None:
 
 
 def test_no_variance_and_several_variances_are_named() -> None:
-    with pytest.raises(NotConverged, match=r"variance of the DEQ.*was not found.*Smaller weights"):
-        nsd.conjugate_kernel(
+    with pytest.raises(NotConverged, match=r"no finite variance.*smaller weights"):
+        nsd.kernel(
             DeepEquilibrium(cell=[Dense("relu", 1.5, 1.0), Dense("relu", 3.0)]),
             X,
             convention="preactivation",
@@ -208,7 +150,7 @@ def test_no_variance_and_several_variances_are_named() -> None:
     square = nsd.activations.polynomial((0.0, 0.0, 0.5))
     ring = DeepEquilibrium(cell=[Dense(square, 0.1, 0.3, 0.1), Dense("relu", 0.5, 0.1)])
     for rejecting in (
-        lambda: nsd.conjugate_kernel(ring, X, convention="preactivation"),
+        lambda: nsd.kernel(ring, X, convention="preactivation"),
         lambda: nsd.equivalent(ring, np.vstack([X, -X, X]), convention="preactivation"),
         lambda: nsd.match(ring, np.vstack([X, -X, X])),
     ):
@@ -220,7 +162,7 @@ def test_an_unstable_cell_is_named_everywhere() -> None:
     beyond = DeepEquilibrium(cell=[Dense("tanh", 3.5, 0.3)])
     words = r"has no stable equilibrium .* 1\.\d+.* and must stay below 1. Use smaller weights"
     for rejecting in (
-        lambda: nsd.conjugate_kernel(beyond, X, convention="preactivation"),
+        lambda: nsd.kernel(beyond, X, convention="preactivation"),
         lambda: nsd.equivalent(beyond, np.vstack([X, -X, X]), convention="preactivation"),
         lambda: nsd.match(beyond, np.vstack([X, -X, X])),
     ):

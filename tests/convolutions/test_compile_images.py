@@ -103,7 +103,7 @@ def test_kernel_command(tmp_path: Path) -> None:
     X = load("digits", samples=20, preprocessing="pixels", rng=0).X
     layer = nsd.Convolution("tanh", weight=0.2, inject=0.8, size=5)
     model = nsd.ConvolutionalEquilibrium([layer], (8, 8), 2)
-    exact = nsd.conjugate_kernel(model, X, convention="feature")
+    exact = nsd.kernel(model, X, convention="feature")
     np.testing.assert_allclose(np.load(out), exact, rtol=1e-13)
 
 

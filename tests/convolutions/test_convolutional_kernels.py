@@ -12,9 +12,9 @@ import brute_force
 import notsodeep as nsd
 from brute_force import equilibrium, waves
 from notsodeep.errors import NotConverged
-from notsodeep.kernels.convolution import ConvolutionPlan
-from notsodeep.kernels.convolution_layers import PixelLayer
-from notsodeep.kernels.convolution_pairs import careful_pairs
+from notsodeep.kernels import image_states
+from notsodeep.kernels.images import ImagePlan
+from notsodeep.kernels.ring import ring_of
 
 CONVENTIONS = ("preactivation", "feature")
 
@@ -65,7 +65,7 @@ def test_reference_numbers(name: str) -> None:
     X = waves(2, *model.image_shape)
     found = []
     for convention in CONVENTIONS:
-        pair = nsd.kernel_pair(model, X, convention=convention)
+        pair = nsd.kernel(model, X, convention=convention, kind="both")
         found += [pair.ck[0], pair.ntk[0]]
     np.testing.assert_allclose(found, expected, rtol=0.0, atol=1e-12)
 
@@ -83,7 +83,7 @@ def test_another_library_unrolled(name: str) -> None:
         case["activation"], padding=case["padding"], pooling=case["pooling"],
         **{key: PEER[key] for key in ("weight", "inject", "bias")},
     )  # fmt: skip
-    pair = nsd.kernel_pair(model, waves(*PEER["shape"]), convention="preactivation")
+    pair = nsd.kernel(model, waves(*PEER["shape"]), convention="preactivation", kind="both")
     np.testing.assert_allclose(pair.ck, case["ck"], rtol=0.0, atol=1e-12)
     np.testing.assert_allclose(pair.ntk, case["ntk"], rtol=0.0, atol=1e-12)
 
@@ -115,7 +115,7 @@ def test_brute_force_over_all_positions(activation: str, options: dict[str, obje
     X = waves(2, *model.image_shape)
     expected = brute_force.kernels(model, *X)
     for convention in CONVENTIONS:
-        pair = nsd.kernel_pair(model, X[:1], X[1:], convention=convention)
+        pair = nsd.kernel(model, X[:1], X[1:], convention=convention, kind="both")
         for name in ("ck", "ntk"):
             found = getattr(pair, name)[0, 0]
             assert found == pytest.approx(expected[f"{convention} {name}"], rel=1e-11, abs=1e-12)
@@ -143,7 +143,7 @@ def ring(**options: object) -> nsd.ConvolutionalEquilibrium:
 def test_several_layers(model: nsd.ConvolutionalEquilibrium) -> None:
     X = waves(2, *model.image_shape)
     expected = brute_force.kernels(model, *X)
-    pair = nsd.kernel_pair(model, X[:1], X[1:], convention="feature")
+    pair = nsd.kernel(model, X[:1], X[1:], convention="feature", kind="both")
     assert pair.ck[0, 0] == pytest.approx(expected["feature ck"], rel=1e-12)
     assert pair.ntk[0, 0] == pytest.approx(expected["feature ntk"], rel=1e-12)
 
@@ -151,15 +151,18 @@ def test_several_layers(model: nsd.ConvolutionalEquilibrium) -> None:
 def test_average_is_the_mean_over_translations() -> None:
     X = waves(3, 4, 5, 2)
     options = {"image_shape": (4, 5, 2)}
-    average = nsd.kernel_pair(
-        equilibrium(pooling="average", **options), X, convention="preactivation"
+    average = nsd.kernel(
+        equilibrium(pooling="average", **options),
+        X,
+        convention="preactivation",
+        kind="both",
     )
     flat = equilibrium(**options)
     total = np.zeros((2, 3, 3))
     for down in range(4):
         for right in range(5):
             moved = np.roll(X.reshape(3, 4, 5, 2), (down, right), (1, 2)).reshape(3, -1)
-            pair = nsd.kernel_pair(flat, X, moved, convention="preactivation")
+            pair = nsd.kernel(flat, X, moved, convention="preactivation", kind="both")
             total += np.stack([pair.ck, pair.ntk])
     expected = total / 20.0
     np.testing.assert_allclose(average.ck, expected[0], atol=1e-13)
@@ -174,10 +177,13 @@ def test_constant_images_are_the_dense_cell(activation: str, pooling: object) ->
         activation, weight=0.2, inject=0.8, bias=0.0, image_shape=(4, 4, 3), pooling=pooling
     )
     images = np.tile(pixels, (1, 16))
-    dense = nsd.kernel_pair(
-        nsd.DeepEquilibrium(activation, 0.2), pixels, convention="preactivation"
+    dense = nsd.kernel(
+        nsd.DeepEquilibrium(activation, 0.2),
+        pixels,
+        convention="preactivation",
+        kind="both",
     )
-    found = nsd.kernel_pair(model, images, convention="preactivation")
+    found = nsd.kernel(model, images, convention="preactivation", kind="both")
     np.testing.assert_allclose(found.ck, dense.ck, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(found.ntk, dense.ntk, rtol=1e-12, atol=1e-14)
 
@@ -186,16 +192,13 @@ def test_channels_are_last() -> None:
     """The same permutation of channels everywhere changes nothing, planes of channels much."""
     X = np.random.default_rng(4).normal(size=(6, 48)) / 3.0**0.5
     model = equilibrium(image_shape=(4, 4, 3))
-    kernel = nsd.conjugate_kernel(model, X, convention="preactivation")
+    kernel = nsd.kernel(model, X, convention="preactivation")
     permuted = X.reshape(6, 16, 3)[:, :, [2, 0, 1]].reshape(6, -1)
     np.testing.assert_allclose(
-        nsd.conjugate_kernel(model, permuted, convention="preactivation"), kernel, rtol=1e-12
+        nsd.kernel(model, permuted, convention="preactivation"), kernel, rtol=1e-12
     )
     planes = X.reshape(6, 16, 3).transpose(0, 2, 1).reshape(6, -1)
-    assert (
-        np.abs(nsd.conjugate_kernel(model, planes, convention="preactivation") / kernel - 1.0).max()
-        > 5e-4
-    )
+    assert np.abs(nsd.kernel(model, planes, convention="preactivation") / kernel - 1.0).max() > 5e-4
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
@@ -203,32 +206,34 @@ def test_channels_are_last() -> None:
 def test_contract(activation: str, pooling: object) -> None:
     X = np.random.default_rng(1).normal(size=(70, 50)) / 5.0
     model = equilibrium(activation, weight=0.2, image_shape=(5, 5, 2), pooling=pooling)
-    pair = nsd.kernel_pair(model, X, convention="preactivation")
-    cross = nsd.kernel_pair(model, X, X[:3], convention="preactivation")
+    pair = nsd.kernel(model, X, convention="preactivation", kind="both")
+    cross = nsd.kernel(model, X, X[:3], convention="preactivation", kind="both")
     for name in ("ck", "ntk"):
         kernel = getattr(pair, name)
         assert (kernel == kernel.T).all()
         assert np.linalg.eigvalsh(kernel).min() > -1e-13
         np.testing.assert_allclose(getattr(cross, name), kernel[:, :3], rtol=1e-12, atol=1e-14)
-    single = nsd.conjugate_kernel(model, X, dtype=np.float32, convention="preactivation")
-    assert single.dtype == np.float32
-    np.testing.assert_allclose(single, pair.ck, rtol=1e-6)
     v = np.arange(70.0)
     operator = nsd.KernelOperator(model, X, kind="ntk", convention="preactivation")
     np.testing.assert_allclose(operator @ v, pair.ntk @ v, rtol=1e-12)
     np.testing.assert_allclose(operator.diagonal(), np.diag(pair.ntk), rtol=1e-13)
 
 
-def test_series_grow_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nearly equal images need all terms, the others few: both routes to them agree."""
+def careful(
+    model: nsd.ConvolutionalEquilibrium, X: np.ndarray, convention: str, *pairs: tuple[int, int]
+) -> np.ndarray:
+    """Both kernels of single pairs without compiled loops."""
+    plan = ImagePlan(ring_of(model, convention), model, X, None, (0, 1))
+    rows, columns = (np.array(index) for index in zip(*pairs, strict=True))
+    return plan._careful(plan.offsets[0], rows, columns)
+
+
+def test_coefficients_that_do_not_fit_are_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     X = np.random.default_rng(2).normal(size=(9, 36))
-    X[8] = X[0] + 1e-3 * X[1]
     model = equilibrium("tanh", weight=0.5, inject=0.5, image_shape=(6, 6))
-    pair = nsd.kernel_pair(model, X, convention="preactivation")
-    monkeypatch.setattr(PixelLayer, "has_room", lambda *_: False)
-    plan = ConvolutionPlan(model, X[:1], X[1:8], "preactivation")
-    assert plan._first_attempt < plan.states.attempts - 1
-    again = nsd.kernel_pair(model, X, convention="preactivation")
+    pair = nsd.kernel(model, X, convention="preactivation", kind="both")
+    monkeypatch.setattr(image_states.checks, "available_memory", lambda: 1 << 19)
+    again = nsd.kernel(model, X, convention="preactivation", kind="both")
     np.testing.assert_allclose(again.ck, pair.ck, rtol=1e-13, atol=1e-15)
     np.testing.assert_allclose(again.ntk, pair.ntk, rtol=1e-13, atol=1e-15)
 
@@ -247,12 +252,11 @@ def test_equal_backgrounds_cost_no_digits(bias: float) -> None:
     """Moving both images by a common circular shift changes nothing but the roundings."""
     X = near_images()
     model = equilibrium(bias=bias, image_shape=(10, 10, 1))
-    pair = nsd.kernel_pair(model, X[:1], X[1:], convention="preactivation")
-    plan = ConvolutionPlan(model, X, None, "preactivation")
-    careful = careful_pairs(plan.states, plan.offsets[0], np.array([0, 0, 0]), np.array([1, 2, 3]))
-    np.testing.assert_allclose(pair.ntk[0], careful[1], rtol=1e-13)
+    pair = nsd.kernel(model, X[:1], X[1:], convention="preactivation", kind="both")
+    expected = careful(model, X, "preactivation", (0, 1), (0, 2), (0, 3))
+    np.testing.assert_allclose(pair.ntk[0], expected[1], rtol=1e-13)
     # Of nearly equal images the NTK differs from the diagonal by O(distance), not by 1e-8.
-    tangent = nsd.tangent_kernel(model, X, convention="preactivation")
+    tangent = nsd.kernel(model, X, convention="preactivation", kind="ntk")
     assert abs(tangent[2, 3] / tangent[2, 2] - 1.0) < 1e-8
     # 50 digits: a kink's slope loses half of the digits of ρ where images are equal.
     in_digits = high_precision_tangent(model, X[0], X[1])
@@ -292,13 +296,19 @@ def high_precision_tangent(
 def test_blank_images() -> None:
     X = np.vstack([np.zeros(16), waves(1, 4, 4, 1)])
     for activation in ("relu", "tanh"):
-        pair = nsd.kernel_pair(
-            equilibrium(activation, bias=0.0, image_shape=(4, 4)), X, convention="preactivation"
+        pair = nsd.kernel(
+            equilibrium(activation, bias=0.0, image_shape=(4, 4)),
+            X,
+            convention="preactivation",
+            kind="both",
         )
         assert np.abs(pair.ck[0]).max() < 1e-15
         assert np.abs(pair.ntk[0]).max() < 1e-15
-    cosine = nsd.kernel_pair(
-        equilibrium("cos", weight=0.3, bias=0.0, image_shape=(4, 4)), X, convention="feature"
+    cosine = nsd.kernel(
+        equilibrium("cos", weight=0.3, bias=0.0, image_shape=(4, 4)),
+        X,
+        convention="feature",
+        kind="both",
     )
     assert np.isfinite(cosine.ntk).all()
     assert cosine.ck[0, 0] > 0.5
@@ -307,21 +317,18 @@ def test_blank_images() -> None:
 def test_no_stable_equilibrium() -> None:
     X = waves(2, 4, 4, 2)
     with pytest.raises(NotConverged, match="variances"):
-        nsd.conjugate_kernel(equilibrium(weight=2.1), X, convention="preactivation")
-    with pytest.raises(NotConverged, match="spectral radius"):
-        nsd.conjugate_kernel(
-            equilibrium("tanh", weight=4.0, bias=0.0), 0.1 * X, convention="preactivation"
-        )
+        nsd.kernel(equilibrium(weight=2.1), X, convention="preactivation")
+    with pytest.raises(NotConverged, match="no stable equilibrium"):
+        nsd.kernel(equilibrium("tanh", weight=4.0, bias=0.0), 0.1 * X, convention="preactivation")
 
 
 def test_careful_route_agrees_with_the_compiled_one() -> None:
     X = np.random.default_rng(5).normal(size=(3, 32)) / 2.0
     for model in (equilibrium(), equilibrium("tanh", weight=0.9)):
         for convention in CONVENTIONS:
-            plan = ConvolutionPlan(model, X, None, convention)
-            careful = careful_pairs(
-                plan.states, plan.offsets[0], np.array([0, 1]), np.array([1, 2])
+            expected = careful(model, X, convention, (0, 1), (1, 2))
+            pair = nsd.kernel(model, X, convention=convention, kind="both")
+            np.testing.assert_allclose(pair.ck[[0, 1], [1, 2]], expected[0], rtol=1e-12, atol=1e-14)
+            np.testing.assert_allclose(
+                pair.ntk[[0, 1], [1, 2]], expected[1], rtol=1e-12, atol=1e-14
             )
-            pair = nsd.kernel_pair(model, X, convention=convention)
-            np.testing.assert_allclose(pair.ck[[0, 1], [1, 2]], careful[0], rtol=1e-12, atol=1e-14)
-            np.testing.assert_allclose(pair.ntk[[0, 1], [1, 2]], careful[1], rtol=1e-12, atol=1e-14)

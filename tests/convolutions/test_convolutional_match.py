@@ -26,8 +26,8 @@ def test_one_designed_activation_on_digits() -> None:
     assert certificate.unmatched.relative_gap > 4.0 * certificate.matched.relative_gap
     assert certificate.matched.readout_gap < 0.05
     # The certificate is about the kernels of the two descriptions.
-    exact = nsd.conjugate_kernel(found.model, DIGITS.X_test[:60], convention="feature")
-    reached = nsd.conjugate_kernel(found.network, DIGITS.X_test[:60], convention="preactivation")
+    exact = nsd.kernel(found.model, DIGITS.X_test[:60], convention="feature")
+    reached = nsd.kernel(found.network, DIGITS.X_test[:60], convention="preactivation")
     gap = np.linalg.norm(exact - reached, 2) / np.linalg.norm(exact, 2)
     assert certificate.matched.relative_gap == pytest.approx(gap, rel=1e-9)
     assert type(found).from_dict(found.to_dict()).to_dict() == found.to_dict()

@@ -28,10 +28,10 @@ def test_pixels_have_norm_one() -> None:
 def test_small_pixels_are_warned_of() -> None:
     X = load("digits", samples=20, rng=0).X
     with pytest.warns(TheoryDoubtful, match="preprocessing='pixels'"):
-        nsd.conjugate_kernel(
+        nsd.kernel(
             equilibrium("tanh", weight=0.2, image_shape=(8, 8)), X, convention="preactivation"
         )
-    nsd.conjugate_kernel(
+    nsd.kernel(
         equilibrium("relu", image_shape=(8, 8)), X, convention="preactivation"
     )  # has no scale of its own
 
@@ -78,10 +78,11 @@ LAYER = nsd.Convolution("relu", weight=0.2, inject=0.8)
         (lambda: nsd.Convolution("relu", weight=0.2, normalise="feature"), "normalise"),
         (lambda: nsd.ConvolutionalEquilibrium([LAYER], (8,)), "image_shape"),
         (
-            lambda: nsd.kernel_pair(
+            lambda: nsd.kernel(
                 nsd.ConvolutionalEquilibrium([LAYER], (8, 8, 3)),
                 np.ones((2, 3, 8, 8)),
                 convention="preactivation",
+                kind="both",
             ),
             r"shape \(n, 8, 8, 3\)",
         ),
@@ -92,10 +93,11 @@ LAYER = nsd.Convolution("relu", weight=0.2, inject=0.8)
         (lambda: equilibrium(image_shape=(4, 4), size=11), "at most 9"),
         (lambda: nsd.ConvolutionalEquilibrium([LAYER], (8, 8), stride=0), "stride"),
         (
-            lambda: nsd.kernel_pair(
+            lambda: nsd.kernel(
                 nsd.ConvolutionalEquilibrium([LAYER], (8, 9)),
                 np.ones((2, 64)),
                 convention="preactivation",
+                kind="both",
             ),
             r"72 numbers.* 64\. Give the image_shape",
         ),
@@ -103,13 +105,11 @@ LAYER = nsd.Convolution("relu", weight=0.2, inject=0.8)
         (lambda: nsd.ConvolutionalEquilibrium([nsd.Dense("relu", 0.2, 0.8)], (8, 8)), "cell"),
         (lambda: nsd.ConvolutionalNetwork("relu", (8, 8)), "list"),
         (
-            lambda: nsd.conjugate_kernel(
-                equilibrium(), np.ones((2, 31)), convention="preactivation"
-            ),
+            lambda: nsd.kernel(equilibrium(), np.ones((2, 31)), convention="preactivation"),
             "32 numbers",
         ),
         (
-            lambda: nsd.conjugate_kernel(equilibrium(), np.ones((2, 32)), convention="x"),
+            lambda: nsd.kernel(equilibrium(), np.ones((2, 32)), convention="x"),
             "convention",
         ),
     ],

@@ -22,7 +22,7 @@ def compared(
     deq = nsd.DeepEquilibrium(activation, 0.2).centred(sample.stats.tau0)
     eq = nsd.equivalent(deq, sample.X, sample.y, sample.mixture, **options)
     kernel = options.pop("kind", "ck")
-    exact = getattr(nsd.kernel_pair(deq, sample.X, **options), kernel)
+    exact = getattr(nsd.kernel(deq, sample.X, **options, kind="both"), kernel)
     return nsd.compare(exact, eq), exact, eq.to_dense()
 
 
@@ -79,7 +79,7 @@ def test_without_a_law() -> None:
     stats = MixtureStatistics.estimate(X, y)
     deq = nsd.DeepEquilibrium("relu", 0.2).centred(stats.tau0)
     eq = nsd.equivalent(deq, X, y, convention="preactivation")
-    exact = nsd.conjugate_kernel(deq, X, convention="preactivation")
+    exact = nsd.kernel(deq, X, convention="preactivation")
     result = nsd.compare(exact, eq)
     assert result.law is None
     assert math.isnan(result.law_kolmogorov)
@@ -108,7 +108,7 @@ def test_sphere() -> None:
     X = nsd.data.sphere(200, 240, rng=0)
     network = nsd.ExplicitNetwork(["relu", "tanh"])
     result = nsd.compare(
-        nsd.conjugate_kernel(network, X, convention="preactivation"),
+        nsd.kernel(network, X, convention="preactivation"),
         nsd.sphere_equivalent(network, X, convention="preactivation"),
     )
     assert result.relative_gap < 1e-3

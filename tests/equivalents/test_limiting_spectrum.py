@@ -246,7 +246,7 @@ def assert_law_of_exact_kernels(
     for seed in range(draws):
         X, y, stats, mixture = draw(with_means(p, covariances), 4 * p // 5, seed)
         deq = nsd.DeepEquilibrium(activation, 0.2).centred(stats.tau0)
-        pair = nsd.kernel_pair(deq, X, convention="preactivation")
+        pair = nsd.kernel(deq, X, convention="preactivation", kind="both")
         for kernel, rows in errors.items():
             law = nsd.limiting_spectrum(
                 nsd.equivalent(deq, X, y, mixture, kind=kernel, convention="preactivation")

@@ -30,7 +30,7 @@ def gaps(make, samples: list[list[Sample]], convention: str = "preactivation") -
         logs: dict[str, list[float]] = {"ck": [], "ntk": []}
         for X, y, stats, mixture in draws:
             model = make.centred(stats.tau0)
-            pair = nsd.kernel_pair(model, X, convention=convention)
+            pair = nsd.kernel(model, X, convention=convention, kind="both")
             for kernel in logs:
                 eq = nsd.equivalent(
                     model, X, y, mixture, kind=kernel, convention=convention, order=1
@@ -96,7 +96,7 @@ def test_feature_gap_is_the_other_gap_over_sigma_a2(kind: str) -> None:
     X, y, stats, mixture = draw(mixture_of("different", 200), 160)
     deq = nsd.DeepEquilibrium("swish", 0.2).centred(stats.tau0)
     found = [
-        getattr(nsd.kernel_pair(deq, X, convention=c), kind)
+        getattr(nsd.kernel(deq, X, convention=c, kind="both"), kind)
         - nsd.equivalent(deq, X, y, mixture, kind=kind, convention=c, order=1).to_dense()
         for c in ("preactivation", "feature")
     ]
@@ -112,7 +112,7 @@ def trace_gaps(
         X, y, stats, mixture = draw(nsd.data.paper_mixture(p), 4 * p // 5)
         deq = nsd.DeepEquilibrium(activation, 0.2).centred(stats.tau0)
         eq = nsd.equivalent(deq, X, y, mixture, order=1, convention="preactivation")
-        exact = float(np.trace(nsd.conjugate_kernel(deq, X, convention="preactivation")))
+        exact = float(np.trace(nsd.kernel(deq, X, convention="preactivation")))
         result.append(abs(exact / len(X) - eq.trace() / len(X) - identity(eq)))
     return result
 
@@ -149,7 +149,7 @@ def test_identity_term_without_the_spurious_part(activation: str) -> None:
 def test_gap_on_the_data_of_the_paper(activation: str, bound: float) -> None:
     X, y, stats, mixture = draw(nsd.data.paper_mixture(1000), 800)
     deq = nsd.DeepEquilibrium(activation, 0.1).centred(stats.tau0)
-    G = nsd.conjugate_kernel(deq, X, convention="preactivation")
+    G = nsd.kernel(deq, X, convention="preactivation")
     gap, sharper = (
         operator_norm(G - nsd.equivalent(deq, X, y, mixture, order=order, **PRE).to_dense())
         for order in (1, 2)
@@ -162,10 +162,7 @@ def test_an_uncentred_kernel_is_far_away() -> None:
     X, y, stats, mixture = draw(nsd.data.paper_mixture(400), 320)
     deq = nsd.DeepEquilibrium("relu", 0.2)
     eq = nsd.equivalent(deq.centred(stats.tau0), X, y, mixture, convention="preactivation")
-    assert (
-        operator_norm(nsd.conjugate_kernel(deq, X, convention="preactivation") - eq.to_dense())
-        > 5.0
-    )
+    assert operator_norm(nsd.kernel(deq, X, convention="preactivation") - eq.to_dense()) > 5.0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -175,6 +172,6 @@ def test_estimated_statistics_do_nearly_as_well(kind: str) -> None:
     found = []
     for s, known in ((stats, mixture), (estimated, None)):
         deq = nsd.DeepEquilibrium("relu", 0.2).centred(s.tau0)
-        exact = nsd.conjugate_kernel(deq, X, convention="preactivation")
+        exact = nsd.kernel(deq, X, convention="preactivation")
         found.append(operator_norm(exact - nsd.equivalent(deq, X, y, known, **PRE).to_dense()))
     assert found[1] < 2.0 * found[0] + 0.01

@@ -69,7 +69,7 @@ def relu_derivative(X: np.ndarray, s: float) -> tuple[np.ndarray, np.ndarray]:
     for F = E[φφ], H = E[φ′φ′] = (π − arccos ρ)/2π, H_G = 1/(2π√(qq' − G²)).
     """
     deq = nsd.DeepEquilibrium("relu", s)
-    G = nsd.conjugate_kernel(deq, X, convention="preactivation")
+    G = nsd.kernel(deq, X, convention="preactivation")
     S, q = X @ X.T, np.diag(G)
     dq = (0.5 * q - np.diag(S)) / (1.0 - 0.5 * s)
     relative = (dq / q)[:, None] + (dq / q)[None, :]

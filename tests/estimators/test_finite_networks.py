@@ -50,7 +50,7 @@ def test_features_have_the_conjugate_kernel(activation: str, network: str, digit
     Z = features.transform(X)
     assert Z.shape == (40, 2000)
     assert Z.dtype == np.float64
-    exact = nsd.conjugate_kernel(
+    exact = nsd.kernel(
         features.model_, TheoryScaler().fit(digits.X).transform(X), convention="feature"
     )
     terms = 2000 * Z[:, None, :] * Z[None, :, :]

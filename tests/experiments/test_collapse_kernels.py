@@ -27,8 +27,7 @@ def test_measures_are_those_of_the_exact_kernel(records: list[Record]) -> None:
         data = nsd.data.load(cell["data"], rng=cell["draw"], **rows)
         tau0 = float(np.sqrt(np.square(data.X).sum(axis=1).mean()))
         found = nsd.DeepEquilibrium("relu", cell["sigma_a2"]).centred(tau0)
-        kernel = {"conjugate": nsd.conjugate_kernel, "tangent": nsd.tangent_kernel}[cell["kernel"]]
-        K = kernel(found, data.X_test, convention="feature")
+        K = nsd.kernel(found, data.X_test, kind=cell["kernel"])
         overall = nsd.collapse.kernel_collapse(K, data.y_test).overall
         for measure in MEASURES:
             assert record["deq"][measure] == pytest.approx(overall[measure], rel=1e-9)

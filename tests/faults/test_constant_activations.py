@@ -91,10 +91,10 @@ def test_exact_kernels_are_what_they_are(constant: float) -> None:
     """Nothing comes back through a constant: G = σa² c² + σb² XXᵀ, and Φ = c²."""
     deq = nsd.DeepEquilibrium(activations.polynomial([constant]), 0.2)
     expected = 0.2 * constant**2 + 0.8 * BASE @ BASE.T
-    pair = nsd.kernel_pair(deq, BASE, convention="preactivation")
+    pair = nsd.kernel(deq, BASE, convention="preactivation", kind="both")
     np.testing.assert_allclose(pair.ck, expected, atol=1e-14)
     np.testing.assert_allclose(pair.ntk, expected, atol=1e-14)
-    features = nsd.conjugate_kernel(deq, BASE, convention="feature")
+    features = nsd.kernel(deq, BASE, convention="feature")
     np.testing.assert_allclose(features, constant**2, atol=1e-14)
 
 

@@ -79,7 +79,7 @@ def test_a_repelling_fixed_point_is_an_error() -> None:
     """x + x³ grows faster than any σa² damps at this scale."""
     deq = nsd.DeepEquilibrium(nsd.activations.polynomial((0.0, 1.0, 0.0, 1.0)), 0.9)
     for call in (
-        lambda: nsd.conjugate_kernel(deq, BASE, convention="preactivation"),
+        lambda: nsd.kernel(deq, BASE, convention="preactivation"),
         lambda: deq.centred(1.0),
     ):
         with pytest.raises(NotConverged, match="was not found"):
@@ -92,7 +92,7 @@ def test_kernels_beyond_memory_are_refused_before_work(n: int) -> None:
     rows = np.broadcast_to(BASE[:1, :1], (n, 1)) if n < 2**20 else None
     if rows is not None:
         with pytest.raises(NotEnoughMemory, match="KernelOperator"):
-            nsd.conjugate_kernel(DEQ, rows, convention="preactivation")
+            nsd.kernel(DEQ, rows, convention="preactivation")
     with pytest.raises(NotEnoughMemory, match="GiB"):
         nsd.build(DEQ, 1, n, 1, rng=0)
 

@@ -27,7 +27,7 @@ def network() -> Any:
 
 
 CALLS: dict[str, Callable[[], Any]] = {
-    "kernels": lambda: nsd.tangent_kernel(DEQ.centred(1.0), BASE, convention="preactivation"),
+    "kernels": lambda: nsd.kernel(DEQ.centred(1.0), BASE, convention="preactivation", kind="ntk"),
     "operator": lambda: (
         nsd.KernelOperator(DEQ, BASE, convention="preactivation") @ np.ones(len(BASE))
     ),
@@ -105,7 +105,7 @@ def test_global_state_is_left_alone(name: str) -> None:
 def test_arguments_are_left_alone() -> None:
     X = BASE.copy()
     for call in (
-        lambda: nsd.kernel_pair(DEQ, X, convention="preactivation"),
+        lambda: nsd.kernel(DEQ, X, convention="preactivation", kind="both"),
         lambda: nsd.match(DEQ, X, family="leaky_relu"),
         lambda: nsd.data.MixtureStatistics.estimate(X, Y),
         lambda: (

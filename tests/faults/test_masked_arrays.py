@@ -19,7 +19,7 @@ from notsodeep.networks.random import build
 from public_calls import BASE, CALLS, DEQ, FEATURES
 
 LABELS = np.arange(len(BASE)) % 2
-KERNEL = nsd.tangent_kernel(DEQ, BASE, convention="preactivation")
+KERNEL = nsd.kernel(DEQ, BASE, convention="preactivation", kind="ntk")
 
 
 def masked(values: Any, *index: int) -> Any:
@@ -91,9 +91,9 @@ def test_labels_and_targets(call: Callable[[Any], Any]) -> None:
 
 def test_lists_of_masked_rows() -> None:
     rows = [np.ma.array(row) for row in BASE]
-    nsd.tangent_kernel(DEQ, rows, convention="preactivation")
+    nsd.kernel(DEQ, rows, convention="preactivation", kind="ntk")
     rows[2] = masked(BASE[2], 1)
-    for call in (CALLS["tangent_kernel"], CALLS["ridge"], CALLS["CollapseMetrics.update"]):
+    for call in (CALLS["tangent kernel"], CALLS["ridge"], CALLS["CollapseMetrics.update"]):
         with pytest.raises(InvalidInput, match=r"no masked entries. Got 1 masked .* at index 1"):
             call(rows)
 

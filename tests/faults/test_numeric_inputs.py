@@ -124,7 +124,7 @@ def test_equal_samples_have_equal_rows(call: str) -> None:
 
 
 def test_opposite_samples_of_an_odd_activation() -> None:
-    kernel = nsd.conjugate_kernel(
+    kernel = nsd.kernel(
         nsd.DeepEquilibrium("tanh", 0.2), USABLE["antipodes"], convention="preactivation"
     )
     np.testing.assert_allclose(kernel[:4, 4:], -kernel[:4, :4], rtol=0, atol=1e-14)
@@ -134,13 +134,13 @@ def test_opposite_samples_of_an_odd_activation() -> None:
 @pytest.mark.parametrize("row", ["zero row", "denormal row", "tiny row"])
 def test_a_row_that_is_nearly_zero_counts_as_one_of_norm_1e30(row: str) -> None:
     for kernel in (
-        nsd.conjugate_kernel(DEQ, USABLE[row], convention="preactivation"),
-        nsd.tangent_kernel(DEQ, USABLE[row], convention="preactivation"),
+        nsd.kernel(DEQ, USABLE[row], convention="preactivation"),
+        nsd.kernel(DEQ, USABLE[row], convention="preactivation", kind="ntk"),
     ):
         assert np.abs(kernel[1]).max() < 1e-30
 
 
-@pytest.mark.parametrize("call", ["conjugate_kernel", "tangent_kernel", "KernelOperator"])
+@pytest.mark.parametrize("call", ["kernel", "tangent kernel", "KernelOperator"])
 def test_kernels_refuse_data_that_is_nearly_zero_altogether(call: str) -> None:
     with pytest.raises(InvalidInput, match="above 1e-15 in size, or be zero"):
         CALLS[call](BASE * 1e-20)
@@ -155,9 +155,9 @@ def test_data_whose_powers_vanish_is_refused(call: str) -> None:
 
 @pytest.mark.parametrize("factor", [1e-13, 1e50])
 def test_units_do_not_matter_within_the_range(factor: float) -> None:
-    kernel = nsd.tangent_kernel(DEQ, BASE * factor, convention="preactivation") / factor**2
+    kernel = nsd.kernel(DEQ, BASE * factor, convention="preactivation", kind="ntk") / factor**2
     np.testing.assert_allclose(
-        kernel, nsd.tangent_kernel(DEQ, BASE, convention="preactivation"), rtol=1e-12
+        kernel, nsd.kernel(DEQ, BASE, convention="preactivation", kind="ntk"), rtol=1e-12
     )
     assert CALLS["CollapseMetrics.update"](BASE * factor) == pytest.approx(
         CALLS["CollapseMetrics.update"](BASE), rel=1e-9

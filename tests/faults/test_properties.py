@@ -39,8 +39,8 @@ def test_kernels_of_any_samples(X: np.ndarray, model: Any, random: Any) -> None:
     order = list(range(len(X)))
     random.shuffle(order)
     pair, shuffled = (
-        nsd.kernel_pair(model, X, convention="preactivation"),
-        nsd.kernel_pair(model, X[order], convention="preactivation"),
+        nsd.kernel(model, X, convention="preactivation", kind="both"),
+        nsd.kernel(model, X[order], convention="preactivation", kind="both"),
     )
     for name in ("ck", "ntk"):
         kernel = getattr(pair, name)

@@ -32,7 +32,7 @@ ROUNDED = 1e-6
 
 
 def kernel(X: Array) -> Array:
-    return nsd.tangent_kernel(DEQ, nsd.data.Preprocessing.fit(X).apply(X), convention="feature")
+    return nsd.kernel(DEQ, nsd.data.Preprocessing.fit(X).apply(X), convention="feature", kind="ntk")
 
 
 def missing(K: Array, ridge: float, alpha: Array, targets: Array) -> float:

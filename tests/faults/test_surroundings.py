@@ -118,7 +118,7 @@ KERNELS = """
 import sys, numpy as np, notsodeep as nsd
 X = np.random.default_rng(0).normal(size=(60, 7)) / 7**0.5
 pairs = [
-    nsd.kernel_pair(nsd.DeepEquilibrium("tanh", 0.2), rows)
+    nsd.kernel(nsd.DeepEquilibrium("tanh", 0.2), rows, kind="both")
     for rows in (X, X / np.linalg.norm(X, axis=1, keepdims=True))
 ]
 np.save(sys.argv[1], [(pair.ck, pair.ntk) for pair in pairs])

@@ -47,7 +47,7 @@ def pair_of(norm1: float, norm2: float, rest: float) -> np.ndarray:
 def test_fast_oscillation(frequency: float, norm1: float, norm2: float, rest: float) -> None:
     X = pair_of(norm1, norm2, rest)
     network = nsd.ExplicitNetwork([from_formula(f"sin({frequency:g}*x)")])
-    pair = nsd.kernel_pair(network, X, convention="preactivation")
+    pair = nsd.kernel(network, X, convention="preactivation", kind="both")
     w2, inner = frequency**2, float(X[0] @ X[1])
     # E sin(wu) sin(wv) = exp(−w²(q₁ + q₂)/2) sinh(w² c), and likewise with cosines.
     shift = -0.5 * w2 * (norm1**2 + norm2**2)
@@ -63,12 +63,7 @@ def test_too_fast_is_refused_and_nothing_unchecked_is_claimed() -> None:
         from_formula("sin(400*x)")
     fast = nsd.ExplicitNetwork([from_formula("sin(40*x)")])
     with pytest.raises(QuadratureError, match=r"evaluations|varies|estimated error"):
-        nsd.kernel_pair(fast, pair_of(300.0, 300.0, 1e-4), convention="preactivation")
-    slower = nsd.ExplicitNetwork([from_formula("sin(9*x)")])
-    text = str(
-        nsd.kernel_pair(slower, pair_of(3.0, 3.3, 1e-4), convention="preactivation").explanation
-    )
-    assert "1 pairs one by one (estimated error below 1e-12)" in text
+        nsd.kernel(fast, pair_of(300.0, 300.0, 1e-4), convention="preactivation", kind="both")
 
 
 @pytest.mark.parametrize("formula", ["x**3", "relu(x)**2", "x*tanh(x)", "1-cos(x)", "x**5+x"])
@@ -78,10 +73,10 @@ def test_many_scales_keep_relative_accuracy_at_each(formula: str) -> None:
     X = rng.normal(size=(64, 12))
     X *= (np.geomspace(1e-2, 1e2, 64) / np.linalg.norm(X, axis=1))[:, None]
     network = nsd.ExplicitNetwork([activation])
-    many = nsd.kernel_pair(network, X, convention="preactivation")
+    many = nsd.kernel(network, X, convention="preactivation", kind="both")
     for start in range(0, 64, 8):  # few rows: nothing is interpolated
         rows = slice(start, start + 8)
-        few = nsd.kernel_pair(network, X[rows], convention="preactivation")
+        few = nsd.kernel(network, X[rows], convention="preactivation", kind="both")
         for kernel in ("ck", "ntk"):
             expected, got = getattr(few, kernel), getattr(many, kernel)[rows, rows]
             sizes = np.sqrt(np.outer(np.diag(expected), np.diag(expected)))
@@ -106,9 +101,7 @@ def test_what_looks_symmetric_near_zero(
     activations.append(from_function(function, name="own", kinks=kinks))
     for activation in activations:
         network = nsd.ExplicitNetwork([activation])
-        kernel = nsd.conjugate_kernel(
-            network, np.diag([norm, 0.7 * norm]), convention="preactivation"
-        )
+        kernel = nsd.kernel(network, np.diag([norm, 0.7 * norm]), convention="preactivation")
         means = [expectation(function, s, kinks) for s in (norm, 0.7 * norm)]
         square = expectation(lambda x: function(x) ** 2, norm, kinks)
         assert kernel[0, 0] == pytest.approx(square, rel=1e-11)
@@ -125,7 +118,7 @@ def test_hard_tanh_is_the_identity_near_zero(clip: float, scale: float) -> None:
     X = scale * np.random.default_rng(0).normal(size=(5, 4))
     for model in (nsd.ExplicitNetwork([activation]), nsd.DeepEquilibrium(activation, 0.3)):
         np.testing.assert_allclose(
-            nsd.conjugate_kernel(model, X, convention="preactivation"),
+            nsd.kernel(model, X, convention="preactivation"),
             X @ X.T,
             rtol=1e-12,
             atol=1e-14 * scale**2,
@@ -160,7 +153,9 @@ def test_overflow_is_refused(activation: nsd.activations.Activation, scale: floa
     X = scale * np.array([[1.0, 0.0, 0.2], [0.5, 0.8, 0.1], [0.9, 0.05, -0.3]])
     for layers in ([activation], [activation, "relu"], [activation, activation]):
         try:
-            pair = nsd.kernel_pair(nsd.ExplicitNetwork(layers), X, convention="preactivation")
+            pair = nsd.kernel(
+                nsd.ExplicitNetwork(layers), X, convention="preactivation", kind="both"
+            )
         except NotSoDeepError:
             continue
         assert np.isfinite(pair.ck).all()
@@ -170,14 +165,20 @@ def test_overflow_is_refused(activation: nsd.activations.Activation, scale: floa
 def test_hermite_polynomials_of_high_degree() -> None:
     X = pair_of(1.0, 1.0, 0.1)
     for degree in (100, 200, 350):
-        pair = nsd.kernel_pair(
-            nsd.ExplicitNetwork([hermite([0.0] * degree + [1.0])]), X, convention="preactivation"
+        pair = nsd.kernel(
+            nsd.ExplicitNetwork([hermite([0.0] * degree + [1.0])]),
+            X,
+            convention="preactivation",
+            kind="both",
         )
         assert pair.ck[0, 1] == pytest.approx(0.9**degree, rel=1e-12)
         assert pair.ntk[0, 1] == pytest.approx(0.9**degree * (1 + degree), rel=1e-12)
     with pytest.raises(QuadratureError, match="at most 350"):
-        nsd.kernel_pair(
-            nsd.ExplicitNetwork([hermite([0.0] * 371 + [1.0])]), X, convention="preactivation"
+        nsd.kernel(
+            nsd.ExplicitNetwork([hermite([0.0] * 371 + [1.0])]),
+            X,
+            convention="preactivation",
+            kind="both",
         )
 
 
@@ -212,7 +213,7 @@ def test_nearly_parallel_rows_through_kinks(right: float, left: float, layers: i
         for factor in (1.0, -1.0, 2.5, -2.5):
             x = rng.normal(size=4)
             X = np.stack([x, factor * x + distance * rng.normal(size=4)])
-            pair = nsd.kernel_pair(network, X, convention="preactivation")
+            pair = nsd.kernel(network, X, convention="preactivation", kind="both")
             conjugate, tangent = hinge_kernels(X, right, left, layers)
             size = math.sqrt(pair.ck[0, 0] * pair.ck[1, 1])
             assert abs(pair.ck[0, 1] / size - conjugate) <= 1e-14
@@ -230,9 +231,12 @@ def test_derivative_kernel_falls_linearly_with_the_angle(
     else:
         model = nsd.ExplicitNetwork([activation, "relu"])
     x, side = np.array([[0.5, 0.7, -0.2]]), np.array([[0.7, -0.5, 0.0]])
-    most = nsd.tangent_kernel(model, x, convention="preactivation")[0, 0]
+    most = nsd.kernel(model, x, convention="preactivation", kind="ntk")[0, 0]
     rates = [
-        (most - nsd.tangent_kernel(model, x, x + angle * side, convention="preactivation")[0, 0])
+        (
+            most
+            - nsd.kernel(model, x, x + angle * side, convention="preactivation", kind="ntk")[0, 0]
+        )
         / angle
         for angle in (1e-5, 1e-6, 1e-7)
     ]
@@ -244,10 +248,10 @@ def test_unstable_equilibria_are_refused_by_every_door() -> None:
     deq = nsd.DeepEquilibrium(from_formula("tanh(3*x)"), 0.9)
     X = np.random.default_rng(0).normal(size=(12, 5)) / 3
     for call in (
-        lambda: nsd.conjugate_kernel(deq, X, convention="preactivation"),
-        lambda: nsd.conjugate_kernel(deq, X, convention="feature"),
+        lambda: nsd.kernel(deq, X, convention="preactivation"),
+        lambda: nsd.kernel(deq, X, convention="feature"),
         lambda: nsd.KernelOperator(deq, X, kind="ck", convention="preactivation"),
-        lambda: nsd.kernel_pair(deq, X, convention="preactivation"),
+        lambda: nsd.kernel(deq, X, convention="preactivation", kind="both"),
     ):
         with pytest.raises(NotConverged, match="no stable equilibrium"):
             call()
@@ -259,10 +263,12 @@ def test_many_kinks_take_bounded_work(count: int) -> None:
     activation = from_formula("relu(x)*tanh(x)", kinks=tuple(places))  # one of them is real
     X = np.array([[1.0, 0.0], [1.0, 1e-9], [0.0, 1.0]])
     plain = from_formula("relu(x)*tanh(x)", kinks=(0.0,))
-    got = nsd.tangent_kernel(nsd.DeepEquilibrium(activation, 0.2), X, convention="preactivation")
+    got = nsd.kernel(
+        nsd.DeepEquilibrium(activation, 0.2), X, convention="preactivation", kind="ntk"
+    )
     np.testing.assert_allclose(
         got,
-        nsd.tangent_kernel(nsd.DeepEquilibrium(plain, 0.2), X, convention="preactivation"),
+        nsd.kernel(nsd.DeepEquilibrium(plain, 0.2), X, convention="preactivation", kind="ntk"),
         rtol=1e-12,
         atol=1e-13,
     )
@@ -277,10 +283,10 @@ def test_arrays_at_odd_addresses_give_the_same_bits() -> None:
     assert not odd.flags.aligned
     deq = nsd.DeepEquilibrium("tanh", 0.2)
     assert (
-        nsd.tangent_kernel(deq, odd, convention="preactivation")
-        == nsd.tangent_kernel(deq, X, convention="preactivation")
+        nsd.kernel(deq, odd, convention="preactivation", kind="ntk")
+        == nsd.kernel(deq, X, convention="preactivation", kind="ntk")
     ).all()
     assert (
-        nsd.tangent_kernel(deq, X, odd, convention="preactivation")
-        == nsd.tangent_kernel(deq, X, X.copy(), convention="preactivation")
+        nsd.kernel(deq, X, odd, convention="preactivation", kind="ntk")
+        == nsd.kernel(deq, X, X.copy(), convention="preactivation", kind="ntk")
     ).all()

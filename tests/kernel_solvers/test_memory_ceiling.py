@@ -26,7 +26,7 @@ try:
     np.empty((n, n))
 except MemoryError:
     print("no room for the matrix")
-K = nsd.KernelOperator(deq, X, kind="ntk", convention="preactivation", memory=2**25)
+K = nsd.KernelOperator(deq, X, kind="ntk", convention="preactivation")
 near = preconditioner(deq, X, 100, 1.0, kind="ntk", convention="preactivation")
 print(solve(K, X[:, :2], 1.0, preconditioner=near, tolerance=1e-3).reason)
 """

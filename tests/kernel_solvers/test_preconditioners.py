@@ -84,7 +84,7 @@ def test_mixtures_with_low_rank_terms(convention: str) -> None:
     stats = mixture.statistics(X, y)
     deq = nsd.DeepEquilibrium("relu", sigma_a2=0.2).centred(stats.tau0)
     eq = nsd.equivalent(deq, X, y, mixture, convention=convention)
-    K = nsd.conjugate_kernel(deq, X, convention=convention)
+    K = nsd.kernel(deq, X, convention=convention)
     B = np.random.default_rng(0).normal(size=(400, 3))
     plain = solve(K, B, 1e-3).steps
     both = preconditioner(deq, X, 50, 1e-3, equivalent=eq, convention=convention)

@@ -45,8 +45,8 @@ def inputs(n: int, unit: bool, seed: int = 0, p: int = 30) -> np.ndarray:
 def test_symmetric_equals_cross(model, unit: bool) -> None:
     X = inputs(150, unit)
     symmetric, cross = (
-        nsd.kernel_pair(model, X, convention="preactivation"),
-        nsd.kernel_pair(model, X, X.copy(), convention="preactivation"),
+        nsd.kernel(model, X, convention="preactivation", kind="both"),
+        nsd.kernel(model, X, X.copy(), convention="preactivation", kind="both"),
     )
     for name in ("ck", "ntk"):
         a, b = getattr(symmetric, name), getattr(cross, name)
@@ -58,7 +58,7 @@ def test_symmetric_equals_cross(model, unit: bool) -> None:
 @both_inputs
 def test_positive_semidefinite_and_cauchy_schwarz(model, unit: bool) -> None:
     X = inputs(80, unit)
-    pair = nsd.kernel_pair(model, X, convention="preactivation")
+    pair = nsd.kernel(model, X, convention="preactivation", kind="both")
     for kernel in (pair.ck, pair.ntk):
         assert np.linalg.eigvalsh(kernel).min() >= -1e-12 * np.trace(kernel)
         d = np.sqrt(np.diag(kernel))
@@ -72,10 +72,10 @@ def test_permutation_and_rotation(model, unit: bool) -> None:
     rng = np.random.default_rng(1)
     order = rng.permutation(70)
     rotation = np.linalg.qr(rng.normal(size=(30, 30)))[0]
-    base = nsd.kernel_pair(model, X, convention="preactivation")
+    base = nsd.kernel(model, X, convention="preactivation", kind="both")
     permuted, rotated = (
-        nsd.kernel_pair(model, X[order], convention="preactivation"),
-        nsd.kernel_pair(model, X @ rotation, convention="preactivation"),
+        nsd.kernel(model, X[order], convention="preactivation", kind="both"),
+        nsd.kernel(model, X @ rotation, convention="preactivation", kind="both"),
     )
     for name in ("ck", "ntk"):
         kernel = getattr(base, name)
@@ -89,13 +89,13 @@ def test_permutation_and_rotation(model, unit: bool) -> None:
 def test_blocks_equal_the_whole(model, monkeypatch: pytest.MonkeyPatch) -> None:
     X, Y = inputs(100, False), inputs(37, False, seed=5)
     whole, cross = (
-        nsd.kernel_pair(model, X, convention="preactivation"),
-        nsd.kernel_pair(model, X, Y, convention="preactivation"),
+        nsd.kernel(model, X, convention="preactivation", kind="both"),
+        nsd.kernel(model, X, Y, convention="preactivation", kind="both"),
     )
     monkeypatch.setattr(plan, "SIDE", 23)
     pieces, cross_pieces = (
-        nsd.kernel_pair(model, X, convention="preactivation"),
-        nsd.kernel_pair(model, X, Y, convention="preactivation"),
+        nsd.kernel(model, X, convention="preactivation", kind="both"),
+        nsd.kernel(model, X, Y, convention="preactivation", kind="both"),
     )
     for name in ("ck", "ntk"):
         np.testing.assert_allclose(
@@ -110,9 +110,9 @@ def test_blocks_equal_the_whole(model, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_thread_equals_many(model, monkeypatch: pytest.MonkeyPatch) -> None:
     X = inputs(90, False)
     monkeypatch.setattr(plan, "SIDE", 23)
-    many = nsd.kernel_pair(model, X, convention="preactivation")
+    many = nsd.kernel(model, X, convention="preactivation", kind="both")
     monkeypatch.setenv("NOTSODEEP_THREADS", "1")
-    one = nsd.kernel_pair(model, X, convention="preactivation")
+    one = nsd.kernel(model, X, convention="preactivation", kind="both")
     assert np.array_equal(one.ck, many.ck)
     assert np.array_equal(one.ntk, many.ntk)
 
@@ -121,69 +121,20 @@ def test_one_thread_equals_many(model, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_single_functions_equal_the_pair(model) -> None:
     X, Y = inputs(40, False), inputs(11, False, seed=3)
     for other in (None, Y):
-        pair = nsd.kernel_pair(model, X, other, convention="feature")
-        conjugate = nsd.conjugate_kernel(model, X, other, convention="feature")
-        tangent = nsd.tangent_kernel(model, X, other, convention="feature")
+        pair = nsd.kernel(model, X, other, convention="feature", kind="both")
+        conjugate = nsd.kernel(model, X, other, convention="feature")
+        tangent = nsd.kernel(model, X, other, convention="feature", kind="ntk")
         assert np.array_equal(pair.ck, conjugate)
         assert np.array_equal(pair.ntk, tangent)
 
 
-def assert_close_in_float32(double, single, bound: float = 1e-6) -> None:
-    """Relative to √(K_ii K_jj), and exactly symmetric."""
-    for name in ("ck", "ntk"):
-        right, found = getattr(double, name), getattr(single, name)
-        assert found.dtype == np.float32
-        assert np.array_equal(found, found.T)
-        root = np.sqrt(np.maximum(np.diag(right), 1e-300))
-        assert (np.abs(found - right) / root[:, None] / root).max() <= bound
-
-
 @every_model
-def test_float32_of_few_rows(model) -> None:
+def test_float32_is_the_kernel_rounded(model) -> None:
     X = inputs(60, False)
-    assert_close_in_float32(
-        nsd.kernel_pair(model, X, convention="preactivation"),
-        nsd.kernel_pair(model, X, dtype=np.float32, convention="preactivation"),
-        4e-7,
-    )
-
-
-@pytest.mark.parametrize(
-    ("model", "route"),
-    [
-        (nsd.DeepEquilibrium("tanh", 0.2), "table"),
-        (nsd.DeepEquilibrium("relu", 0.5), "univariate"),
-        (nsd.ExplicitNetwork(["hard_tanh"]), "table"),
-    ],
-    ids=str,
-)
-def test_float32_has_its_own_loops(model, route, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Copies, near copies, opposites, rows of no or another size: all within the bound."""
-    monkeypatch.setattr(plan, "_WORTH_A_TABLE", 10_000)
-    X = np.random.default_rng(5).normal(size=(180, 60)) / 60**0.5
-    X[1], X[2], X[3], X[4] = X[0], X[0] * (1.0 + 1e-9), -X[0] + 1e-7 * X[5], X[6] + 1e-4 * X[7]
-    X[8:50] += 0.15  # some larger cosines
-    double, single = (
-        nsd.kernel_pair(model, X, convention="preactivation"),
-        nsd.kernel_pair(model, X, dtype=np.float32, convention="preactivation"),
-    )
-    assert single.explanation.route == route
-    assert_close_in_float32(double, single)
-    assert not np.array_equal(single.ntk, double.ntk.astype(np.float32))
-    # The single kernels, and rows beside others, are made of the same numbers.
-    alone = nsd.tangent_kernel(model, X, dtype=np.float32, convention="preactivation")
-    assert np.array_equal(alone, single.ntk)
-    beside = nsd.kernel_pair(model, X, X[:120], dtype=np.float32, convention="preactivation")
-    root = np.sqrt(np.diag(double.ntk))
-    gap = np.abs(beside.ntk - double.ntk[:, :120]) / np.outer(root, root[:120])
-    assert gap.max() <= 1e-6
-
-
-@pytest.mark.parametrize("size", [1e-14, 1e17])
-def test_float32_of_rows_of_any_size(size: float) -> None:
-    X, model = size * inputs(60, False), nsd.ExplicitNetwork(["relu"])
-    single = nsd.kernel_pair(model, X, dtype=np.float32, convention="preactivation")
-    assert_close_in_float32(nsd.kernel_pair(model, X, convention="preactivation"), single)
+    single = nsd.kernel(model, X, kind="both", dtype=np.float32)
+    double = nsd.kernel(model, X, kind="both")
+    for kind in ("ck", "ntk"):
+        assert np.array_equal(getattr(single, kind), getattr(double, kind).astype(np.float32))
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
@@ -191,42 +142,44 @@ def test_result_can_go_to_a_memory_map(tmp_path: Path, dtype: type) -> None:
     X = inputs(50, False)
     model = MODELS[0]
     room = np.memmap(tmp_path / "k.bin", dtype=dtype, mode="w+", shape=(50, 50))
-    returned = nsd.tangent_kernel(model, X, out=room, convention="preactivation")
+    returned = nsd.kernel(model, X, out=room, convention="preactivation", kind="ntk")
     assert returned is room
     np.testing.assert_allclose(
-        room, nsd.tangent_kernel(model, X, convention="preactivation"), rtol=2e-7
+        room, nsd.kernel(model, X, convention="preactivation", kind="ntk"), rtol=2e-7
     )
     fortran = np.empty((50, 50), order="F")
-    nsd.conjugate_kernel(model, X, out=fortran, convention="preactivation")
+    nsd.kernel(model, X, out=fortran, convention="preactivation")
     np.testing.assert_allclose(
-        fortran, nsd.conjugate_kernel(model, X, convention="preactivation"), rtol=1e-14
+        fortran, nsd.kernel(model, X, convention="preactivation"), rtol=1e-14
     )
 
 
 def test_input_is_not_changed() -> None:
     X = inputs(20, False).copy()
     before = X.copy()
-    nsd.kernel_pair(MODELS[0], X, convention="preactivation")
+    nsd.kernel(MODELS[0], X, convention="preactivation", kind="both")
     assert np.array_equal(X, before)
 
 
 def test_one_sample_and_one_feature() -> None:
     for model in MODELS:
-        alone = nsd.kernel_pair(model, [[0.5]], convention="preactivation")
+        alone = nsd.kernel(model, [[0.5]], convention="preactivation", kind="both")
         assert alone.ck.shape == (1, 1)
-        column = nsd.kernel_pair(model, [[0.5], [-0.5], [2.0], [0.0]], convention="preactivation")
+        column = nsd.kernel(
+            model, [[0.5], [-0.5], [2.0], [0.0]], convention="preactivation", kind="both"
+        )
         assert np.isfinite(column.ntk).all()
 
 
 def test_integers_and_lists_are_accepted() -> None:
     model = nsd.DeepEquilibrium("relu", 0.2)
-    expected = nsd.conjugate_kernel(model, np.eye(3), convention="preactivation")
+    expected = nsd.kernel(model, np.eye(3), convention="preactivation")
     assert np.array_equal(
-        nsd.conjugate_kernel(model, [[1, 0, 0], [0, 1, 0], [0, 0, 1]], convention="preactivation"),
+        nsd.kernel(model, [[1, 0, 0], [0, 1, 0], [0, 0, 1]], convention="preactivation"),
         expected,
     )
     assert np.array_equal(
-        nsd.conjugate_kernel(model, np.eye(3, dtype=np.float32), convention="preactivation"),
+        nsd.kernel(model, np.eye(3, dtype=np.float32), convention="preactivation"),
         expected,
     )
 
@@ -243,7 +196,7 @@ def test_random_inputs(seed: int, index: int, log_scale: float, n: int, p: int) 
     X = np.random.default_rng(seed).normal(size=(n, p)) * 10.0**log_scale
     if isinstance(MODELS[index], nsd.DeepEquilibrium) and index == 7:
         X = X / max(1.0, np.abs(X).max())  # a quadratic has no fixed point at large norms
-    pair = nsd.kernel_pair(MODELS[index], X, convention="preactivation")
+    pair = nsd.kernel(MODELS[index], X, convention="preactivation", kind="both")
     for kernel in (pair.ck, pair.ntk):
         assert np.isfinite(kernel).all()
         assert np.array_equal(kernel, kernel.T)
@@ -251,25 +204,15 @@ def test_random_inputs(seed: int, index: int, log_scale: float, n: int, p: int) 
         assert (np.abs(kernel) <= np.outer(d, d) * (1 + 1e-9) + 1e-14).all()
 
 
-def test_explanation_and_log(caplog: pytest.LogCaptureFixture) -> None:
-    X = inputs(50, False)
-    with caplog.at_level(logging.INFO, logger="notsodeep.kernels"):
-        pair = nsd.kernel_pair(nsd.DeepEquilibrium("tanh", 0.2), X, convention="preactivation")
-    assert pair.explanation.route == "series"
-    assert pair.explanation.bound == 1e-14
-    assert "series route" in caplog.text
-    unit = nsd.kernel_pair(
-        nsd.DeepEquilibrium("tanh", 0.2), inputs(50, True), convention="preactivation"
-    )
-    assert unit.explanation.route == "univariate"
-    assert (
-        nsd.kernel_pair(
-            nsd.DeepEquilibrium("relu", 0.2), X, convention="preactivation"
-        ).explanation.route
-        == "univariate"
-    )
-    centred = nsd.DeepEquilibrium("relu", 0.2).centred(1.0)
-    assert nsd.kernel_pair(centred, X, convention="preactivation").explanation.route == "hinge"
+def test_routes_and_log(caplog: pytest.LogCaptureFixture) -> None:
+    X, unit = inputs(50, False), inputs(50, True)
+    tanh, relu = nsd.DeepEquilibrium("tanh", 0.2), nsd.DeepEquilibrium("relu", 0.2)
+    cases = [(tanh, X, "series"), (tanh, unit, "univariate"), (relu, X, "univariate")]
+    for model, rows, route in [*cases, (relu.centred(1.0), X, "hinge")]:
+        caplog.clear()
+        with caplog.at_level(logging.INFO, logger="notsodeep.kernels"):
+            nsd.kernel(model, rows)
+        assert f"{route} route" in caplog.text
 
 
 BAD_INPUTS = [
@@ -291,38 +234,35 @@ BAD_INPUTS = [
 @pytest.mark.parametrize(("X", "words"), BAD_INPUTS)
 def test_bad_inputs_are_refused(X: object, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
-        nsd.conjugate_kernel(MODELS[0], X, convention="preactivation")
+        nsd.kernel(MODELS[0], X, convention="preactivation")
     if isinstance(X, np.ndarray) and X.ndim == 2:
         with pytest.raises(InvalidInput, match="Y of"):
-            nsd.conjugate_kernel(MODELS[0], np.ones((2, 2)), X, convention="preactivation")
+            nsd.kernel(MODELS[0], np.ones((2, 2)), X, convention="preactivation")
 
 
 def test_bad_arguments_are_refused() -> None:
     X = np.eye(3)
     with pytest.raises(InvalidInput, match="as many features"):
-        nsd.conjugate_kernel(MODELS[0], X, np.eye(4), convention="preactivation")
+        nsd.kernel(MODELS[0], X, np.eye(4), convention="preactivation")
     with pytest.raises(UnknownName, match="'feature'"):
-        nsd.conjugate_kernel(MODELS[0], X, convention="features")
+        nsd.kernel(MODELS[0], X, convention="features")
     with pytest.raises(InvalidInput, match="float64 or float32"):
-        nsd.conjugate_kernel(MODELS[0], X, dtype=np.float16, convention="preactivation")
+        nsd.kernel(MODELS[0], X, dtype=np.float16, convention="preactivation")
     with pytest.raises(InvalidInput, match="float64 or float32"):
-        nsd.conjugate_kernel(MODELS[0], X, dtype="nonsense", convention="preactivation")
+        nsd.kernel(MODELS[0], X, dtype="nonsense", convention="preactivation")
     with pytest.raises(InvalidInput, match=r"shape \(3, 3\)"):
-        nsd.conjugate_kernel(MODELS[0], X, out=np.empty((2, 2)), convention="preactivation")
+        nsd.kernel(MODELS[0], X, out=np.empty((2, 2)), convention="preactivation")
     read_only = np.empty((3, 3))
     read_only.flags.writeable = False
     with pytest.raises(InvalidInput, match="read-only"):
-        nsd.conjugate_kernel(MODELS[0], X, out=read_only, convention="preactivation")
+        nsd.kernel(MODELS[0], X, out=read_only, convention="preactivation")
     with pytest.raises(InvalidInput, match="DeepEquilibrium or an ExplicitNetwork"):
-        nsd.conjugate_kernel("relu", X, convention="preactivation")
+        nsd.kernel("relu", X, convention="preactivation")
 
 
 def test_results_that_do_not_fit_are_refused_before_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "available_memory", lambda: 1000)
     with pytest.raises(NotEnoughMemory, match=r"needs .* GiB.*KernelOperator"):
-        nsd.conjugate_kernel(MODELS[0], np.ones((100, 3)), convention="preactivation")
+        nsd.kernel(MODELS[0], np.ones((100, 3)), convention="preactivation")
     room = np.empty((100, 100))
-    assert (
-        nsd.conjugate_kernel(MODELS[0], np.ones((100, 3)), out=room, convention="preactivation")
-        is room
-    )
+    assert nsd.kernel(MODELS[0], np.ones((100, 3)), out=room, convention="preactivation") is room

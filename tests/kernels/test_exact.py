@@ -10,6 +10,7 @@ from cases import REFERENCE, identifier
 from notsodeep.activations import Activation
 from notsodeep.errors import NotConverged, UnknownName
 from notsodeep.kernels import plan
+from notsodeep.kernels.ring import ring_of
 from notsodeep.kernels.table import TABLE_BOUND
 from reference import equilibrium_kernels, explicit_kernels
 
@@ -31,7 +32,7 @@ def awkward_inputs(spread: bool) -> tuple[np.ndarray, np.ndarray]:
 def check_against_reference(deq: nsd.DeepEquilibrium, X: np.ndarray, Y: np.ndarray) -> None:
     expected = equilibrium_kernels(deq, X, Y, layers=500)
     for convention in CONVENTIONS:
-        pair = nsd.kernel_pair(deq, X, Y, convention=convention)
+        pair = nsd.kernel(deq, X, Y, convention=convention, kind="both")
         for name in ("ck", "ntk"):
             reference = expected[f"{convention} {name}"]
             # Antipodes keep the reference itself from being better than this: it has ρ only to
@@ -72,8 +73,8 @@ def test_equilibrium_kernels(activation: Activation, sigma_a2: float, spread: bo
     if has_kernels(deq, np.vstack([X, Y])):
         check_against_reference(deq, X, Y)
     else:
-        with pytest.raises(NotConverged, match="smaller sigma_a2"):
-            nsd.kernel_pair(deq, X, Y, convention="preactivation")
+        with pytest.raises(NotConverged, match="Smaller weights"):
+            nsd.kernel(deq, X, Y, convention="preactivation", kind="both")
 
 
 def has_kernels(deq: nsd.DeepEquilibrium, X: np.ndarray) -> bool:
@@ -125,7 +126,7 @@ def test_explicit_kernels(layers: list[str], spread: bool) -> None:
     X, Y = awkward_inputs(spread)
     for network in (nsd.ExplicitNetwork(layers), nsd.ExplicitNetwork(layers).centred(1.0)):
         conjugate, tangent = explicit_kernels(network, X, Y)
-        pair = nsd.kernel_pair(network, X, Y, convention="preactivation")
+        pair = nsd.kernel(network, X, Y, convention="preactivation", kind="both")
         atol = 1e-10 * np.abs(tangent).max()
         np.testing.assert_allclose(pair.ck, conjugate, rtol=1e-10, atol=atol)
         np.testing.assert_allclose(pair.ntk, tangent, rtol=1e-10, atol=atol)
@@ -140,7 +141,7 @@ def test_one_relu_layer_is_the_arc_cosine_kernel() -> None:
     size = np.outer(norms, norms)
     first = size * (np.sin(angle) + (np.pi - angle) * np.cos(angle)) / (2 * np.pi)
     zeroth = (np.pi - angle) / (2 * np.pi)
-    pair = nsd.kernel_pair(nsd.ExplicitNetwork(["relu"]), X, convention="preactivation")
+    pair = nsd.kernel(nsd.ExplicitNetwork(["relu"]), X, convention="preactivation", kind="both")
     off = ~np.eye(40, dtype=bool)
     np.testing.assert_allclose(pair.ck[off], first[off], rtol=1e-12)
     np.testing.assert_allclose(
@@ -152,8 +153,11 @@ def test_one_relu_layer_is_the_arc_cosine_kernel() -> None:
 
 def test_sphere_reference_values() -> None:
     # Normalised ReLU, σa² = .2, orthogonal unit inputs: g(0) and k(0) of the sphere theory.
-    pair = nsd.kernel_pair(
-        nsd.DeepEquilibrium("normalized_relu", 0.2), np.eye(2), convention="preactivation"
+    pair = nsd.kernel(
+        nsd.DeepEquilibrium("normalized_relu", 0.2),
+        np.eye(2),
+        convention="preactivation",
+        kind="both",
     )
     assert pair.ck[0, 1] == pytest.approx(0.07091, abs=5e-6)
     assert pair.ntk[0, 1] == pytest.approx(0.07919, abs=5e-6)
@@ -175,14 +179,14 @@ def test_untied_recursion_converges_to_the_equilibrium_kernel(name: str) -> None
         pairs = nsd.activations.pair_expectations(deq.activation, q[:, None], q[None, :], cov)
         G = 0.6 * pairs.value + 0.4 * S
     np.testing.assert_allclose(
-        nsd.conjugate_kernel(deq, X, convention="preactivation"), G, rtol=1e-9, atol=1e-11
+        nsd.kernel(deq, X, convention="preactivation"), G, rtol=1e-9, atol=1e-11
     )
 
 
 def test_zero_recurrence_is_one_explicit_layer() -> None:
     X = np.random.default_rng(2).normal(size=(9, 4))
-    deq = nsd.kernel_pair(nsd.DeepEquilibrium("swish", 0.0), X, convention="feature")
-    net = nsd.kernel_pair(nsd.ExplicitNetwork(["swish"]), X, convention="preactivation")
+    deq = nsd.kernel(nsd.DeepEquilibrium("swish", 0.0), X, convention="feature", kind="both")
+    net = nsd.kernel(nsd.ExplicitNetwork(["swish"]), X, convention="preactivation", kind="both")
     np.testing.assert_allclose(deq.ck, net.ck, rtol=1e-13)
     np.testing.assert_allclose(deq.ntk, net.ntk, rtol=1e-13)
 
@@ -203,7 +207,7 @@ def test_nearly_equal_rows(name: str, sigma_a2: float, distance: float) -> None:
     gaps = []
     for factor in (1.0, 0.25):
         y = x + factor * distance * direction
-        pair = nsd.kernel_pair(deq, x[None], np.stack([y, x]), convention="feature")
+        pair = nsd.kernel(deq, x[None], np.stack([y, x]), convention="feature", kind="both")
         gaps.append(pair.ntk[0, 1] - pair.ntk[0, 0])
     scale = abs(pair.ntk[0, 1])
     assert np.isfinite(gaps).all()
@@ -219,7 +223,7 @@ def test_unit_relu_close_pair_against_the_exact_angle() -> None:
     for angle in (1e-1, 1e-3, 1e-5, 1e-7, 1e-9, 1e-11):
         x, y = np.array([1.0, 0.0]), np.array([np.cos(angle), np.sin(angle)])
         network = nsd.ExplicitNetwork(["normalized_relu"])
-        pair = nsd.kernel_pair(network, x[None], y[None], convention="preactivation")
+        pair = nsd.kernel(network, x[None], y[None], convention="preactivation", kind="both")
         slope = (pair.ntk[0, 0] - pair.ck[0, 0]) / np.cos(angle)
         assert 1.0 - slope == pytest.approx(angle / np.pi, rel=1e-6, abs=1e-15)
 
@@ -229,7 +233,9 @@ def test_bit_equal_rows_get_the_diagonal_value() -> None:
     X = rng.normal(size=(6, 3))
     X[5] = X[1]
     for name in ("relu", "hard_tanh", "elu", "tanh"):
-        pair = nsd.kernel_pair(nsd.DeepEquilibrium(name, 0.2), X, convention="preactivation")
+        pair = nsd.kernel(
+            nsd.DeepEquilibrium(name, 0.2), X, convention="preactivation", kind="both"
+        )
         for kernel in (pair.ck, pair.ntk):
             assert kernel[1, 5] == kernel[1, 1] == kernel[5, 5]
 
@@ -240,7 +246,7 @@ def test_high_recurrence_and_norms_over_three_decades(name: str) -> None:
     X = rng.normal(size=(60, 30)) / np.sqrt(30)
     X *= np.logspace(-1.5, 1.5, 60)[:, None]
     deq = nsd.DeepEquilibrium(name, 0.99)
-    pair = nsd.kernel_pair(deq, X, convention="preactivation")
+    pair = nsd.kernel(deq, X, convention="preactivation", kind="both")
     q = np.diag(pair.ck)
     value = nsd.activations.pair_expectations(
         deq.activation,
@@ -254,35 +260,22 @@ def test_high_recurrence_and_norms_over_three_decades(name: str) -> None:
 
 def test_no_fixed_point_is_an_error_with_a_remedy() -> None:
     cubic = nsd.DeepEquilibrium(nsd.activations.polynomial([0, 1, 0, 1]), 0.5)
-    with pytest.raises(NotConverged, match="smaller sigma_a2"):
-        nsd.conjugate_kernel(cubic, np.eye(3), convention="preactivation")
+    with pytest.raises(NotConverged, match="Smaller weights"):
+        nsd.kernel(cubic, np.eye(3), convention="preactivation")
     steep = nsd.DeepEquilibrium(nsd.activations.leaky_relu(2.0, 2.0), 0.5)
     with pytest.raises(NotConverged, match="must be below 1"):
-        nsd.conjugate_kernel(steep, np.eye(3), convention="preactivation")
+        nsd.kernel(steep, np.eye(3), convention="preactivation")
 
 
-@pytest.mark.parametrize("kind", [nsd.conjugate_kernel, nsd.tangent_kernel])
-def test_unstable_equilibrium_has_no_kernel(kind) -> None:
+@pytest.mark.parametrize("kind", ["ck", "ntk"])
+def test_unstable_equilibrium_has_no_kernel(kind: str) -> None:
     # A steep φ at σa² = .9 has σa² E φ′² above 1.  The equation for the CK has a solution, but no
     # wide network settles at it.
     deq = nsd.DeepEquilibrium(nsd.activations.from_formula("tanh(3 * x)"), 0.9)
     with pytest.raises(NotConverged, match=r"no stable equilibrium .* must stay below 1"):
-        kind(deq, 0.1 * np.eye(3))
+        nsd.kernel(deq, 0.1 * np.eye(3), kind=kind)
     with pytest.raises(NotConverged, match="no stable equilibrium"):  # of the columns alone
-        kind(deq, 20.0 * np.eye(3), 0.1 * np.eye(3))
-
-
-def test_results_of_mixed_kinds() -> None:
-    X = np.random.default_rng(8).normal(size=(300, 4))
-    deq = nsd.DeepEquilibrium("swish", 0.2)
-    out = (np.empty((300, 300)), np.empty((300, 300), dtype=np.float32))
-    mixed, plain = (
-        nsd.kernel_pair(deq, X, out=out, convention="preactivation"),
-        nsd.kernel_pair(deq, X, convention="preactivation"),
-    )
-    assert mixed.ck is out[0]
-    np.testing.assert_allclose(out[0], plain.ck, rtol=1e-14)
-    np.testing.assert_allclose(out[1], plain.ntk, rtol=2e-7)
+        nsd.kernel(deq, 20.0 * np.eye(3), 0.1 * np.eye(3), kind=kind)
 
 
 @pytest.mark.parametrize("activation", ["relu", "abs", "identity"])
@@ -292,7 +285,7 @@ def test_a_zero_row_is_finite_wherever_it_stands(activation: str) -> None:
         for place in range(n):
             X = np.ones((n, 1))
             X[place] = 0.0
-            kernel = nsd.conjugate_kernel(model, X, convention="preactivation")
+            kernel = nsd.kernel(model, X, convention="preactivation")
             assert np.isfinite(kernel).all()
             assert np.abs(kernel[place]).max() < 1e-12
 
@@ -315,18 +308,22 @@ def correlated_rows(n: int) -> np.ndarray:
     return np.asarray(X)
 
 
+def route(model, X: np.ndarray, convention: str) -> str:
+    return plan.Plan(ring_of(model, convention), X, None, (0, 1)).route
+
+
 @pytest.mark.parametrize("convention", CONVENTIONS)
 @pytest.mark.parametrize("model", TABLED, ids=str)
 def test_a_table_agrees_with_pairs_one_by_one(
     model: nsd.DeepEquilibrium, convention: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     X = correlated_rows(510)
-    fast = nsd.kernel_pair(model, X, convention=convention)
-    assert fast.explanation.route == "table"
-    assert fast.explanation.bound == TABLE_BOUND == 1e-14
+    fast = nsd.kernel(model, X, convention=convention, kind="both")
+    assert route(model, X, convention) == "table"
+    assert TABLE_BOUND == 1e-14
     monkeypatch.setattr(plan, "_WORTH_A_TABLE", 10**9)
-    slow = nsd.kernel_pair(model, X, convention=convention)
-    assert slow.explanation.route in ("series", "hinge")
+    slow = nsd.kernel(model, X, convention=convention, kind="both")
+    assert route(model, X, convention) in ("series", "hinge")
     for name in ("ck", "ntk"):
         one, two = getattr(fast, name), getattr(slow, name)
         size = np.sqrt(np.outer(np.diag(two), np.diag(two)))
@@ -339,10 +336,10 @@ def test_a_table_leaves_samples_of_unusual_norm_to_the_loops(
     X = correlated_rows(520)
     X[11], X[12] = 0.0, 1e4 * X[12]  # two samples of 520
     deq = nsd.DeepEquilibrium("tanh", 0.2)
-    fast = nsd.kernel_pair(deq, X, convention="preactivation")
-    assert fast.explanation.route == "table"
+    fast = nsd.kernel(deq, X, convention="preactivation", kind="both")
+    assert route(deq, X, "preactivation") == "table"
     monkeypatch.setattr(plan, "_WORTH_A_TABLE", 10**9)
-    slow = nsd.kernel_pair(deq, X, convention="preactivation")
+    slow = nsd.kernel(deq, X, convention="preactivation", kind="both")
     for name in ("ck", "ntk"):
         one, two = getattr(fast, name), getattr(slow, name)
         size = np.sqrt(np.outer(np.diag(two), np.diag(two)))
@@ -356,9 +353,8 @@ def test_long_series_for_the_pairs_that_want_them(
     model: nsd.DeepEquilibrium,
 ) -> None:
     X = correlated_rows(100)
-    whole = nsd.kernel_pair(model, X, convention="preactivation")
-    assert whole.explanation.terms == (48, 384)
-    few = nsd.kernel_pair(model, X[:20], X, convention="preactivation")
+    whole = nsd.kernel(model, X, convention="preactivation", kind="both")
+    few = nsd.kernel(model, X[:20], X, convention="preactivation", kind="both")
     np.testing.assert_allclose(few.ck, whole.ck[:20], rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(few.ntk, whole.ntk[:20], rtol=1e-12, atol=1e-14)
 
@@ -367,12 +363,12 @@ def test_kernel_by_name_is_the_same_and_follows_its_input() -> None:
     torch = pytest.importorskip("torch")
     deq = nsd.DeepEquilibrium("tanh", 0.2)
     X = np.random.default_rng(1).normal(size=(7, 3))
-    for kind, function in (("ck", nsd.conjugate_kernel), ("ntk", nsd.tangent_kernel)):
-        expected = function(deq, X, X[:2], convention="feature")
+    for kind, alias in (("ck", "nngp"), ("ntk", "tangent")):
+        expected = nsd.kernel(deq, X, X[:2], kind=alias)
         given = {"kind": kind, "convention": "feature"}
         assert (nsd.kernel(deq, X, X[:2], **given) == expected).all()
         tensor = nsd.kernel(deq, torch.tensor(X), torch.tensor(X[:2]), **given)
         assert isinstance(tensor, torch.Tensor)
         assert (tensor.numpy() == expected).all()
-    with pytest.raises(UnknownName, match="kind of kernel"):
+    with pytest.raises(UnknownName, match="kind"):
         nsd.kernel(deq, X, kind="gram", convention="preactivation")

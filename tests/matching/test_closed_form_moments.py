@@ -9,7 +9,7 @@ import pytest
 
 import notsodeep as nsd
 from notsodeep.activations import Moments
-from notsodeep.kernels.plan import FixedPairs
+from notsodeep.kernels.fixed_pairs import FixedPairs
 from notsodeep.matching import (
     PiecewiseLinear,
     Problem,

@@ -33,7 +33,7 @@ def drawn() -> dict[str, Any]:
     X = nsd.data.sphere(60, 80, rng=0)
     deq = nsd.DeepEquilibrium("normalized_relu", sigma_a2=0.2)
     K, eq = (
-        nsd.conjugate_kernel(deq, X, convention="preactivation"),
+        nsd.kernel(deq, X, convention="preactivation"),
         nsd.sphere_equivalent(deq, X, convention="preactivation"),
     )
     found = nsd.match(nsd.DeepEquilibrium("tanh", 0.2), tau0=1.0, family="hard_tanh")
@@ -81,7 +81,7 @@ def drawn() -> dict[str, Any]:
         "comparison": nsd.compare(K, eq),
         "conditions": certificate.conditions,
         "eigenpairs": top_eigenpairs(K, 4),
-        "kernel_pair": nsd.kernel_pair(deq, X, convention="preactivation"),
+        "kernel_pair": nsd.kernel(deq, X, convention="preactivation", kind="both"),
         "layer_peeled": layer_peeled([100, 100, 1, 1], budget=0.5),
         "limiting_spectrum": nsd.limiting_spectrum(eq),
         "match": found,
@@ -146,8 +146,12 @@ def test_a_figure_shows_itself_in_a_notebook() -> None:
 
 def test_kernels_between_two_sets_have_no_diagonal() -> None:
     deq = nsd.DeepEquilibrium("tanh", 0.2)
-    pair = nsd.kernel_pair(
-        deq, nsd.data.sphere(9, 4, rng=0), nsd.data.sphere(5, 4, rng=1), convention="preactivation"
+    pair = nsd.kernel(
+        deq,
+        nsd.data.sphere(9, 4, rng=0),
+        nsd.data.sphere(5, 4, rng=1),
+        convention="preactivation",
+        kind="both",
     )
     axes = plotting.kernel_pair(pair, plotting.new_figure()[1][0])
     assert [t.get_text() for t in axes.get_legend().get_texts()] == ["pairs of samples"]

@@ -23,7 +23,7 @@ def comparison(n: int, activation: str = "relu", **options: str) -> Comparison:
     X, y = mixture.sample(n, rng=0)
     stats = mixture.statistics(X, y)
     deq = nsd.DeepEquilibrium(activation, 0.2).centred(stats.tau0)
-    exact = nsd.conjugate_kernel(deq, X, **options)
+    exact = nsd.kernel(deq, X, **options)
     return nsd.compare(exact, nsd.equivalent(deq, X, y, mixture, **options))
 
 
@@ -107,7 +107,7 @@ def test_no_spikes_and_no_bulk() -> None:
     X = nsd.data.sphere(150, 200, rng=0)
     network = nsd.ExplicitNetwork(["tanh"])  # odd: no constant, so no spike
     plain = nsd.compare(
-        nsd.conjugate_kernel(network, X, convention="preactivation"),
+        nsd.kernel(network, X, convention="preactivation"),
         nsd.sphere_equivalent(network, X, convention="preactivation"),
     )
     assert "none predicted" in svg_text(spectrum_figure(plain))

@@ -18,7 +18,7 @@ from risk_cases import mixture
 def test_leave_one_out_is_what_it_says() -> None:
     data = mixture("three", 60)
     X, y = data.sample(48, rng=0)
-    K = nsd.conjugate_kernel(nsd.DeepEquilibrium("relu", 0.2), X, convention="preactivation")
+    K = nsd.kernel(nsd.DeepEquilibrium("relu", 0.2), X, convention="preactivation")
     curve = pilot_curve(K, y, [0.1], sizes=1)
     targets, errors, wrong = np.eye(3) - 1.0 / 3.0, [], []
     for i in range(48):

@@ -45,7 +45,7 @@ def test_units_of_the_kernel() -> None:
 def test_descent_and_ridge_are_what_they_say() -> None:
     seen = transfer(first=scaled(1.0), second=scaled(1.1))
     tuned, network = seen.fixed["second"], scaled(1.1)
-    K = nsd.conjugate_kernel(network, np.concatenate([X, NEW]), X, convention="preactivation")
+    K = nsd.kernel(network, np.concatenate([X, NEW]), X, convention="preactivation")
     mean = K[:90].mean(axis=0)
     K = K - K.mean(axis=1, keepdims=True) - mean + mean.mean()
     targets = (np.eye(3) - 1.0 / 3.0)[Y]

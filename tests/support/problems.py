@@ -37,7 +37,9 @@ def digits(n: int = 700) -> Digits:
     Y = (y[:, None] == np.unique(y)).astype(float)
     eq = nsd.equivalent(deq, X, y, kind="ntk", convention="preactivation")
     # The columns of Y add up to zero: they depend on one another.
-    return Digits(X, Y - Y.mean(axis=0), nsd.tangent_kernel(deq, X, convention="preactivation"), eq)
+    return Digits(
+        X, Y - Y.mean(axis=0), nsd.kernel(deq, X, convention="preactivation", kind="ntk"), eq
+    )
 
 
 def positive_matrix(n: int, least: float = 1e-3, seed: int = 0) -> np.ndarray:

@@ -70,14 +70,12 @@ def empirical(X: Any) -> Any:
 
 
 KERNELS: dict[str, Callable[[Any], Any]] = {
-    "conjugate_kernel": lambda X: nsd.conjugate_kernel(
-        DEQ.centred(1.0), X, convention="preactivation"
+    "kernel": lambda X: nsd.kernel(DEQ.centred(1.0), X, convention="preactivation"),
+    "tangent kernel": lambda X: nsd.kernel(DEQ, X, convention="preactivation", kind="ntk"),
+    "both kernels": lambda X: (
+        nsd.kernel(nsd.DeepEquilibrium("tanh", 0.2), X, convention="preactivation", kind="both").ntk
     ),
-    "tangent_kernel": lambda X: nsd.tangent_kernel(DEQ, X, convention="preactivation"),
-    "kernel_pair": lambda X: (
-        nsd.kernel_pair(nsd.DeepEquilibrium("tanh", 0.2), X, convention="preactivation").ntk
-    ),
-    "cross kernel": lambda X: nsd.conjugate_kernel(DEQ, BASE, X, convention="preactivation").T,
+    "cross kernel": lambda X: nsd.kernel(DEQ, BASE, X, convention="preactivation").T,
     "KernelOperator": operator,
     "empirical_kernels": empirical,
 }

@@ -46,7 +46,7 @@ def hinge_at_zero(
     toward = np.arctan2(root, -rho)
     away = np.arctan2(root, rho)
     both, cross = right**2 + left**2, 2.0 * right * left
-    value = size * (both * _sine_minus_chord(toward) - cross * _sine_minus_chord(away))
+    value = size * (both * sine_minus_chord(toward) - cross * sine_minus_chord(away))
     slope = both * toward + cross * away
     return value / (2.0 * math.pi), slope / (2.0 * math.pi)
 
@@ -60,7 +60,7 @@ def hinge_rest(
     rest − (1 − k)S/π for ρ > 0; without cancellation for small rest.
     """
     ratio = 2.0 * right * left / (right**2 + left**2)
-    chord = (1.0 - ratio) * _sine_minus_chord(np.arctan2(root_of(rest), 1.0 - rest)) / math.pi
+    chord = (1.0 - ratio) * sine_minus_chord(np.arctan2(root_of(rest), 1.0 - rest)) / math.pi
     # Of opposite arguments an odd φ (ratio 1) makes opposite values, an even one (−1) equal ones.
     opposite = np.where(
         sign > 0.0,
@@ -70,7 +70,7 @@ def hinge_rest(
     return np.maximum(np.where(rho >= 0.0, rest - chord, opposite), 0.0)
 
 
-def _sine_minus_chord(angle: FloatArray) -> FloatArray:
+def sine_minus_chord(angle: FloatArray) -> FloatArray:
     """Evaluate sin δ − δ cos δ without cancellation at small δ (by its series there)."""
     small = np.where(angle < 0.5, angle, 0.0)
     square = small**2

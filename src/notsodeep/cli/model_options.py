@@ -82,10 +82,12 @@ def require_patience(
 
     The parts are images, and how many times the DEQ's kernel on them is computed.
     """
-    from notsodeep.kernels.convolution import ConvolutionPlan, duration
+    from notsodeep.kernels.images import ImagePlan, duration
+    from notsodeep.kernels.ring import ring_of
 
+    ring = ring_of(model, "feature")
     seconds = sum(
-        times * ConvolutionPlan(model, X, None, "feature").estimated_seconds() for X, times in parts
+        times * ImagePlan(ring, model, X, None, (0, 1)).estimated_seconds() for X, times in parts
     )
     say(f"the exact kernels will take about {duration(seconds)}")
     if seconds > _HOURS and not yes:

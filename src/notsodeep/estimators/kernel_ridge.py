@@ -124,7 +124,7 @@ class _KernelRidgeBase(BaseEstimator):  # type: ignore[misc]  # scikit-learn has
         near = preconditioner(self.model_, X, min(rank, len(X)), self.ridge_, **self._choice)
         budget = max(1 << 30, checks.available_memory() // 2)
         cache: Any = "float64" if 5 * len(X) ** 2 <= budget else "never"
-        K = KernelOperator(self.model_, X, memory=budget, cache=cache, **self._choice)
+        K = KernelOperator(self.model_, X, cache=cache, **self._choice)
         solution = solve(K, right, self.ridge_, preconditioner=near, tolerance=CG_TOL)
         self.n_iter_ = solution.steps
         return solution.x

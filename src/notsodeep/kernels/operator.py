@@ -7,86 +7,108 @@ for both of its places.
 
 from __future__ import annotations
 
-import itertools
 import math
-import os
-import tempfile
-from collections.abc import Iterator, Sequence
-from os import PathLike
-from pathlib import Path
+from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
+import numba
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse.linalg import LinearOperator
 
 from notsodeep import checks
 from notsodeep.arrays import FloatArray
 from notsodeep.errors import NotEnoughMemory
-from notsodeep.files.atomic_files import make_directory, named_write_failures
-from notsodeep.kernels.compiled import PADDING
-from notsodeep.kernels.exact import checked_plan
-from notsodeep.kernels.plan import SIDE, Explanation, Tile
-from notsodeep.kernels.tiled_operator import (
-    Part,
-    TiledOperator,
-    Vectors,
-    parts_in_batches,
-    tile_parts,
-)
-from notsodeep.models import Convention, KernelModel, KernelName, kernel_name
-from notsodeep.threads import thread_count
+from notsodeep.kernels.exact import kinds_of, make_plan
+from notsodeep.kernels.plan import Tile
+from notsodeep.models import Convention, KernelModel
+from notsodeep.threads import map_threads
 
 Cache = Literal["never", "float32", "float64"]
+Vectors = NDArray[Any]
 
-_PAIR = 16  # bytes of a pair that is being worked on: both kernels, as doubles
-_LEAST = 2 * _PAIR * PADDING**2  # the compiled loops work on strips of PADDING columns
-_BATCH = 2048  # tiles whose products wait to be added up, at most
+MAX_COLUMNS = 32
+"""Beyond this many vectors the matrix products of a BLAS library are faster."""
+
+_ROWS = 4  # rows at a time: their dot products and updates share every load
+_BATCH_BYTES = 1 << 29  # of products that wait to be added up, at most
+_BATCH = 2048  # tiles of which they are
+
+
+class TiledOperator(LinearOperator):  # type: ignore[misc]  # scipy has no types
+    """A kernel that is multiplied with vectors tile by tile.
+
+    The order of the tiles is the order of summation, so that a product does not depend on where and
+    when a tile was worked on.
+    """
+
+    _symmetric: bool
+    _tiles: Sequence[Tile]
+
+    @abstractmethod
+    def _block(self, index: int) -> NDArray[Any]:
+        """Return the kernel on a tile."""
+
+    def _product(self, V: Vectors, *, transposed: bool) -> Vectors:
+        """Return A V or Aᵀ V, shape (n, k) or (m, k), in one pass over the tiles."""
+        forward = self._symmetric or not transposed
+        V = np.ascontiguousarray(V, dtype=np.result_type(V.dtype, np.float64))
+        result = np.zeros((self.shape[0 if forward else 1], V.shape[1]), dtype=V.dtype)
+
+        def work(index: int) -> list[tuple[slice, Vectors]]:
+            tile = self._tiles[index]
+            return tile_products(tile, self._block(index), V, self._symmetric, transposed)
+
+        largest = max(sum(tile.shape) for tile in self._tiles)
+        size = max(1, min(_BATCH, _BATCH_BYTES // max(1, largest * V[0].nbytes)))
+        for start in range(0, len(self._tiles), size):
+            for products in map_threads(work, range(start, min(start + size, len(self._tiles)))):
+                for place, part in products:
+                    result[place] += part
+        return result
+
+    def _matmat(self, V: Vectors) -> Vectors:
+        return self._product(V, transposed=False)
+
+    def _rmatmat(self, V: Vectors) -> Vectors:
+        return self._product(V, transposed=True)
+
+    def _matvec(self, v: Vectors) -> Vectors:
+        return self._matmat(v.reshape(-1, 1))
+
+    def _rmatvec(self, v: Vectors) -> Vectors:
+        return self._rmatmat(v.reshape(-1, 1))
+
+    def _adjoint(self) -> LinearOperator:
+        return self if self._symmetric else super()._adjoint()
+
+    def _transpose(self) -> LinearOperator:
+        return self if self._symmetric else super()._transpose()
 
 
 class KernelOperator(TiledOperator):
     """The exact kernel of a model on data, as a `scipy.sparse.linalg.LinearOperator`.
 
     ``A @ v`` and ``A @ V`` recompute the kernel tile by tile, on all threads, in one pass for any
-    number of columns; the n × n matrix never exists.  What is kept is proportional to the number
-    of samples.  Results do not depend on the number of threads, to the last bit: tiles are added
-    up in a fixed order.
+    number of columns; the n × n matrix never exists.  Results do not depend on the number of
+    threads, to the last bit.
 
     Parameters
     ----------
-    model : DeepEquilibrium or ExplicitNetwork
+    model : DeepEquilibrium, ExplicitNetwork, MonotoneEquilibrium or a convolutional model
     X : array_like of shape (n, p)
         Not copied if it is an array of float64, so do not change it afterwards.
     Y : array_like of shape (m, p), optional
         Without it the operator is symmetric, (n, n); with it, (n, m).
     kind : {"ck", "ntk"}
-        See `conjugate_kernel` and `tangent_kernel`.
-    convention : {"preactivation", "feature"}
-        Concerns DEQs only.
-    memory : int, default 1 GiB
-        Bytes for the cache, the tiles in work and their products with the vectors; at least
-        131,072.  More than a few megabytes per thread are of use to the cache only.  The samples,
-        what is kept about each of them, and the vectors come on top.
+    convention : {"feature", "preactivation"}
+        As for `kernel`.
     cache : {"never", "float32", "float64"}
-        With "float32" or "float64" the first product keeps every tile, and later ones do without
-        any computation of kernels.  This needs 4 or 8 bytes for each pair (half of them if
-        symmetric) within `memory`.  "float64" changes nothing else; "float32" computes tiles as
-        `tangent_kernel` with ``dtype=numpy.float32`` does, with errors of mostly below 5e-7 of
-        √(K_ii K_jj), in the first product already, so that the operator is one and the same matrix
-        all the time.  It is symmetric but may have eigenvalues as low as about −1e-7 times its
-        norm: use a ridge well above that.
-    cache_directory : path, optional
-        Keep the cache in a temporary file there instead of in memory; it does not count in
-        `memory`, and is gone with the operator.  A product then reads the whole file.
-    dtype : float64 or float32
-        In which entries are computed, see `conjugate_kernel`; a float32 cache has float32 entries.
-        Vectors, sums and results are float64 in any case.
-
-    Attributes
-    ----------
-    shape : tuple of int
-    dtype : float64
-    model, kernel, convention
-        As given.
+        With "float32" or "float64" the first product keeps every tile, rounded to that type, in 4
+        or 8 bytes for each pair (half of them if symmetric); later ones do without any computation
+        of kernels.  The operator is one and the same matrix all the time.  Rounded to float32 it
+        may have eigenvalues as low as about −1e-7 times its norm: use a ridge well above that.
 
     Examples
     --------
@@ -96,7 +118,7 @@ class KernelOperator(TiledOperator):
     >>> A
     <300x300 KernelOperator with dtype=float64>
     >>> v = np.ones(300)
-    >>> np.allclose(A @ v, nsd.tangent_kernel(A.model, X) @ v)
+    >>> np.allclose(A @ v, nsd.kernel(A.model, X, kind="ntk") @ v)
     True
     """
 
@@ -106,144 +128,130 @@ class KernelOperator(TiledOperator):
         X: ArrayLike,
         Y: ArrayLike | None = None,
         *,
-        kind: KernelName = "ck",
+        kind: str = "ck",
         convention: Convention = "feature",
-        memory: int = 1 << 30,
         cache: Cache = "never",
-        cache_directory: str | PathLike[str] | None = None,
-        dtype: Any = np.float64,
     ) -> None:
         owner = "KernelOperator"
-        kind = kernel_name(kind, f"kernel of {owner}")
         checks.known_name(cache, get_args(Cache), f"cache of {owner}")
-        self._memory = _memory_budget(memory, _LEAST, owner)
-        computed = np.dtype(np.float32) if cache == "float32" else checks.kernel_dtype(dtype, owner)
-        self._plan = checked_plan(model, X, Y, convention, owner, kind, dtype=computed)
-        self.model, self.kind, self.convention = model, kind, convention
+        kinds = kinds_of(kind)
+        if len(kinds) > 1:
+            raise checks.invalid("kind", owner, "be 'ck' or 'ntk'", repr(kind))
+        self._plan = make_plan(model, X, Y, kinds, convention, owner)
+        self.model, self.kind, self.convention = model, ("ck", "ntk")[kinds[0]], convention
         self._symmetric = Y is None
-        self._which = get_args(KernelName).index(kind)
-        # A tile takes half of the memory at most; not less for more threads, so that their number
-        # does not change the result.
-        # Whole strips of the compiled loops: a partial one costs as much as a full one.
-        side = math.isqrt(self._memory // (2 * _PAIR)) // PADDING * PADDING
-        self._tiles = self._plan.tiles(min(side, SIDE))
-        self._kept: TileCache | None = None
-        if cache != "never":
-            dtype, directory = np.dtype(cache), None
-            if cache_directory is None:
-                needed = cached_bytes(self._tiles, dtype)
-                one_tile = 2 * _PAIR * math.prod(self._tiles[0].shape)
-                _cache_fits(needed + one_tile, self._memory, owner)
-                self._memory -= needed
-            else:
-                directory = Path(cache_directory)
-            self._kept = TileCache(self._tiles, dtype, directory)
-        self._reported = False
+        self._tiles = self._plan.tiles()
+        self._cache_type = None if cache == "never" else np.dtype(cache)
+        self._kept: dict[int, NDArray[Any]] = {}
+        if self._cache_type is not None:
+            _require_room(self._tiles, self._cache_type)
+        self._plan.report()
         super().__init__(np.float64, self._plan.shape)
-
-    @property
-    def explanation(self) -> Explanation:
-        """How the kernel is computed; complete after the first product, pairs counted in all."""
-        return self._plan.explanation
 
     def diagonal(self) -> FloatArray:
         """Return the diagonal, shape (n,), from its own formula; of a symmetric operator only."""
         checks.symmetric_operator(self._symmetric, self.shape, "KernelOperator")
-        return self._plan.diagonal()[self._which].copy()
+        return self._plan.diagonal[0].copy()
 
     def _block(self, index: int) -> NDArray[Any]:
-        """Compute a tile of the kernel, or take it from the cache as it is kept there."""
-        kept = None if self._kept is None else self._kept.get(index)
-        if kept is not None:
-            return kept
-        block: NDArray[Any] = self._plan.tile(self._tiles[index])[self._which]
-        return block if self._kept is None else self._kept.put(index, block)
-
-    def _parts(self, V: Vectors, *, transposed: bool) -> Iterator[list[Part]]:
-        def work(index: int) -> list[Part]:
-            tile, block = self._tiles[index], self._block(index)
-            return tile_parts(tile, block, V, symmetric=self._symmetric, transposed=transposed)
-
-        # Half of the memory is for tiles in work, half for products that wait for their turn.
-        largest, half = self._tiles[0].shape, self._memory // 2
-        threads = max(1, min(thread_count(), half // (_PAIR * math.prod(largest))))
-        # A symmetric tile leaves two products, of its height and of its width.
-        size = max(threads, min(_BATCH, half // max(1, sum(largest) * V[0].nbytes)))
-        yield from parts_in_batches(work, len(self._tiles), threads, size)
-        if not self._reported:
-            self._plan.report()
-            self._reported = True
+        if index in self._kept:
+            return self._kept[index]
+        block: NDArray[Any] = self._plan.tile(self._tiles[index])[0]
+        if self._cache_type is None:
+            return block
+        self._kept[index] = np.array(block, dtype=self._cache_type, order="C")
+        return self._kept[index]
 
 
-def cached_bytes(tiles: Sequence[Tile], dtype: np.dtype[Any]) -> int:
-    """Bytes that all the tiles take."""
-    return sum(math.prod(tile.shape) for tile in tiles) * dtype.itemsize
+def tile_products(
+    tile: Tile, block: NDArray[Any], V: Vectors, symmetric: bool, transposed: bool
+) -> list[tuple[slice, Vectors]]:
+    """Return what a tile adds to A V, or to Aᵀ V: rows of the product, and their part.
+
+    If `symmetric` the tile stands for its mirror image as well, unless it lies on the diagonal.
+    """
+    mirrored = symmetric and tile.rows != tile.columns
+    few = V.shape[1] <= MAX_COLUMNS and V.dtype == np.float64
+    # Bound by memory: one pass over the tile for both products, against two and a conversion.
+    if block.dtype == np.float32 and mirrored and few:
+        forward, backward = mirrored_product(block, V[tile.columns], V[tile.rows])
+        return [(tile.rows, forward), (tile.columns, backward)]
+    block = block.astype(np.float64, copy=False)
+    parts = []
+    if symmetric or not transposed:
+        parts.append((tile.rows, block @ V[tile.columns]))
+    if mirrored or (transposed and not symmetric):
+        parts.append((tile.columns, block.T @ V[tile.rows]))
+    return parts
 
 
-class TileCache:
-    """Room for every tile, filled one by one, from any thread.
+def _require_room(tiles: Sequence[Tile], dtype: np.dtype[Any]) -> None:
+    """Reject a cache that is larger than the memory that is free now."""
+    needed = sum(math.prod(tile.shape) for tile in tiles) * dtype.itemsize
+    available = checks.available_memory()
+    if needed > available:
+        raise NotEnoughMemory(
+            f"The cache of KernelOperator needs {needed / 2**20:,.1f} MiB, and "
+            f"{available / 2**20:,.1f} MiB are free. Use cache='never', or store_kernel."
+        )
+
+
+@numba.njit(  # type: ignore[untyped-decorator]  # numba has no types
+    cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"}, error_model="numpy"
+)
+def _both_products(block: Any, right: Any, left: Any, forward: Any, backward: Any) -> None:
+    """Forward = right blockᵀ and backward += left block; vectors are rows, lengths padded to 4."""
+    rows, columns = block.shape
+    #     right ᵀ  v ├───────────────┤ columns
+    #               ┌───────────────┐
+    #   left   l0…l3│ four rows of  │ → s0…s3: dot products with v
+    #               │ the block     │
+    #               └───────────────┘
+    #                  ↓ w += Σ l_r · row_r
+    buffer = np.zeros((_ROWS, columns))
+    b0, b1, b2, b3 = buffer[0], buffer[1], buffer[2], buffer[3]
+    for i in range(0, rows, _ROWS):
+        for r in range(_ROWS):
+            if i + r < rows:
+                for j in range(columns):
+                    buffer[r, j] = block[i + r, j]
+            else:
+                buffer[r, :] = 0.0
+        for c in range(right.shape[0]):
+            v, w = right[c], backward[c]
+            l0, l1, l2, l3 = left[c, i], left[c, i + 1], left[c, i + 2], left[c, i + 3]
+            s0 = s1 = s2 = s3 = 0.0
+            for j in range(columns):
+                s0 += b0[j] * v[j]
+                s1 += b1[j] * v[j]
+                s2 += b2[j] * v[j]
+                s3 += b3[j] * v[j]
+                w[j] += b0[j] * l0 + b1[j] * l1 + b2[j] * l2 + b3[j] * l3
+            forward[c, i], forward[c, i + 1] = s0, s1
+            forward[c, i + 2], forward[c, i + 3] = s2, s3
+
+
+def mirrored_product(
+    block: NDArray[np.float32], right: NDArray[np.float64], left: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return block @ right and block.T @ left, in double precision.
+
+    The tile is read once, as it is: numbers become doubles in registers, so that what comes from
+    memory is half as much.  Products in single precision are no faster with ten vectors, and
+    residuals of a solve would stop at 5e-5 and more (4000 images, λ = 1e-2): the vectors would be
+    rounded by 6e-8 of themselves, and the kernel's norm is thousands of times its ridge.
 
     Parameters
     ----------
-    tiles : sequence of Tile
-    dtype : numpy.dtype
-        What the tiles are rounded to.
-    directory : Path, optional
-        Keep the tiles in a temporary file there.  It has no name that lasts, and is gone with the
-        cache, however the process ends.
+    block : ndarray of shape (rows, columns)
+    right : ndarray of shape (columns, k)
+    left : ndarray of shape (rows, k)
     """
-
-    def __init__(
-        self, tiles: Sequence[Tile], dtype: np.dtype[Any], directory: Path | None = None
-    ) -> None:
-        self._dtype = dtype
-        self._kept: dict[int, NDArray[Any]] = {}
-        self._file: NDArray[Any] | None = None
-        if directory is None:
-            return
-        self._shapes = [tile.shape for tile in tiles]
-        self._starts = [0, *itertools.accumulate(math.prod(shape) for shape in self._shapes)]
-        size = cached_bytes(tiles, dtype)
-        make_directory(directory)
-        with named_write_failures(directory), tempfile.TemporaryFile(dir=directory) as stream:
-            # All of it now: a full disk is an error here, and a crash when a page is written.
-            if hasattr(os, "posix_fallocate"):
-                os.posix_fallocate(stream.fileno(), 0, size)
-            else:
-                stream.truncate(size)
-            self._file = np.memmap(stream, dtype=dtype, mode="r+", shape=(size // dtype.itemsize,))
-
-    def get(self, index: int) -> NDArray[Any] | None:
-        """Return a tile as it was kept, or None."""
-        return self._kept.get(index)
-
-    def put(self, index: int, block: NDArray[Any]) -> NDArray[Any]:
-        """Keep a tile; return it as it is kept."""
-        if self._file is None:
-            kept = block.astype(self._dtype)
-        else:
-            place = slice(self._starts[index], self._starts[index + 1])
-            kept = np.asarray(self._file[place]).reshape(self._shapes[index])
-            kept[:] = block
-        self._kept[index] = kept
-        return kept
-
-
-def _memory_budget(value: object, least: int, owner: str) -> int:
-    """Require a number of bytes of at least `least`."""
-    number = checks.finite_number(value, "memory", owner)
-    if number < least:
-        requirement = f"be at least {least:,} bytes"
-        raise checks.invalid("memory", owner, requirement, f"{number:g}", "One GiB is 2**30.")
-    return int(number)
-
-
-def _cache_fits(needed: int, memory: int, owner: str) -> None:
-    """Reject a cache that is larger than its budget, or than the memory that is free now."""
-    available = checks.available_memory()
-    if needed > min(memory, available):
-        raise NotEnoughMemory(
-            f"The cache of {owner} needs {needed / 2**20:,.1f} MiB. It has memory = "
-            f"{memory / 2**20:,.1f} MiB, and {available / 2**20:,.1f} MiB are free. "
-            "Use cache='never', or cache='float32' and a larger memory."
-        )
+    rows, columns = block.shape
+    k = right.shape[1]
+    padded = -(-rows // _ROWS) * _ROWS
+    rows_of_left = np.zeros((k, padded))
+    rows_of_left[:, :rows] = left.T
+    forward, backward = np.empty((k, padded)), np.zeros((k, columns))
+    _both_products(block, np.ascontiguousarray(right.T), rows_of_left, forward, backward)
+    return forward[:, :rows].T, backward.T

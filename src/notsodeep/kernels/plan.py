@@ -1,4 +1,4 @@
-"""Kernels of a model on data, tile by tile."""
+"""Kernels of a ring on data, tile by tile."""
 
 from __future__ import annotations
 
@@ -6,36 +6,26 @@ import contextlib
 import logging
 import math
 import threading
-import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from notsodeep.activations import Activation, Centred
 from notsodeep.arrays import FloatArray, IntArray
-from notsodeep.errors import TheoryDoubtful
-from notsodeep.kernels import compiled
-from notsodeep.kernels.routes import PairMap, RouteName
-from notsodeep.kernels.samples import SERIES_BOUND, sample_columns
-from notsodeep.kernels.single_pairs import InputPairs
+from notsodeep.kernels import loops
+from notsodeep.kernels.ring import Ring
+from notsodeep.kernels.states import InputPairs, RingStates
 from notsodeep.kernels.table import (
-    ALL_TRAINED,
     REACHES,
-    SINGLE_BOUND,
-    TABLE_BOUND,
-    OuterPieces,
-    Results,
+    Block,
+    Kernels,
+    Kinds,
     Table,
+    angle_series,
     fitted_table,
-    outer_pieces,
-    pair_map,
 )
-from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork, KernelName, Model
-from notsodeep.numerics.pair_quadrature import TOLERANCE
-from notsodeep.records import Record
 from notsodeep.threads import map_threads, single_blas_thread
 
 logger = logging.getLogger("notsodeep.kernels")
@@ -48,67 +38,12 @@ _BEYOND = 0.003  # share of pairs that may be beyond the reach of a table: they 
 _CLOSED_BEYOND = 0.015  # the same where pairs have closed forms, which are cheaper
 _FEW_BEYOND = 1e-4  # the same for a short reach: one such pair has all samples prepared
 _WORTH_A_TABLE = 250_000  # pairs that take as long, one by one, as fitting a table
-_WORTH_PIECES = 100  # pairs of a tile beyond the reach for which outer pieces are fitted
+_WORTH_ANGLES = 100  # pairs of a tile beyond the reach for which a series in the angle is fitted
 _SPREAD = 16.0  # norms further from the median, by this factor, are left out of a table
 _STRAY = 0.005  # share of such samples above which there is no table
 _GRID = 8  # ranges of norms end at powers of 2^(1/8), so that similar data share a table
-_CAREFUL = 4_000  # single pairs worked on at a time
-_FEW_HARD = 250  # of a tile, so few that they wait for those of other tiles: a call costs as much
-_MODERATE = 1e15  # norms, and their inverses, whose squares float32 has room for
-_TERMS = (32, 64, 160)  # lengths of the series of one layer for pairs that are done together
-_GATHERING = 20  # products of single pairs take so many times longer than those of a whole tile
-
-
-@dataclass(repr=False)
-class Explanation(Record):
-    """How a kernel was computed.
-
-    Attributes
-    ----------
-    route : {"table", "univariate", "hinge", "series"}
-        Polynomials in the cosine and the norms, in the cosine alone, or every pair by itself: in
-        closed form or by series.
-    reason : str
-    terms : tuple of int
-        Lengths of the series that were prepared (series route).
-    bound : float
-        Bound on what series leave out and on the error of a table, relative to the size of the
-        kernel; 0 for closed forms.
-    unstable, radius : int and float
-        Samples without a stable equilibrium, and the largest Π_l w_l E φ_l′²: with
-        ``unstable="mark"`` alone, where no network has the kernel of those samples.
-    careful_pairs : int
-        Pairs done one by one: nearly equal or opposite inputs, slow series, hard equations.  Their
-        expectations are closed forms, or have an estimated error of at most
-        `notsodeep.numerics.pair_quadrature.TOLERANCE`.
-
-    Examples
-    --------
-    >>> import notsodeep as nsd
-    >>> X = np.random.default_rng(0).normal(size=(40, 30)) / 30**0.5
-    >>> explanation = nsd.kernel_pair(nsd.ExplicitNetwork(["tanh"]), X).explanation
-    >>> explanation.route, explanation.bound <= 1e-14, explanation.careful_pairs
-    ('series', True, 0)
-    """
-
-    route: RouteName
-    reason: str
-    terms: tuple[int, ...] = ()
-    bound: float = 0.0
-    careful_pairs: int = 0
-    unstable: int = 0
-    radius: float = 0.0
-
-    def __str__(self) -> str:
-        text = f"{self.route} route ({self.reason})"
-        if self.terms:
-            text += f", up to {max(self.terms)} terms, remainder below {self.bound:.0e}"
-        text += f", {self.careful_pairs} pairs one by one"
-        if self.terms and self.careful_pairs:
-            text += f" (estimated error below {TOLERANCE:.0e})"
-        if self.unstable:
-            text += f"; {self.unstable} samples without a stable equilibrium ({self.radius:.4g})"
-        return text
+_TOGETHER = 4_000  # single pairs worked on at a time
+_FEW = 250  # unresolved pairs of a tile that wait for those of other tiles: a call costs as much
 
 
 @dataclass(frozen=True)
@@ -124,147 +59,92 @@ class Tile:
         return self.rows.stop - self.rows.start, self.columns.stop - self.columns.start
 
 
-def _parts(length: int, size: int) -> list[slice]:
+def parts(length: int, size: int) -> list[slice]:
+    """Cut a range into slices of at most that size."""
     return [slice(start, min(start + size, length)) for start in range(0, length, size)]
 
 
-HardPairs = tuple[IntArray, IntArray, FloatArray]
-"""Rows, columns, and estimates of the conjugate kernel, of pairs that no loop does."""
+Pairs = tuple[IntArray, IntArray]
+"""Rows and columns of single pairs."""
 
 
-@dataclass
 class Plan:
-    """A model between samples X and Y (or X and itself), ready to deliver tiles.
+    """A ring between samples X and Y (or X and itself), ready to deliver tiles.
 
-    Attributes
+    Parameters
     ----------
-    model : DeepEquilibrium or ExplicitNetwork
+    ring : Ring
     X : ndarray of shape (n, p)
     Y : ndarray of shape (m, p) or None
         None makes the kernel symmetric.
-    convention : {"preactivation", "feature"}
-    train : tuple of float
-        Factors of weights, inputs, biases and read-out in the tangent kernel.
-    unstable : bool
-        Whether samples without a stable equilibrium are marked instead of rejected.
-    dtype : type
-        Of the tiles.  With float32 products and polynomials are in float32, where there is a
-        table; everything else is in float64, and rounded.
+    kinds : tuple of int
+        Which kernels are wanted: 0 is the conjugate, 1 the tangent kernel.
+
+    Attributes
+    ----------
+    route : {"table", "univariate", "hinge", "series"}
+        Polynomials in the cosine and the norms, in the cosine alone, or every pair by itself: in
+        closed form or by series.
     """
 
-    model: Model
-    X: FloatArray
-    Y: FloatArray | None
-    convention: Convention
-    train: tuple[float, ...] = ALL_TRAINED
-    unstable: bool = False
-    dtype: type[Any] = np.float64
-    explanation: Explanation = field(init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(self, ring: Ring, X: FloatArray, Y: FloatArray | None, kinds: Kinds) -> None:
+        self.ring, self.kinds = ring, kinds
         # What arrives on a worker may begin at an odd address, where matrix products round
         # differently; aligned arrays are not copied.
-        self.X = np.require(self.X, requirements="A")
-        self.Y = None if self.Y is None else np.require(self.Y, requirements="A")
+        self.X = np.require(X, requirements="A")
+        self.Y = None if Y is None else np.require(Y, requirements="A")
         self._columns = self.X if self.Y is None else self.Y
+        self._room = threading.local()
         # A product on all threads leaves them spinning for milliseconds, beside the tiles to come:
         # of a kernel of 2000 rows that was a third of the time.
         large = self.shape[0] * self.shape[1] >= _WORTH_A_TABLE
         with single_blas_thread() if large else contextlib.nullcontext():
-            self._prepare()
+            rows = (self.X,) if self.Y is None else (self.X, self.Y)
+            squares = np.concatenate([np.einsum("ij,ij->i", Z, Z) for Z in rows])
+            middle = 0.5 * float(squares.min() + squares.max())
+            # Rows that were divided by their norm: ‖x‖² is a sum of p products, right to some
+            # 1e-15.  Then the norms are made equal.
+            self._one_norm = middle > 0.0 and float(np.ptp(squares)) <= 1e-13 * middle
+            if self._one_norm:
+                squares = np.full_like(squares, middle)
+            self._norms = np.sqrt(squares)
+            self._shift = 0 if self.Y is None else len(self.X)
+            self.states = RingStates(ring, squares)
+            self._table, self._angles, self.route = self._choose()
+            if self._table is not None:
+                one = self._table.samples(self._norms[: len(self.X)])
+                two = one if self.Y is None else self._table.samples(self._norms[len(self.X) :])
+                self._samples = one, two
 
-    def _prepare(self) -> None:
-        self._squares1 = np.einsum("ij,ij->i", self.X, self.X)
-        self._squares2 = self._squares1 if self.Y is None else np.einsum("ij,ij->i", self.Y, self.Y)
-        self._one_norm = self._merge_equal_norms()
-        self._norms1, self._norms2 = np.sqrt(self._squares1), np.sqrt(self._squares2)
-        self._counting, self._making = threading.Lock(), threading.Lock()
-        self._room = threading.local()
-        self._made: PairMap | None = None
-        self._outer: OuterPieces | None = None
-        self._table, self.explanation = self._choose()
-        self._factors: tuple[NDArray[Any], NDArray[Any]] = (self.X, self._columns)
-        if self._table is not None and self._table.dtype is not np.float64:
-            one = self.X.astype(self._table.dtype)
-            self._factors = one, one if self.Y is None else self.Y.astype(self._table.dtype)
-        if self._table is not None:
-            self._samples1 = self._samples2 = self._table.samples(self._norms1)
-            if self.Y is not None:
-                self._samples2 = self._table.samples(self._norms2)
-        # Without a table, and for samples beyond it, this finds out now whether there is a kernel.
-        covered = self._table is not None and bool(
-            self._table.covers(self._norms1).all() and self._table.covers(self._norms2).all()
-        )
-        self._diagonal_from_table = covered
-        if not covered:
-            self._pairs()
+    def _choose(self) -> tuple[Table | None, float | None, str]:
+        """Decide on the route; the only place where that is done.
 
-    def _pairs(self) -> PairMap:
-        """Return what the slower loops know about every sample, made when first asked for."""
-        with self._making:
-            if self._made is None:
-                second = None if self.Y is None else self._squares2
-                which = self.convention, self.train
-                self._made = pair_map(
-                    self.model, self._squares1, second, *which, unstable=self.unstable
-                )
-            return self._made
-
-    def _merge_equal_norms(self) -> bool:
-        """If the norms differ by rounding only, make them equal, and say so."""
-        everything = np.concatenate([self._squares1, self._squares2])
-        middle = 0.5 * float(everything.min() + everything.max())
-        # Rows that were divided by their norm: ‖x‖² is a sum of p products, right to some 1e-15.
-        if middle == 0.0 or np.ptp(everything) > 1e-13 * middle:
-            return False
-        self._squares1 = np.full_like(self._squares1, middle)
-        self._squares2 = np.full_like(self._squares2, middle)
-        return True
-
-    def _choose(self) -> tuple[Table | None, Explanation]:
-        """Decide on the route; the only place where that is done."""
-        about = self.model, self.convention, self.train
+        Returns the table, and the norm at which a series in the angle serves pairs beyond it.
+        """
         low, high = self._norm_range()
-        # Products of rows must keep clear of float32's largest and least numbers.
-        moderate = low > 1.0 / _MODERATE and high < _MODERATE
-        if self._homogeneous and high > 0.0:
-            norms = np.concatenate([self._norms1, self._norms2])
-            moderate = norms[norms > 0.0].min() > 1.0 / _MODERATE and norms.max() < _MODERATE
-        kind: Any = self.dtype if moderate else np.float64
-        bound = TABLE_BOUND if kind is np.float64 else SINGLE_BOUND
-        if self.unstable and (radius := self._pairs().radius).max() >= 1.0:
-            found = Explanation("series", "no stable equilibrium: pair by pair")
-            found.unstable, found.radius = int((radius >= 1.0).sum()), float(radius.max())
-            return None, found
-        if high > 0.0 and (self._one_norm or self._homogeneous):
-            reason = "inputs of one norm" if self._one_norm else "positively homogeneous activation"
+        if high > 0.0 and (self._one_norm or self.ring.homogeneous):
             norm = low if self._one_norm else 1.0
             # Functions of the cosine alone: a fit costs milliseconds, and so pays for any number of
             # pairs, however many of them are beyond its reach.
             for reach in self._reaches(1.0):
-                table = fitted_table(*about, norm, norm, not self._one_norm, reach, kind)
-                if table is not None:
-                    self._outer = outer_pieces(*about, norm, reach)
-                    exact = kind is np.float64
-                    return table, Explanation("univariate", reason, bound=0.0 if exact else bound)
+                about = self.ring, norm, norm, not self._one_norm, reach
+                if (table := fitted_table(*about)) is not None:
+                    return table, norm, "univariate"
         # With norms as two more variables the fit costs as much as 250,000 pairs.
         elif high > 0.0 and self.shape[0] * self.shape[1] >= _WORTH_A_TABLE:
             for reach in self._reaches(0.1):
-                table = fitted_table(*about, low, high, False, reach, kind)
+                table = fitted_table(self.ring, low, high, False, reach)
                 if table is not None:
-                    reason = "polynomials in the cosine and the norms"
-                    return table, Explanation("table", reason, bound=bound)
-        if self._pairs().kind == "hinge":
-            return None, Explanation("hinge", "ReLU family in closed form")
-        return None, Explanation("series", "Hermite coefficients of the activation")
+                    return table, None, "table"
+        return None, None, self.states.method
 
     def _norm_range(self) -> tuple[float, float]:
         """Return the range of norms for a table; zeros if it would leave out too many samples."""
-        norms = np.concatenate([self._norms1, self._norms2])
+        norms = self._norms
         middle = float(np.median(norms))
         inside = (norms >= middle / _SPREAD) & (norms <= middle * _SPREAD)
         if middle == 0.0 or not np.isfinite(middle) or inside.mean() < 1.0 - _STRAY:
-            return (1.0, 1.0) if self._homogeneous and norms.any() else (0.0, 0.0)
+            return (1.0, 1.0) if self.ring.homogeneous and norms.any() else (0.0, 0.0)
         low, high = float(norms[inside].min()), float(norms[inside].max())
         if self._one_norm:
             return low, high
@@ -283,12 +163,10 @@ class Plan:
         # Of a symmetric kernel no sample is on both sides.
         step1, step2 = max(n // _PROBE, 2), max(m // _PROBE, 2)
         rows, columns = slice(0, n, step1), slice(min(1, m - 1), m, step2)
-        size = self._norms1[rows, None] * self._norms2[columns]
+        size = self._norms[:n][rows, None] * self._norms[self._shift :][columns]
         cosine = np.abs(self.X[rows] @ self._columns[columns].T) / np.where(size > 0.0, size, 1.0)
         beyond = {reach: float((cosine > reach).mean()) for reach in REACHES}
-        # In float32 powers cost half, and pairs beyond the reach a product in float64 more.
-        closed = self._closed_form and self.dtype is np.float64
-        few = _CLOSED_BEYOND if closed else _BEYOND
+        few = _CLOSED_BEYOND if self.ring.closed_form else _BEYOND
         enough = [r for r in REACHES if beyond[r] <= (_FEW_BEYOND if r < 0.5 else few)]
         longest = REACHES[-1]
         if not enough and beyond[longest] > most:
@@ -297,42 +175,19 @@ class Plan:
         return [(enough or [longest])[0], 0.5, 0.25]
 
     @property
-    def _closed_form(self) -> bool:
-        """Whether every activation is a hinge at zero, centred or not."""
-        model = self.model
-        if isinstance(model, ExplicitNetwork):
-            found: list[Activation] = list(model.activations)
-        elif isinstance(model, DeepEquilibrium):
-            found = [layer.activation for layer in model.cell]
-        else:
-            found = [model.activation]
-        return all((x.base if isinstance(x, Centred) else x).homogeneous for x in found)
-
-    @property
-    def _homogeneous(self) -> bool:
-        if isinstance(self.model, ExplicitNetwork):
-            return all(activation.homogeneous for activation in self.model.activations)
-        if isinstance(self.model, DeepEquilibrium):
-            return all(
-                layer.activation.homogeneous and layer.bias == 0.0 and layer.normalise is None
-                for layer in self.model.cell
-            )
-        return self.model.activation.homogeneous and self.model.bias == 0.0
-
-    @property
     def shape(self) -> tuple[int, int]:
         """Shape of the kernel."""
         return len(self.X), len(self._columns)
 
-    @cached_property
-    def _diagonal(self) -> tuple[FloatArray, FloatArray]:
-        if self._diagonal_from_table and self._table is not None:
-            return self._table.diagonal(self._norms1)
-        return self._pairs().diagonal()
+    @property
+    def work(self) -> float:
+        """Time that the whole kernel takes, in pairs of samples."""
+        return float(self.shape[0]) * self.shape[1]
 
-    def diagonal(self) -> tuple[FloatArray, FloatArray]:
-        """CK and NTK of every row of X with itself."""
-        return self._diagonal
+    @cached_property
+    def diagonal(self) -> tuple[FloatArray, ...]:
+        """The kernels of every row of X with itself."""
+        return tuple(self.states.diagonal[kind][: len(self.X)] for kind in self.kinds)
 
     def tiles(self, side: int | None = None) -> list[Tile]:
         """Cut the kernel into tiles; of a symmetric one, only what is on and above the diagonal."""
@@ -345,290 +200,146 @@ class Plan:
             # r1│    │ ◥  │ ██ │  its mirror image; of one on the diagonal the upper half is done.
             # r2│    │    │ ◥  │
             #   └────┴────┴────┘
-            parts = _parts(n, side)
-            return [Tile(r, c) for i, r in enumerate(parts) for c in parts[i:]]
+            cuts = parts(n, side)
+            return [Tile(r, c) for i, r in enumerate(cuts) for c in cuts[i:]]
         # Few rows or few columns make long tiles, of the same size.
-        rows, columns = _parts(n, side**2 // min(m, side)), _parts(m, side**2 // min(n, side))
+        rows, columns = parts(n, side**2 // min(m, side)), parts(m, side**2 // min(n, side))
         return [Tile(r, c) for r in rows for c in columns]
 
     def tile(self, tile: Tile) -> NDArray[Any]:
-        """CK and NTK of a tile, shape (2, rows, columns); symmetric if on the diagonal."""
-        both = np.empty((2, *tile.shape), self.dtype)
-        self._fill(tile, Results(both[0], both[1], 0, 0))
-        if self._on_diagonal(tile):
-            for kernel in both:
-                compiled.mirror(kernel, 0, 0, *tile.shape)
-        return both
+        """Compute the kernels of a tile, shape (kinds, rows, columns)."""
+        kernels = np.empty((len(self.kinds), *tile.shape))
+        unresolved = self._fill(tile, Block(tuple(kernels), 0, 0))
+        if unresolved is not None:
+            rows, columns = unresolved
+            values = self._one_by_one(rows, columns)
+            kernels[:, rows - tile.rows.start, columns - tile.columns.start] = values
+        if self.Y is None and tile.rows == tile.columns:
+            for kernel in kernels:
+                loops.mirror(kernel, 0, 0, *tile.shape)
+        return kernels
 
-    def fill(
-        self,
-        tile: Tile,
-        conjugate: NDArray[Any],
-        tangent: NDArray[Any],
-        left: list[HardPairs],
-    ) -> None:
-        """Put a tile, and its mirror image if symmetric, into two whole kernels.
+    def fill(self, kernels: Kernels) -> None:
+        """Put everything into whole kernels, contiguous arrays of float64, on all threads."""
 
-        These are contiguous, of the plan's type.  Pairs that are done one by one are added to
-        `left`, for `fill_left`: few at a time, they cost more than all together.
-        """
-        rows, columns = tile.rows.start, tile.columns.start
-        # Samples without a stable equilibrium are marked tile by tile: nothing may come after.
-        later = None if self.explanation.unstable else left
-        self._fill(tile, Results(conjugate, tangent, rows, columns), later)
-        if self.Y is None:
-            for kernel in (conjugate, tangent):
-                compiled.mirror(kernel, rows, columns, *tile.shape)
+        def work(tile: Tile) -> Pairs | None:
+            rows, columns = tile.rows.start, tile.columns.start
+            unresolved = self._fill(tile, Block(kernels, rows, columns))
+            if self.Y is None:
+                for kernel in kernels:
+                    loops.mirror(kernel, rows, columns, *tile.shape)
+            return unresolved
 
-    def fill_left(
-        self, left: list[HardPairs], conjugate: NDArray[Any], tangent: NDArray[Any]
-    ) -> None:
-        """Put the pairs that `fill` has left into the two kernels, on all threads."""
-        left.sort(key=lambda pairs: (pairs[0][0], pairs[1][0]))  # threads ended in any order
-        fields = [np.concatenate(field) for field in zip(*left, strict=True)]
-        count = len(fields[0]) if left else 0
-        parts = [[field[k : k + _CAREFUL] for field in fields] for k in range(0, count, _CAREFUL)]
-        for (rows, columns, _), values in zip(
-            parts, map_threads(lambda part: self._one_by_one(*part), parts), strict=True
-        ):
-            for kernel, entries in zip((conjugate, tangent), values, strict=True):
-                kernel[rows, columns] = entries
+        pairs = [found for found in map_threads(work, self.tiles()) if found is not None]
+        if not pairs:
+            return
+        # Few at a time cost more than all together.
+        rows, columns = (np.concatenate(field) for field in zip(*pairs, strict=True))
+        cuts = parts(len(rows), _TOGETHER)
+        done = map_threads(lambda cut: self._one_by_one(rows[cut], columns[cut]), cuts)
+        for cut, values in zip(cuts, done, strict=True):
+            for kernel, entries in zip(kernels, values, strict=True):
+                kernel[rows[cut], columns[cut]] = entries
                 if self.Y is None:
-                    kernel[columns, rows] = entries
+                    kernel[columns[cut], rows[cut]] = entries
 
-    def _on_diagonal(self, tile: Tile) -> bool:
-        return self.Y is None and tile.rows == tile.columns
+    def _fill(self, tile: Tile, block: Block) -> Pairs | None:
+        """Put the kernels of a tile into a block; on the diagonal, only the upper half.
 
-    def _fill(self, tile: Tile, results: Results, left: list[HardPairs] | None = None) -> None:
-        """Put both kernels of a tile into their places; on the diagonal, only the upper half.
-
-        Pairs to be done one by one are added to `left`, if there is such a list.
+        Returns the pairs that are still to be done one by one.
         """
         inner = self._products(tile)
         height, width = tile.shape
-        place = (
-            slice(results.top, results.top + height),
-            slice(results.side, results.side + width),
-        )
+        corner = slice(block.top, block.top + height), slice(block.side, block.side + width)
+        on_diagonal = self.Y is None and tile.rows == tile.columns
         own = np.arange(height)
-        first = own + 1 if self._on_diagonal(tile) else np.zeros_like(own)
-        conjugate, tangent = pair = results.conjugate[place], results.tangent[place]
+        first = own + 1 if on_diagonal else np.zeros_like(own)
+        unresolved, where = None, None
         if self._table is None:
             where = np.nonzero(np.arange(width) >= first[:, None])
-            self._fill_list(tile, inner[where], where, *pair, left)
-        else:
-            # The loop marks what is beyond the table by NaN and counts it.
-            beyond = self._table.run(
-                inner, results, first, self._samples1, tile.rows, self._samples2, tile.columns
-            )
-            if beyond:
-                where = compiled.marked_places(
-                    results.conjugate, results.top, results.side, first, width
-                )
-                products = self._exact_products(tile, inner, where)
-                self._fill_list(tile, products, where, *pair, left)
-        if self._on_diagonal(tile):
-            for kernel, values in zip((conjugate, tangent), self.diagonal(), strict=True):
-                kernel[own, own] = values[tile.rows]
-        if self.explanation.unstable:  # the series behind the tangent kernel diverges
-            radius = self._pairs().radius
-            others = radius if self.Y is None else radius[len(self.X) :]
-            tangent[np.outer(radius[tile.rows], others[tile.columns]) >= 1.0] = np.nan
+        # The loop marks what is beyond the table by NaN and counts it.
+        elif self._table.run(
+            inner, block, first, self._samples, tile.rows, tile.columns, self.kinds
+        ):
+            where = loops.marked_places(block.kernels[0], block.top, block.side, first, width)
+        views = [kernel[corner] for kernel in block.kernels]
+        if where is not None:
+            rows, columns = where[0] + tile.rows.start, where[1] + tile.columns.start
+            values, left = self._solve(rows, columns, inner[where])
+            pairs = rows[left], columns[left]
+            if len(left) > _FEW:
+                values[:, left] = self._one_by_one(*pairs)
+            elif len(left):
+                unresolved = pairs
+            for view, entries in zip(views, values, strict=True):
+                view[where] = entries
+        if on_diagonal:
+            for view, entries in zip(views, self.diagonal, strict=True):
+                view[own, own] = entries[tile.rows]
+        return unresolved
 
-    def _products(self, tile: Tile) -> NDArray[Any]:
+    def _products(self, tile: Tile) -> FloatArray:
         """X·Y of a tile, in memory that every thread uses again and that stays in its cache."""
-        one, two = self._factors
         size = tile.shape[0] * tile.shape[1]
         room = getattr(self._room, "room", None)
         if room is None or room.size < size:
-            room = self._room.room = np.empty(size, one.dtype)
+            room = self._room.room = np.empty(size)
         inner = room[:size].reshape(tile.shape)
-        np.matmul(one[tile.rows], two[tile.columns].T, out=inner)
+        np.matmul(self.X[tile.rows], self._columns[tile.columns].T, out=inner)
         return np.asarray(inner)
 
-    def _exact_products(
-        self, tile: Tile, inner: NDArray[Any], where: tuple[NDArray[np.integer[Any]], ...]
-    ) -> FloatArray:
-        """X·Y of some pairs of a tile, in float64: near ±1 the cosine must have all its digits."""
-        if inner.dtype == np.float64:
-            return np.asarray(inner[where])
-        one, two = self.X[tile.rows], self._columns[tile.columns]
-        if len(where[0]) * _GATHERING > inner.size:
-            return np.asarray((one @ two.T)[where])
-        parts = [slice(start, start + _CAREFUL) for start in range(0, len(where[0]), _CAREFUL)]
-        products = [np.einsum("ij,ij->i", one[where[0][k]], two[where[1][k]]) for k in parts]
-        return np.concatenate(products)
-
-    def _fill_list(
-        self,
-        tile: Tile,
-        products: FloatArray,
-        where: tuple[NDArray[np.integer[Any]], ...],
-        conjugate: NDArray[Any],
-        tangent: NDArray[Any],
-        left: list[HardPairs] | None,
-    ) -> None:
-        """Fill some places of a tile, pair by pair."""
-        rows, columns = where[0] + tile.rows.start, where[1] + tile.columns.start
-        if self._table is None:
-            one, two, hard = self._pairs().loop(rows, columns, products)
-            values = np.stack([one, two])
-        else:
-            values, hard = self._beyond_table(rows, columns, products)
-        pairs = rows[hard], columns[hard], values[0, hard]
-        if left is None or len(hard) > _FEW_HARD:
-            values[:, hard] = self._one_by_one(*pairs)
-        elif len(hard):
-            left.append(pairs)
-        conjugate[where], tangent[where] = values
-
-    def _beyond_table(
-        self, rows: IntArray, columns: IntArray, products: FloatArray
+    def _solve(
+        self, rows: IntArray, columns: IntArray, inner: FloatArray
     ) -> tuple[FloatArray, IntArray]:
-        """Both kernels of some pairs, shape (2, pairs), and which of them no loop does."""
+        """Compute the kernels of pairs, (kinds, pairs), and which of them no loop does."""
+        others = columns + self._shift
+        if self._table is None:
+            *both, left = self.states.loop(rows, others, inner)
+            return np.stack([both[kind] for kind in self.kinds]), left
         todo = np.arange(len(rows))
         values = np.empty((2, len(rows)))
-        if self._outer is not None and len(rows) >= _WORTH_PIECES:
-            size = self._norms1[rows] * self._norms2[columns]
-            cosine = products / np.where(size > 0.0, size, 1.0)
+        series = None
+        if self._angles is not None and len(rows) >= _WORTH_ANGLES:
+            series = angle_series(self.ring, self._angles)
+        if series is not None:
+            size = self._norms[rows] * self._norms[others]
+            cosine = inner / np.where(size > 0.0, size, 1.0)
             # Nearer to ±1 the cosine from x·y has lost the digits of √(1 − |c|): those pairs need
             # the inputs themselves.
-            far = (size > 0.0) & (np.abs(cosine) < 1.0 - compiled.NEAR_ONE)
+            far = (size > 0.0) & (np.abs(cosine) < 1.0 - loops.NEAR_ONE)
             # A homogeneous model was fitted at norm 1: its kernels scale with ‖x‖‖y‖.
-            factor = size if self._homogeneous and not self._one_norm else np.ones_like(size)
-            found = self._outer.run(cosine[far], factor[far])
-            if found is not None:
-                values[:, far] = found
-                todo = np.flatnonzero(~far)
-        if not todo.size:
-            return values, todo
-        # What is beyond a table has large correlations, or a sample that is an exception.
-        values[0, todo], values[1, todo], hard = self._pairs().loop(
-            rows[todo], columns[todo], products[todo], longest=True
-        )
-        return values, todo[hard]
+            factor = np.ones_like(size) if self._one_norm else size
+            found = np.empty((int(far.sum()), 2))
+            loops.angle_kernels(cosine[far], factor[far], series, found)
+            values[:, far] = found.T
+            todo = np.flatnonzero(~far)
+        left = np.empty(0, dtype=np.int64)
+        if todo.size:
+            # Pairs outside the table have large correlations, or a sample that is an exception.
+            *both, left = self.states.loop(rows[todo], others[todo], inner[todo], longest=True)
+            values[:, todo] = both
+        return values[list(self.kinds)], todo[left]
 
-    def _one_by_one(self, rows: IntArray, columns: IntArray, near: FloatArray) -> FloatArray:
-        """Both kernels of pairs that no loop does, from estimates of the first; shape (2, pairs).
+    def _one_by_one(self, rows: IntArray, columns: IntArray) -> FloatArray:
+        """Compute the kernels of pairs that no loop does, shape (kinds, pairs).
 
         Equal inputs take the diagonal's value.
         """
-        values = np.empty((2, len(rows)))
-        for start in range(0, len(rows), _CAREFUL):
-            here = slice(start, start + _CAREFUL)
+        values = np.empty((len(self.kinds), len(rows)))
+        for here in parts(len(rows), _TOGETHER):
             row, column = rows[here], columns[here]
             X, Y = self.X[row], self._columns[column]
             # Copies of a row: 1 − |ρ| is exactly zero, and the diagonal has its own formula.
             same = (X == Y).all(axis=1)
             part = values[:, here]
-            part[:, same] = [diagonal[row[same]] for diagonal in self.diagonal()]
+            part[:, same] = [entries[row[same]] for entries in self.diagonal]
             if not same.all():
-                other = ~same
-                inputs = InputPairs.of(X[other], Y[other])
-                part[:, other] = self._pairs().careful(
-                    row[other], column[other], inputs, near[here][other]
-                )
-        with self._counting:
-            self.explanation.careful_pairs += len(rows)
+                inputs = InputPairs.of(X[~same], Y[~same])
+                both = self.states.careful(row[~same], column[~same] + self._shift, inputs)
+                part[:, ~same] = both[list(self.kinds)]
+        logger.debug("%s kernel: %d pairs one by one", self.ring.name, len(rows))
         return values
 
     def report(self) -> None:
         """Log how the kernel was computed."""
-        if self.explanation.route == "series":
-            lengths = {length for layer in self._pairs().layers for length in layer.prepared}
-            self.explanation.terms = tuple(sorted(lengths))
-            self.explanation.bound = SERIES_BOUND
-        if self.explanation.unstable:
-            warnings.warn(
-                f"The {self.model} has no stable equilibrium for {self.explanation.unstable} of "
-                f"the samples: the product of w E φ′² reaches {self.explanation.radius:.4g} and "
-                "must stay below 1. The conjugate kernel solves its equation there, but is not "
-                "that of any network, however wide; the tangent kernel is marked by NaN.",
-                TheoryDoubtful,
-                stacklevel=4,
-            )
-        logger.info("%s kernel, %d × %d: %s", self.model, *self.shape, self.explanation)
-
-
-class FixedPairs:
-    """All pairs of some rows, whose products serve any number of models.
-
-    For models that are tried one after the other, each of them once: nothing is fitted, and no
-    matrix is made.
-
-    Parameters
-    ----------
-    X : ndarray of shape (n, p)
-    """
-
-    def __init__(self, X: FloatArray) -> None:
-        self._X = X
-        self._rows, self._columns = np.triu_indices(len(X), 1)
-        self._inner = self.entries(X @ X.T)[: len(self._rows)]
-        self._squares = np.einsum("ij,ij->i", X, X)
-        self._scales = np.maximum(np.sqrt(self._squares), 1e-30)
-        self._rho = self._inner / (self._scales[self._rows] * self._scales[self._columns])
-
-    def entries(self, matrix: FloatArray) -> FloatArray:
-        """Those of a symmetric matrix above the diagonal, then those on it."""
-        return np.concatenate([matrix[self._rows, self._columns], np.diag(matrix)])
-
-    @property
-    def multiplicity(self) -> FloatArray:
-        """How often each of the entries stands in the matrix."""
-        return np.concatenate([np.full(len(self._rows), 2.0), np.ones(len(self._X))])
-
-    def matrix(self, entries: FloatArray) -> FloatArray:
-        """Return the symmetric matrix that has these entries."""
-        n = len(self._X)
-        result = np.empty((n, n))
-        result[self._rows, self._columns] = entries[: len(self._rows)]
-        result[self._columns, self._rows] = entries[: len(self._rows)]
-        result[np.arange(n), np.arange(n)] = entries[len(self._rows) :]
-        return result
-
-    @cached_property
-    def _terms(self) -> int | None:
-        """Terms of Mehler's series that are enough for all pairs; None if there are too few."""
-        largest = float(np.abs(self._rho).max(initial=0.0))
-        return next((terms for terms in _TERMS if largest**terms <= SERIES_BOUND), None)
-
-    def _sums(self, own: FloatArray, others: FloatArray, kind: KernelName) -> FloatArray:
-        """Σ_k w_k ρ^k (a_ik b_jk + b_ik a_jk) of all pairs for every b, (P, n, terms).
-
-        The tangent kernel of one layer is Σ_k (1 + k) ρ^k a_ik a_jk.
-        """
-        terms = own.shape[1]
-        weights = np.ones(terms) + (kind == "ntk") * np.arange(terms)
-        out = np.empty((len(others), len(self._rho)))
-        columns = np.ascontiguousarray(others.transpose(0, 2, 1))
-        compiled.series_sums(self._rho, np.ascontiguousarray(own.T), columns, weights, out)
-        return out
-
-    def _one_layer(self, layer: Activation, terms: int, kind: KernelName) -> FloatArray:
-        own = layer.hermite_coefficients(self._scales, terms)
-        samples = sample_columns(layer, self._scales)
-        diagonal = samples.square
-        if kind == "ntk":
-            diagonal = diagonal + self._squares * samples.slope_square
-        return np.concatenate([0.5 * self._sums(own, own[None], kind)[0], diagonal])
-
-    def kernel(self, model: Model, kind: KernelName, convention: Convention) -> FloatArray:
-        """Entries of the exact kernel of a model."""
-        if isinstance(model, ExplicitNetwork) and model.depth == 1 and self._terms is not None:
-            return self._one_layer(model.activations[0], self._terms, kind)
-        which = 0 if kind == "ck" else 1
-        pairs = pair_map(model, self._squares, None, convention)
-        *both, left = pairs.loop(self._rows, self._columns, self._inner)
-        diagonal = pairs.diagonal()[which]
-        values = both[which]
-        if len(left):
-            row, column = self._rows[left], self._columns[left]
-            same = (self._X[row] == self._X[column]).all(axis=1)
-            values[left[same]] = diagonal[row[same]]
-            if not same.all():
-                row, column, left = row[~same], column[~same], left[~same]
-                inputs = InputPairs.of(self._X[row], self._X[column])
-                near = both[0][left]
-                values[left] = pairs.careful(row, column, inputs, near)[which]
-        return np.concatenate([values, diagonal])
+        logger.info("%s kernel, %d × %d: %s route", self.ring.name, *self.shape, self.route)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,15 +19,9 @@ from notsodeep import checks, extras
 from notsodeep._files import lock, sha256_of_array, write_array
 from notsodeep.arrays import FloatArray
 from notsodeep.errors import DataCorrupted, InvalidInput
-from notsodeep.kernels.exact import checked_plan
+from notsodeep.kernels.exact import kinds_of, make_plan
+from notsodeep.kernels.operator import TiledOperator
 from notsodeep.kernels.plan import SIDE, Tile
-from notsodeep.kernels.tiled_operator import (
-    Part,
-    TiledOperator,
-    Vectors,
-    parts_in_batches,
-    tile_parts,
-)
 from notsodeep.models import (
     Convention,
     ConvolutionalEquilibrium,
@@ -40,7 +34,7 @@ from notsodeep.models import (
     kernel_name,
 )
 from notsodeep.progress import progress_bar
-from notsodeep.threads import map_threads, single_thread, thread_count
+from notsodeep.threads import map_threads, single_thread
 
 if TYPE_CHECKING:
     import dask.array
@@ -49,7 +43,6 @@ if TYPE_CHECKING:
 BLOCK = 5 * SIDE  # rows of a chunk: whole tiles, 29 MB of doubles
 _FORMAT = 1
 _SAMPLES = "samples.npy"
-_WAITING = 1 << 28  # bytes of products that wait to be added up
 _MODELS: dict[str, Any] = {
     "deep_equilibrium": DeepEquilibrium,
     "monotone_equilibrium": MonotoneEquilibrium,
@@ -103,7 +96,7 @@ def store_kernel(
     checks.known_name(dtype, ("float64", "float32"), "dtype")
     checks.integer_at_least(block, 16, "block", "store_kernel")
     name = kernel_name(kind, "kind")
-    plan = checked_plan(model, X, None, convention, "store_kernel", name)
+    plan = make_plan(model, X, None, kinds_of(name), convention, "store_kernel")
     rows = np.asarray(X, dtype=np.float64)
     about = {
         "format": _FORMAT,
@@ -269,22 +262,16 @@ class StoredOperator(TiledOperator):
     def __init__(self, store: KernelStore) -> None:
         self.store, self._symmetric = store, True
         self.model, self.kind, self.convention = store.model, store.kind, store.convention
+        self._indices = store._indices()
+        self._tiles = [store._tile(index) for index in self._indices]
         super().__init__(np.float64, store.shape)
 
     def diagonal(self) -> FloatArray:
         """Return the diagonal, shape (n,)."""
         return self.store.diagonal().astype(np.float64, copy=False)
 
-    def _parts(self, V: Vectors, *, transposed: bool) -> Iterator[list[Part]]:
-        store, indices = self.store, self.store._indices()
-
-        def work(k: int) -> list[Part]:
-            tile, block = store._tile(indices[k]), store._read(indices[k])
-            return tile_parts(tile, block, V, symmetric=True, transposed=transposed)
-
-        threads = thread_count()
-        size = max(threads, _WAITING // (2 * store.block * max(1, V[0].nbytes)))
-        return parts_in_batches(work, len(indices), threads, size)
+    def _block(self, index: int) -> NDArray[Any]:
+        return self.store._read(self._indices[index])
 
 
 def _created(path: Path, n: int, dtype: str, block: int, about: dict[str, Any]) -> Any:
@@ -314,7 +301,7 @@ def _created(path: Path, n: int, dtype: str, block: int, about: dict[str, Any]) 
 def _write(store: KernelStore, plan: Any, index: tuple[int, int]) -> None:
     """Compute and store one block, in tiles that threads share."""
     whole = store._tile(index)
-    result, which = np.empty(whole.shape, store.dtype), get_args(KernelName).index(store.kind)
+    result = np.empty(whole.shape, store.dtype)
     on_diagonal = index[0] == index[1]
 
     def fill(tile: Tile) -> None:
@@ -322,7 +309,7 @@ def _write(store: KernelStore, plan: Any, index: tuple[int, int]) -> None:
             slice(part.start - start, part.stop - start)
             for part, start in zip((tile.rows, tile.columns), starts, strict=True)
         )
-        result[rows, columns] = plan.tile(tile)[which]
+        result[rows, columns] = plan.tile(tile)[0]
         if on_diagonal and rows != columns:
             result[columns, rows] = result[rows, columns].T
 
@@ -349,7 +336,7 @@ def _write_there(path: str, index: tuple[int, int]) -> None:
 def _source(path: str) -> tuple[KernelStore, Any]:
     store = KernelStore(path)
     rows = np.load(store.path / _SAMPLES)
-    return store, checked_plan(store.model, rows, None, store.convention, "store", store.kind)
+    return store, make_plan(store.model, rows, None, kinds_of(store.kind), store.convention)
 
 
 def _read_block(path: str, block_id: tuple[int, int] = (0, 0)) -> NDArray[Any]:

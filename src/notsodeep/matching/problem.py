@@ -14,7 +14,7 @@ from notsodeep.arrays import FloatArray
 from notsodeep.equivalents import Expansion, expansion
 from notsodeep.equivalents.distances import frobenius_scale, operator_norm, without_constant
 from notsodeep.kernels import kernel as exact_kernel
-from notsodeep.kernels.plan import FixedPairs
+from notsodeep.kernels.fixed_pairs import FixedPairs
 from notsodeep.matching.certificate import CLOSE
 from notsodeep.matching.record import Match, Target
 from notsodeep.models import (

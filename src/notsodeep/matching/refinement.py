@@ -13,7 +13,7 @@ from notsodeep.arrays import FloatArray
 from notsodeep.equivalents.distances import operator_norm
 from notsodeep.errors import NotSoDeepError
 from notsodeep.kernels import kernel as exact_kernel
-from notsodeep.kernels.plan import FixedPairs
+from notsodeep.kernels.fixed_pairs import FixedPairs
 from notsodeep.models import (
     ConvolutionalNetwork,
     ExplicitNetwork,

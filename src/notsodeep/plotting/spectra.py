@@ -40,7 +40,7 @@ def spectrum_figure(comparison: Comparison, title: str = "") -> Figure:
     --------
     >>> import notsodeep as nsd
     >>> X, deq = nsd.data.sphere(40, 60, rng=0), nsd.DeepEquilibrium("normalized_relu", 0.2)
-    >>> result = nsd.compare(nsd.conjugate_kernel(deq, X), nsd.sphere_equivalent(deq, X))
+    >>> result = nsd.compare(nsd.kernel(deq, X), nsd.sphere_equivalent(deq, X))
     >>> [axes.get_title() for axes in spectrum_figure(result).axes]
     ['bulk', 'isolated eigenvalues']
     """
@@ -63,7 +63,7 @@ def comparison(record: Comparison, ax: Axes | None = None) -> Axes:
     --------
     >>> import notsodeep as nsd
     >>> X, deq = nsd.data.sphere(40, 60, rng=0), nsd.DeepEquilibrium("normalized_relu", 0.2)
-    >>> result = nsd.compare(nsd.conjugate_kernel(deq, X), nsd.sphere_equivalent(deq, X))
+    >>> result = nsd.compare(nsd.kernel(deq, X), nsd.sphere_equivalent(deq, X))
     >>> comparison(result, new_figure()[1][0]).get_title()
     'bulk'
     """

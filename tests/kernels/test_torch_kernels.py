@@ -10,7 +10,7 @@ import torch
 
 import notsodeep as nsd
 from notsodeep.errors import InvalidInput, NotConverged
-from notsodeep.kernels.tensors import tensor_kernel
+from notsodeep.kernels.torch_kernels import tensor_kernel
 
 MODELS = [
     nsd.DeepEquilibrium("relu", 0.3),
@@ -48,7 +48,7 @@ def test_equals_the_compiled_loops(
         expected = nsd.kernel(model, X, other, kind=kind, convention=convention)
         left = torch.tensor(X, dtype=getattr(torch, dtype))
         right = None if other is None else torch.tensor(other, dtype=left.dtype)
-        found = tensor_kernel(model, left, right, kind=kind, convention=convention)
+        found = tensor_kernel(model, left, right, int(kind == "ntk"), convention)
         assert found.dtype == left.dtype
         assert np.abs(found.numpy() - expected).max() <= tolerance * np.abs(expected).max()
 
@@ -56,20 +56,12 @@ def test_equals_the_compiled_loops(
 @pytest.mark.parametrize("convention", ["preactivation", "feature"])
 @pytest.mark.parametrize("kind", ["ck", "ntk"])
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
-def test_gradients_in_inputs_and_variance(
-    activation: str, kind: Any, convention: Any, rows: Any
-) -> None:
+def test_gradients_in_inputs(activation: str, kind: Any, convention: Any, rows: Any) -> None:
     X, Y = (torch.tensor(part[:2, :3], requires_grad=True) for part in rows)
-    sigma_a2 = torch.tensor(0.3, dtype=torch.float64, requires_grad=True)
-    deq = nsd.DeepEquilibrium(activation, 0.1)
-    choice = {"kind": kind, "convention": convention}
+    deq, choice = nsd.DeepEquilibrium(activation, 0.3), {"kind": kind, "convention": convention}
+    assert torch.autograd.gradcheck(lambda x: nsd.kernel(deq, x, **choice), (X,), fast_mode=True)
     assert torch.autograd.gradcheck(
-        lambda x, s: nsd.kernel(deq, x, sigma_a2=s, **choice), (X, sigma_a2), fast_mode=True
-    )
-    assert torch.autograd.gradcheck(
-        lambda x, y, s: nsd.kernel(deq, x, y, sigma_a2=s, **choice),
-        (X, Y, sigma_a2),
-        fast_mode=True,
+        lambda x, y: nsd.kernel(deq, x, y, **choice), (X, Y), fast_mode=True
     )
 
 
@@ -99,41 +91,32 @@ def test_equal_rows_have_finite_gradients() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "given", "error", "message"),
+    ("model", "error", "message"),
     [
-        (nsd.DeepEquilibrium("hard_tanh", 0.2), {}, InvalidInput, "which has kinks"),
+        (nsd.DeepEquilibrium("hard_tanh", 0.2), InvalidInput, "which has kinks"),
         (
             nsd.DeepEquilibrium(cell=[nsd.Dense("tanh", 0.5, inject=0.6, bias=0.1)]),
-            {},
             InvalidInput,
             "of one layer without bias",
         ),
-        (nsd.ExplicitNetwork(["tanh"]), {"sigma_a2": torch.tensor(0.1)}, InvalidInput, "has none"),
-        (
-            nsd.DeepEquilibrium("tanh", 0.2),
-            {"sigma_a2": torch.tensor(1.5)},
-            InvalidInput,
-            r"be one number in \[0, 1\)",
-        ),
         (
             nsd.DeepEquilibrium(nsd.activations.from_formula("tanh(3*x)"), 0.9),
-            {},
             NotConverged,
             "no stable equilibrium",
         ),
     ],
 )
-def test_what_is_not_covered(model: Any, given: Any, error: Any, message: str) -> None:
-    X = 0.3 * torch.eye(3, dtype=torch.float64)
+def test_what_is_not_covered(model: Any, error: Any, message: str) -> None:
+    X = 0.3 * torch.eye(3, dtype=torch.float64, requires_grad=True)
     with pytest.raises(error, match=message):
-        tensor_kernel(model, X, **given)
+        nsd.kernel(model, X)
 
 
 def test_nearly_parallel_rows_of_large_norm() -> None:
     X = 30.0 * torch.ones(2, 2, dtype=torch.float64)
     X[0, 0] += 0.01
     with pytest.raises(NotConverged, match="nearly parallel"):
-        tensor_kernel(nsd.DeepEquilibrium("tanh", 0.2), X, convention="preactivation")
+        tensor_kernel(nsd.DeepEquilibrium("tanh", 0.2), X, None, 0, "preactivation")
 
 
 @pytest.mark.parametrize(
@@ -148,8 +131,9 @@ def test_arguments_for_arrays(given: Any, message: str) -> None:
         nsd.kernel(nsd.DeepEquilibrium("tanh", 0.2), torch.eye(2), **given)
 
 
-def test_a_variance_without_tensors() -> None:
-    with pytest.raises(InvalidInput, match="sigma_a2 of kernel must be None unless X is a tensor"):
-        nsd.kernel(
-            nsd.DeepEquilibrium("tanh", 0.2), np.eye(2), sigma_a2=0.3, convention="preactivation"
-        )
+def test_tensors_keep_their_floating_type() -> None:
+    deq = nsd.DeepEquilibrium("tanh", 0.2)
+    assert nsd.kernel(deq, torch.eye(2, dtype=torch.float16)).dtype == torch.float16
+    assert nsd.kernel(deq, torch.eye(2, dtype=torch.int64)).dtype == torch.float64
+    pair = nsd.kernel(deq, torch.eye(2), kind="both")
+    assert pair.ck.dtype == pair.ntk.dtype == torch.float32

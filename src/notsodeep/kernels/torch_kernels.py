@@ -1,6 +1,6 @@
 """Exact kernels by plain tensor operations: on any device, and differentiable.
 
-The compiled loops of `notsodeep.kernels.plan` are faster on a processor, but they know neither
+The compiled loops of `notsodeep.kernels.loops` are faster on a processor, but they know neither
 devices nor gradients.  Here a kernel is computed as they do it, in closed form for the ReLU family
 and by Mehler's series for smooth activations, with Newton's method for the fixed point.  Gradients
 go through the fixed points by the implicit function theorem: from a solution G₀ of G = f(G, θ), one
@@ -14,7 +14,6 @@ the tangent kernel of a kinked φ), and a slow series is rejected where they int
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -24,11 +23,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from notsodeep import checks
-from notsodeep.activations import Activation, Centred, PiecewiseLinear
+from notsodeep.activations import Activation
 from notsodeep.activations.pairs import LEAST_SCALE
 from notsodeep.activations.torch_twins import torch_twin
 from notsodeep.errors import InvalidInput, NotConverged
-from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork, KernelName
+from notsodeep.models import Convention, DeepEquilibrium, ExplicitNetwork
 from notsodeep.numerics.quadrature import hermite_polynomials
 
 _STEPS = 60
@@ -42,36 +41,15 @@ _REMEDY = "Or pass a NumPy array, or a tensor on the processor without gradients
 
 
 def tensor_kernel(
-    model: object,
-    X: Tensor,
-    Y: Tensor | None = None,
-    *,
-    kind: KernelName = "ck",
-    convention: Convention = "feature",
-    sigma_a2: Tensor | None = None,
+    model: object, X: Tensor, Y: Tensor | None, kind: int, convention: Convention
 ) -> Tensor:
-    """Compute `conjugate_kernel` or `tangent_kernel` on the device of X, in its type.
-
-    Parameters
-    ----------
-    model : DeepEquilibrium or ExplicitNetwork
-        A vanilla DEQ, or an explicit network; activations smooth or of the ReLU family.
-    X : Tensor of shape (n, p)
-    Y : Tensor of shape (m, p), optional
-    kind : {"ck", "ntk"}
-    convention : {"preactivation", "feature"}
-    sigma_a2 : Tensor of shape (), optional
-        Takes the place of the model's σa²; σb² is 1 − σa².
-
-    Returns
-    -------
-    Tensor of shape (n, n) or (n, m)
-        Differentiable once in X, Y and sigma_a2.
+    """Compute the CK (kind 0) or NTK (1) on the device of X, in its type, differentiable once.
 
     Raises
     ------
     InvalidInput
-        A model or an activation that is not covered.
+        A model or an activation that is not covered: vanilla DEQs and explicit networks are, with
+        activations that are smooth or of the ReLU family.
     NotConverged
         A fixed point was not reached, or a series is too slow for some pair.
 
@@ -79,7 +57,7 @@ def tensor_kernel(
     --------
     >>> import notsodeep as nsd
     >>> X = torch.tensor([[1.0, 0.0], [0.6, 0.8]], dtype=torch.float64, requires_grad=True)
-    >>> K = tensor_kernel(nsd.DeepEquilibrium("normalized_relu", 0.2), X, kind="ntk")
+    >>> K = tensor_kernel(nsd.DeepEquilibrium("normalized_relu", 0.2), X, None, 1, "preactivation")
     >>> round(K[0, 1].item(), 6), torch.autograd.grad(K[0, 1], X)[0].shape
     (0.720711, torch.Size([2, 2]))
     """
@@ -91,21 +69,13 @@ def tensor_kernel(
             got = f"{Y.shape[1]} features, {Y.dtype} and {Y.device}"
             raise checks.invalid("Y", _OWNER, requirement, got)
     if isinstance(model, ExplicitNetwork):
-        if sigma_a2 is not None:
-            requirement = "be None for an explicit network, which has none"
-            raise checks.invalid("sigma_a2", _OWNER, requirement, "a tensor")
-        conjugate, tangent = _explicit(model, X, Y)
-        return conjugate if kind == "ck" else tangent
+        return _explicit(model, X, Y)[kind]
     if not isinstance(model, DeepEquilibrium) or not model.is_vanilla:
         raise InvalidInput(
             "The kernel of a tensor with gradients, or off the processor, covers explicit "
             f"networks and DEQs of one layer without bias. Got {model}. {_REMEDY}"
         )
-    share = torch.as_tensor(model.sigma_a2 if sigma_a2 is None else sigma_a2, dtype=torch.float64)
-    share = share.to(X)
-    if share.ndim or not 0.0 <= float(share.detach()) < 1.0:
-        raise checks.invalid("sigma_a2", _OWNER, "be one number in [0, 1)", str(share.tolist()))
-    return _equilibrium(model.activation, share, X, Y, kind, convention)
+    return _equilibrium(model, X, Y, kind, convention)
 
 
 def _require_samples(X: Tensor, name: str) -> None:
@@ -123,31 +93,7 @@ def _squares(X: Tensor) -> Tensor:
     return (X * X).sum(dim=1)
 
 
-class _Law(ABC):
-    """An activation under Gaussian pairs; scales have shape (n,) and (m,), the rest (n, m)."""
-
-    @abstractmethod
-    def square(self, scale: Tensor) -> Tensor:
-        """E φ²(τξ)."""
-
-    @abstractmethod
-    def slope_square(self, scale: Tensor) -> Tensor:
-        """E φ′(τξ)²."""
-
-    @abstractmethod
-    def pairs(self, scale1: Tensor, scale2: Tensor, rho: Tensor) -> tuple[Tensor, Tensor]:
-        """E[φ(u)φ(v)] and E[φ′(u)φ′(v)]."""
-
-    @abstractmethod
-    def left_out(self, scale: Tensor) -> Tensor:
-        """Share of √(E φ²) and √(E φ′²) that the series leaves out at ρ = 1, the larger one."""
-
-    @abstractmethod
-    def falls(self, rho: Tensor) -> Tensor:
-        """Return the factor of what is left out at another ρ."""
-
-
-class _Hinge(_Law):
+class _Hinge:
     """φ(x) = right·x for x > 0, left·x for x < 0, less a constant: the arc-cosine kernels.
 
     Source: Cho and Saul, Kernel methods for deep learning (2009).
@@ -185,7 +131,7 @@ class _Hinge(_Law):
         return rho
 
 
-class _Series(_Law):
+class _Series:
     """A smooth φ by its Hermite coefficients a_k(τ) = E[φ(τξ)h_k(ξ)], from the trapezoidal rule."""
 
     def __init__(self, activation: Activation, like: Tensor, nodes: int, terms: int) -> None:
@@ -235,6 +181,9 @@ class _Series(_Law):
         return rho.abs() ** self._terms
 
 
+_Law = _Hinge | _Series
+
+
 class _Mehler(torch.autograd.Function):
     """Σ_k a_ik b_jk ρ_ij^k, by Horner's rule; autograd would keep every one of its steps."""
 
@@ -266,10 +215,9 @@ def _horner(a: Tensor, b: Tensor, rho: Tensor) -> Tensor:
 
 def _laws(activation: Activation, like: Tensor, ends: list[float]) -> Iterator[_Law]:
     """Yield φ with ever more terms, for scales between the ends; the ReLU family is exact."""
-    base = activation.base if isinstance(activation, Centred) else activation
-    if isinstance(base, PiecewiseLinear) and base.homogeneous:
-        constant = activation.constant if isinstance(activation, Centred) else 0.0
-        yield _Hinge(base.slopes[-1], base.slopes[0], constant)
+    if activation.hinge is not None:
+        left, right = activation.hinge
+        yield _Hinge(right, left, activation.shift)
         return
     if activation.kinks:
         raise InvalidInput(
@@ -359,20 +307,15 @@ def _explicit(network: ExplicitNetwork, X: Tensor, Y: Tensor | None) -> tuple[Te
 
 
 def _equilibrium(
-    activation: Activation,
-    share: Tensor,
-    X: Tensor,
-    Y: Tensor | None,
-    kind: KernelName,
-    convention: Convention,
+    model: DeepEquilibrium, X: Tensor, Y: Tensor | None, kind: int, convention: Convention
 ) -> Tensor:
     """Solve for the variances and for G, and combine E[φφ] and E[φ′φ′] to the kernel."""
+    activation, share = model.activation, model.sigma_a2
     symmetric = Y is None
     norms = [_squares(X), _squares(X if Y is None else Y)]
     drive = (1.0 - share) * (X @ (X if Y is None else Y).T)
     least = _LEAST[X.dtype]
     # The range of scales is found on the host, where failures have their words.
-    model = DeepEquilibrium(activation, float(share.detach()))
     ends = [
         math.sqrt(model.preactivation_variance(max(float(f(n.detach())), least**2)))
         for n in norms
@@ -398,27 +341,26 @@ def _equilibrium(
     G = solved + (share * value + drive - solved) / (1.0 - share * slope).detach()
     if symmetric:
         G = torch.where(_diagonal(G), variances[0][:, None], G)
-    if kind == "ck" and convention == "preactivation":
+    if kind == 0 and convention == "preactivation":
         return G
     value, slope = _pairs(law, scales, G, symmetric=symmetric)
-    if kind == "ck":
+    if kind == 0:
         return value
     inverse = 1.0 / (1.0 - share * slope)
     return G * inverse if convention == "preactivation" else value + G * slope * inverse
 
 
-def _variances(law: _Law, share: Tensor, drive: Tensor) -> Tensor:
+def _variances(law: _Law, share: float, drive: Tensor) -> Tensor:
     """Solve q = σa² E φ²(√q ξ) + σb² ‖x‖², with its gradient."""
     q = drive.detach()
-    factor = share.detach()
     for _ in range(_STEPS):
         with torch.enable_grad():
             here = q.detach().requires_grad_()
             square = law.square(_root(here))
             (growth,) = torch.autograd.grad(square.sum(), here)
-        gap = factor * square.detach() + drive.detach() - q
+        gap = share * square.detach() + drive.detach() - q
         # Where the growth is near its limit, or beyond it on the way, steps are those of iteration.
-        slope = (1.0 - factor * growth).clamp_min(0.05)
+        slope = (1.0 - share * growth).clamp_min(0.05)
         q = q + gap / slope
         if bool((gap.abs() <= 0.1 * _TOLERANCE[q.dtype] * q).all()):
             break
@@ -428,7 +370,7 @@ def _variances(law: _Law, share: Tensor, drive: Tensor) -> Tensor:
     return q + (share * law.square(_root(q)) + drive - q) / slope
 
 
-def _require_stable(model: DeepEquilibrium, law: _Law, share: Tensor, scales: list[Tensor]) -> None:
+def _require_stable(model: DeepEquilibrium, law: _Law, share: float, scales: list[Tensor]) -> None:
     """Require σa² E φ′² < 1 for every sample; beyond, no wide network settles."""
     worst = max(float((share * law.slope_square(scale)).max()) for scale in scales)
     if worst >= 1.0:
@@ -439,7 +381,7 @@ def _require_stable(model: DeepEquilibrium, law: _Law, share: Tensor, scales: li
 
 
 def _solve(
-    law: _Law, share: Tensor, drive: Tensor, scales: list[Tensor], *, symmetric: bool
+    law: _Law, share: float, drive: Tensor, scales: list[Tensor], *, symmetric: bool
 ) -> Tensor:
     """Solve G = σa² E[φφ] + σb² x·y by Newton's method; the diagonal is not meant."""
     size = scales[0][:, None] * scales[1]
