@@ -35,10 +35,8 @@ format: $(VENV)/dev.stamp ## Put the code into the standard format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/dev.stamp ## Measure speed; results go to benchmarks/results and docs/benchmarks.md
-	$(BIN)/python benchmarks/run_all.py
-	$(BIN)/python benchmarks/draw.py
-	$(BIN)/python benchmarks/tables.py
+bench: $(VENV)/dev.stamp ## Measure speed, as ratios in one run; results go to runs/bench.json
+	$(BIN)/python benchmarks/bench.py --out runs/bench.json
 
 docs: $(VENV)/docs.stamp ## Build the documentation into docs/_build/html
 	$(BIN)/sphinx-build -W -q -b html docs docs/_build/html

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-SLOW = {"before_training", "collapse_in_a_loop", "first_deq", "kernel_classifier"}
+SLOW = {"collapse_in_a_loop", "first_deq", "kernel_classifier"}
 SLOW |= {"learning_curves", "trained_deq"}
 
 

@@ -1,7 +1,6 @@
 """Make the environment of another library, for comparison: a directory of its own.
 
     python benchmarks/peers/make_environment.py neural-tangents
-    python benchmarks/peers/make_environment.py torchdeq DIRECTORY
 
 The benchmarks look in benchmarks/peers/.venv-NAME unless told otherwise.  Packages come from
 wherever pip is set up to take them from; nothing is put into the environment of this project.
@@ -14,15 +13,11 @@ import os
 import subprocess
 import sys
 import venv
-from importlib.metadata import version
 from pathlib import Path
-
-_TORCH = f"torch=={version('torch')}"  # as here: libraries are compared, not versions of torch
 
 REQUIREMENTS = {
     # The last release uses functions that later versions of jax do not have.
     "neural-tangents": ("neural-tangents==0.6.5", "jax<0.6", "jaxlib<0.6", "numpy<2.4", "scipy"),
-    "torchdeq": ("torchdeq==0.1.0", _TORCH, "numpy", "scipy"),
 }
 
 

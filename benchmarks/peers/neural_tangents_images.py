@@ -2,7 +2,7 @@
 
 Runs in the environment that `make_environment.py` makes, and writes the numbers that the tests of
 convolutions compare with; with --time the seconds, of the clock and of the processors, of both
-kernels on n images of some shape, the best of some runs; `convolution_speed.py` calls that.
+kernels on n images of some shape, the best of some runs; `bench.py` calls that.
 
     PYTHON=benchmarks/peers/.venv-neural-tangents/bin/python
     $PYTHON benchmarks/peers/neural_tangents_images.py > neural_tangents_images.json
