@@ -47,6 +47,8 @@ class Run:
         SHA-256 of the data by name; a directory of results on other data is rejected.
     outputs : sequence of str
         Names of files that are made of the pieces, such as a report.
+    free : sequence of str
+        Settings on which no piece depends: they may change from one call to the next.
     """
 
     def __init__(
@@ -57,12 +59,13 @@ class Run:
         *,
         inputs: Mapping[str, str] | None = None,
         outputs: Sequence[str] = (),
+        free: Sequence[str] = (),
     ) -> None:
         self.path, self.kind = Path(path), kind
         # What is read back: lists in place of tuples.
         self.settings: dict[str, Any] = json.loads(canonical_json(settings))
         self.inputs = dict(inputs or {})
-        self._outputs = tuple(outputs)
+        self._outputs, self._free = tuple(outputs), tuple(free)
 
     @classmethod
     def stored(cls, path: str | Path, kind: str) -> Self:
@@ -70,7 +73,9 @@ class Run:
         record = _record(Path(path))
         if record is None or record["kind"] != kind:
             raise InvalidInput(f"path must be the directory of a {kind} run, got {path}.")
-        return cls(path, kind, record["settings"], inputs=record["inputs"])
+        return cls(
+            path, kind, record["settings"], inputs=record["inputs"], free=record.get("free", ())
+        )
 
     @contextlib.contextmanager
     def opened(self, *, force: bool = False) -> Iterator[None]:
@@ -96,8 +101,9 @@ class Run:
                 shutil.rmtree(self.path / _PIECES, ignore_errors=True)
                 for name in self._outputs:
                     (self.path / name).unlink(missing_ok=True)
+            if record is None or force or record["settings"] != self.settings:
                 content = {"settings": self.settings, "inputs": self.inputs, "kind": self.kind}
-                about = {"program": _PROGRAM, "versions": versions()}
+                about = {"program": _PROGRAM, "versions": versions(), "free": self._free}
                 write_json(self.path / SETTINGS, {**content, **about})
             for abandoned in self.path.glob(f"{_PIECES}/.*.tmp"):  # of writers that were killed
                 abandoned.unlink(missing_ok=True)
@@ -118,7 +124,7 @@ class Run:
             return f"a {record['kind']} run"
         for what, mine in (("settings", self.settings), ("inputs", self.inputs)):
             theirs = record[what]
-            for key in sorted({*mine, *theirs}):
+            for key in sorted({*mine, *theirs} - {*self._free}):
                 if mine.get(key) != theirs.get(key):
                     values = f"{key} is {theirs.get(key)!r} there and {mine.get(key)!r} here"
                     return values if what == "settings" else f"other data ({values})"
@@ -187,7 +193,8 @@ class Run:
 
     def _digest(self, name: str, content: Any = None) -> str:
         """Return a checksum that also ties a piece to its name and its run."""
-        everything = [self.kind, self.settings, self.inputs, name, content]
+        fixed = {key: value for key, value in self.settings.items() if key not in self._free}
+        everything = [self.kind, fixed, self.inputs, name, content]
         return sha256_of_bytes(canonical_json(everything).encode())
 
 

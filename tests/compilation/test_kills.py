@@ -16,8 +16,9 @@ import pytest
 from typer.testing import CliRunner
 
 import notsodeep as nsd
+from notsodeep._files import read_tensors
+from notsodeep._runs import Run
 from notsodeep.cli.main import app
-from notsodeep.files.run_directory import RunDirectory
 from printed import complaints
 
 COMPILE = [
@@ -59,10 +60,10 @@ def numbers(out: Path) -> dict[str, Any]:
     """Return all stored pieces but what a clock gave."""
     found: dict[str, Any] = {}
     for path in sorted((out / "pieces").iterdir()):
-        if path.suffix == ".npz":
-            with np.load(path) as arrays:
-                found[path.name] = {name: arrays[name].tolist() for name in arrays.files}
-        elif path.stem != "front":
+        if path.suffix == ".safetensors":
+            arrays, _ = read_tensors(path)
+            found[path.name] = {name: array.tolist() for name, array in arrays.items()}
+        elif path.suffix == ".json" and path.stem != "front":
             found[path.name] = json.loads(path.read_text())
     return found
 
@@ -121,7 +122,7 @@ def test_any_moment_will_do(tmp_path: Path, command: list[str]) -> None:
 
 def test_a_second_process_is_refused_politely(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with RunDirectory(out, "held by a test", {}).opened():
+    with Run(out, "held by a test", {}).opened():
         process = start(COMPILE, out)
         printed, complaint = process.communicate(timeout=120)
     assert process.returncode == 1

@@ -142,6 +142,16 @@ def test_other_settings_and_data_are_rejected_or_replaced(tmp_path: Path) -> Non
         pass
 
 
+def test_free_settings_may_change(tmp_path: Path) -> None:
+    for limit in (0.1, 0.2):
+        run = Run(tmp_path, "job", {**SETTINGS, "limit": limit}, free=("limit",))
+        with run.opened():
+            run.piece("p", lambda value=limit: {"value": value})
+    stored = Run.stored(tmp_path, "job")
+    assert stored.settings["limit"] == 0.2
+    assert stored.read("p") == {"value": 0.1}
+
+
 def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "settings.json").write_text('{"kind": "job", "settings": {}}')
     assert kind_of(tmp_path) is None

@@ -79,7 +79,7 @@ def test_an_unfinished_run_has_no_page(run: Path, tmp_path: Path) -> None:
     (copy / "pieces" / "front.json").unlink()
     with pytest.raises(DataCorrupted, match="not finished"):
         written(copy)
-    with pytest.raises(InvalidInput, match="holds no compile run"):
+    with pytest.raises(InvalidInput, match="directory of a compile run"):
         written(tmp_path)
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from notsodeep import extras
+from notsodeep._runs import kind_of
 from notsodeep.compilation.random_deq import compile_random_deq
 from notsodeep.compilation.record import Compilation, RandomSettings, Step
 from notsodeep.compilation.rows import rows_for_model
 from notsodeep.data import Dataset
 from notsodeep.data.preprocessing import PreprocessingKind
 from notsodeep.errors import InvalidInput
-from notsodeep.files.run_directory import RunRecord
 from notsodeep.models import Convention, ConvolutionalEquilibrium, DeepEquilibrium, KernelName
 
 if TYPE_CHECKING:
@@ -221,8 +221,7 @@ def load_compilation(
     directory: str | Path, cell: EquilibriumCell | None = None
 ) -> Compilation | TrainedCompilation:
     """Read a compilation of either kind from its directory."""
-    stored = RunRecord.read(Path(directory))
-    if stored is not None and stored.kind == "compile-trained":
+    if kind_of(directory) == "compile-trained":
         from notsodeep.compilation.trained_record import TrainedCompilation
 
         return TrainedCompilation.load(directory, cell)

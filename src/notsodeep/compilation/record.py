@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep import checks, extras
+from notsodeep._runs import Run
 from notsodeep.arrays import FloatArray
 from notsodeep.compilation.evidence import ROLES, Accuracy, Front
 from notsodeep.data import Preprocessing
 from notsodeep.errors import InvalidInput, MissingPackage
-from notsodeep.files.run_directory import RunDirectory, RunRecord
 from notsodeep.matching import FAMILIES, Certificate, Match
 from notsodeep.models import (
     Conditions,
@@ -63,7 +63,7 @@ class Step:
 class Store:
     """Results by name, each computed once: in a directory, or in memory only."""
 
-    def __init__(self, run: RunDirectory | None, log: Callable[[Step], object]) -> None:
+    def __init__(self, run: Run | None, log: Callable[[Step], object]) -> None:
         self.run, self.log = run, log
 
     def has(self, name: str) -> bool:
@@ -86,7 +86,10 @@ class Store:
 
     def arrays(self, name: str, compute: Callable[[], Arrays]) -> Arrays:
         """Return the arrays `name`, computing and storing them if they are not there."""
-        return compute() if self.run is None else self.run.arrays(name, compute)
+        if self.run is not None:
+            return self.run.arrays(name, compute)
+        # The order that is read back: products round by the order of their factors.
+        return {key: np.ascontiguousarray(array) for key, array in compute().items()}
 
 
 @dataclass(frozen=True, repr=False)
@@ -287,23 +290,22 @@ class Compilation:
             self.export(run)
         return run.path
 
-    def export(self, run: RunDirectory) -> None:
+    def export(self, run: Run) -> None:
         """Write the network's own files to its directory; ONNX only if its packages are there."""
         if extras.is_installed("torch"):
             from notsodeep.networks.files import save
             from notsodeep.networks.onnx import export_onnx
 
             if not (run.path / NETWORK).exists():
-                save(self.network, run.file(NETWORK))
+                save(self.network, run.path / NETWORK)
             if not (run.path / ONNX).exists():
                 with contextlib.suppress(MissingPackage):
-                    export_onnx(self.network, run.file(ONNX))
-        run.finish([name for name in (NETWORK, ONNX) if (run.path / name).exists()])
+                    export_onnx(self.network, run.path / ONNX)
 
     @classmethod
     def load(cls, directory: str | Path) -> Compilation:
         """Read what `save`, or `compile` with a directory, has written."""
-        run = RunDirectory.stored(directory, "compile")
+        run = Run.stored(directory, "compile")
         fields = {field.name for field in dataclasses.fields(RandomSettings)}
         form = {name: value for name, value in run.settings.items() if name in fields}
         settings = RandomSettings.from_dict(form)
@@ -316,8 +318,8 @@ class Compilation:
             TransferRecord.from_dict(run.read("transfer")),
             tuple(Draw.from_dict(run.read(f"draw-{k}")) for k in range(settings.seeds)),
             Front.from_dict(run.read("front")),
-            run.stored_arrays("network"),
-            stored_inputs(run),
+            run.read_arrays("network"),
+            run.inputs,
             run.path,
         )
 
@@ -385,29 +387,23 @@ def _table(compiled: Compilation) -> list[tuple[str, ...]]:
     ]
 
 
-def stored_inputs(run: RunDirectory) -> Mapping[str, str]:
-    """Return the SHA-256 of the data of a stored run."""
-    stored = RunRecord.read(run.path)
-    return {} if stored is None else stored.inputs
-
-
 def run_directory(
     directory: str | Path,
     settings: RandomSettings,
     provenance: Mapping[str, Any],
     inputs: Mapping[str, str],
-) -> RunDirectory:
+) -> Run:
     """Return the directory of a compilation; one of other settings or rows is rejected.
 
     More seeds extend a run, and limits may change: the verdict is found anew.
     """
-    return RunDirectory(
+    return Run(
         directory,
         "compile",
         {**settings.to_dict(), "data": provenance["name"], "selection": provenance["options"]},
         inputs=inputs,
-        pages=(REPORT,),
-        judged_by=dict.fromkeys(("seeds", "gap_limit", "accuracy_limit"), ()),
+        outputs=(REPORT, NETWORK, ONNX),
+        free=("seeds", "gap_limit", "accuracy_limit"),
     )
 
 

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from notsodeep import checks
+from notsodeep._files import sha256_of_array
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.data import Dataset, Preprocessing, Provenance, names
 from notsodeep.data.selection import draw_rows, order_by_content
 from notsodeep.errors import InvalidInput
-from notsodeep.files import sha256_of_array
 from notsodeep.models import ConvolutionalEquilibrium, DeepEquilibrium
 
 MIN_ROWS = 20

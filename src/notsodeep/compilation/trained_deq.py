@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from notsodeep import checks
+from notsodeep._files import sha256_of_array
 from notsodeep.arrays import FloatArray
 from notsodeep.compilation.evidence import (
     Fidelity,
@@ -47,7 +48,6 @@ from notsodeep.compilation.trained_record import (
 )
 from notsodeep.data import Dataset
 from notsodeep.errors import InvalidInput, NotConverged
-from notsodeep.files import sha256_of_array
 from notsodeep.networks.affine import AffineDEQ, Splitting, solve_rows
 from notsodeep.networks.cell import EquilibriumCell, Method, tolerance_for
 from notsodeep.networks.implicit import Solver, solve

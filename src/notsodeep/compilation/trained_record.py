@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from notsodeep import checks
+from notsodeep._files import sha256_of_array
+from notsodeep._runs import Run
 from notsodeep.activations import from_dict as activation_from_dict
 from notsodeep.arrays import FloatArray
 from notsodeep.compilation.evidence import Fidelity, Front
@@ -24,11 +26,8 @@ from notsodeep.compilation.record import (
     Decision,
     ReplacementVerdict,
     Store,
-    stored_inputs,
 )
 from notsodeep.errors import InvalidInput, MissingPackage, NoOnnxForm
-from notsodeep.files import sha256_of_array
-from notsodeep.files.run_directory import RunDirectory
 from notsodeep.networks.affine import AffineDEQ
 from notsodeep.networks.cell import EquilibriumCell, Method
 from notsodeep.networks.function import FunctionDEQ
@@ -228,14 +227,13 @@ class TrainedCompilation:
             self.export(run)
         return run.path
 
-    def export(self, run: RunDirectory) -> None:
+    def export(self, run: Run) -> None:
         """Write the network's own files to its directory, as far as it has such forms."""
         from notsodeep.networks.onnx import export_onnx
 
         if isinstance(self.cell, AffineDEQ) and not (run.path / ONNX).exists():
             with contextlib.suppress(MissingPackage, NoOnnxForm):
-                export_onnx(self.network, run.file(ONNX))
-        run.finish([name for name in (NETWORK, ONNX) if (run.path / name).exists()])
+                export_onnx(self.network, run.path / ONNX)
 
     @classmethod
     def load(cls, directory: str | Path, cell: EquilibriumCell | None = None) -> TrainedCompilation:
@@ -243,11 +241,11 @@ class TrainedCompilation:
 
         A function f(z, x) is code, and not data: its `cell` has to be given again.
         """
-        run = RunDirectory.stored(directory, KIND)
+        run = Run.stored(directory, KIND)
         if run.settings["activation"] is not None:
             activation = activation_from_dict(run.settings["activation"])
-            cell = _read_cell(run.stored_arrays("cell"), activation)
-        elif cell is None or network_digest(cell) != stored_inputs(run).get("network"):
+            cell = _read_cell(run.read_arrays("cell"), activation)
+        elif cell is None or network_digest(cell) != run.inputs.get("network"):
             raise InvalidInput(
                 f"{directory} holds the compilation of a function, which is no data: load(path, "
                 "cell=cell) needs the same function again."
@@ -255,7 +253,7 @@ class TrainedCompilation:
         names = {field.name for field in fields(CellSettings)}
         form = {name: value for name, value in run.settings.items() if name in names}
         timed = TimedFront.from_dict(run.read("front"))  # the last; without it nothing is whole
-        weights = run.stored_arrays("layers")
+        weights = run.read_arrays("layers")
         return cls(
             CellSettings.from_dict(form),
             cell,
@@ -264,7 +262,7 @@ class TrainedCompilation:
             Solved.from_dict(run.read("solved")),
             Fidelities.from_dict(run.read("fidelity")),
             timed,
-            stored_inputs(run),
+            run.inputs,
             run.path,
         )
 
@@ -424,12 +422,13 @@ def run_directory(
     settings: CellSettings,
     cell: EquilibriumCell,
     inputs: Mapping[str, str],
-) -> RunDirectory:
+) -> Run:
     """Return the directory of a compilation; one of other settings, weights or rows is rejected."""
     activation = cell.activation.to_dict() if isinstance(cell, AffineDEQ) else None
     form = {**settings.to_dict(), "activation": activation}
-    limits = dict.fromkeys(("agreement_limit", "accuracy_limit"), ())
-    return RunDirectory(directory, KIND, form, inputs=inputs, pages=(REPORT,), judged_by=limits)
+    limits = ("agreement_limit", "accuracy_limit")
+    outputs = (REPORT, NETWORK, ONNX)
+    return Run(directory, KIND, form, inputs=inputs, outputs=outputs, free=limits)
 
 
 Readout = tuple[FloatArray, FloatArray]

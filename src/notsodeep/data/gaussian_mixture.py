@@ -186,7 +186,7 @@ class GaussianMixture:
         """
         sizes = self.weights if counts is None else np.asarray(counts, dtype=np.float64)
         if sizes.shape != self.weights.shape or not (sizes >= 0.0).all() or not sizes.sum() > 0.0:
-            raise InvalidInput(f"counts must hold {self.num_classes} class sizes, got {counts}.")
+            raise InvalidInput(f"counts must hold {self.num_classes} class sizes, got {counts!r}.")
         return float(np.sqrt(sizes @ self._traces / sizes.sum()))
 
     def to_dict(self) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class Preprocessing:
     def fit(
         cls,
         X: object,
-        kind: str = "theory",
+        kind: PreprocessingKind = "theory",
         *,
         pixels: int | None = None,
         weights: FloatArray | None = None,
@@ -109,7 +109,7 @@ class Preprocessing:
             ``theory`` with rows that are all equal: they have no scale.
         """
         rows = _rows(X)
-        kind = checks.known_name(kind, get_args(PreprocessingKind), "preprocessing")
+        checks.known_name(kind, get_args(PreprocessingKind), "preprocessing")
         if kind == "unit_norm" or kind == "none":
             return cls(kind, rows.shape[1])
         if kind == "unit_range":

@@ -23,10 +23,10 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from notsodeep import activations, checks
+from notsodeep._files import atomic_write
 from notsodeep.activations import Activation
 from notsodeep.arrays import FloatArray
 from notsodeep.errors import DataCorrupted, DataNotFound, InvalidInput
-from notsodeep.files import atomic_write
 from notsodeep.networks.affine import AffineDEQ
 from notsodeep.networks.cell import EquilibriumCell
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from notsodeep import extras
-from notsodeep.files.atomic_files import atomic_write
+from notsodeep._files import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -16,9 +16,9 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 
 from notsodeep import __version__
+from notsodeep._files import atomic_write
 from notsodeep.compilation.evidence import ROLES, Fidelity, Front
 from notsodeep.compilation.record import NETWORK, Compilation
-from notsodeep.files import atomic_write
 from notsodeep.plotting.canvas import house_style, new_figure, svg_text
 from notsodeep.plotting.matches import (
     draw_activations,
