@@ -71,7 +71,7 @@ def kernels(options: Options) -> Iterator[Row]:
         for name, model in models.items():
 
             def both(model: Any = model, X: Any = X) -> object:
-                return nsd.kernel_pair(model, X)
+                return nsd.kernel(model, X, kind="both")
 
             seconds, product = best(both, lambda X=X: X @ X.T)
             yield {"case": f"{name}, {norms}", "ratio": seconds / product, "seconds": seconds}
@@ -84,7 +84,7 @@ def convolutions(options: Options) -> Iterator[Row]:
         n, repeats = 20 if options.quick else (200 if side < 20 else 100), 3
         model = nsd.ConvolutionalEquilibrium([layer], (side, side, 1))
         X = np.random.default_rng(0).standard_normal((n, side * side))
-        (seconds,) = best(lambda m=model, X=X: nsd.kernel_pair(m, X), repeats=repeats)
+        (seconds,) = best(lambda m=model, X=X: nsd.kernel(m, X, kind="both"), repeats=repeats)
         row: Row = {"case": f"{side} × {side}, n = {n}", "seconds": seconds}
         if options.peer is not None:
             command = [options.peer, str(PEER), "--time", *map(str, (n, side, side, 1, repeats))]
