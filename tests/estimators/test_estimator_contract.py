@@ -32,7 +32,6 @@ QUICK = [
 
 SLOW = [
     EquilibriumKernelClassifier(kind="ck", convention="preactivation"),
-    EquilibriumKernelClassifier("tanh", ridge=0.1, preprocessing="unit_norm"),
     CompiledClassifier(),
     CompiledClassifier(width=32, family="leaky_relu", train="all", settings=SHORT),
     RandomEquilibriumFeatures("tanh"),
