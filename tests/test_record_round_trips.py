@@ -28,6 +28,7 @@ from notsodeep.kernel_solvers import (
     spectral_density,
     top_eigenpairs,
 )
+from notsodeep.numerics.fixed_point import solve_fixed_point
 from notsodeep.records import Record
 
 X = nsd.data.sphere(30, 40, rng=0)
@@ -69,7 +70,7 @@ RECORDS: dict[str, Callable[[], Record]] = {
     ),
     "early stopping": lambda: ridge_path(K, X[:, :2], times=[0.1, 1.0]),
     "eigenpairs": lambda: top_eigenpairs(K, 3),
-    "fixed point": lambda: TANH.solve_tau_star(1.0),
+    "fixed point": lambda: solve_fixed_point(np.cos, 1.0),
     "kernel pair": lambda: nsd.kernel(TANH, X, convention="preactivation", kind="both"),
     "kernel pair in single precision": lambda: nsd.kernel(
         RELU,

@@ -160,7 +160,7 @@ def test_no_variance_and_several_variances_are_named() -> None:
 
 def test_an_unstable_cell_is_named_everywhere() -> None:
     beyond = DeepEquilibrium(cell=[Dense("tanh", 3.5, 0.3)])
-    words = r"has no stable equilibrium .* 1\.\d+.* and must stay below 1. Use smaller weights"
+    words = r"has no stable equilibrium.* 1\.\d+.* and must stay below 1. Use smaller weights"
     for rejecting in (
         lambda: nsd.kernel(beyond, X, convention="preactivation"),
         lambda: nsd.equivalent(beyond, np.vstack([X, -X, X]), convention="preactivation"),

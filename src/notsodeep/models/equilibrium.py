@@ -11,9 +11,9 @@ import numpy as np
 
 from notsodeep import checks
 from notsodeep.activations import Activation, Centred, as_activation, centre
+from notsodeep.arrays import FloatArray
 from notsodeep.errors import ConstantActivation, InvalidInput, NotVanilla
-from notsodeep.models.layers import Dense, Variances, checked_cell, solve_variances
-from notsodeep.numerics.fixed_point import FixedPoint
+from notsodeep.models.layers import Dense, checked_cell, solve_variances
 from notsodeep.records import Record
 
 _ROUNDING = 4.0 * float(np.spacing(1.0))
@@ -135,17 +135,10 @@ class DeepEquilibrium(Record):
             "Use deq.centred(tau0), with tau0 the root mean squared norm of the data."
         )
 
-    def centred_variances(self, tau0: float) -> tuple[Variances, FixedPoint]:
-        """Solve τ_l² = w_l Var φ_{l−1}(τ_{l−1} ξ) + u_l τ0² around the ring, for data of scale τ0.
+    def _centred_scales(self, tau0: float) -> FloatArray:
+        """Solve τ_l² = w_l Var φ_{l−1}(τ_{l−1} ξ) + u_l τ0² around the ring for τ, shape (L,).
 
-        Raises
-        ------
-        NotConverged
-            There is no solution.
-        ConstantActivation
-            Some φ is constant, and nothing would be left of it.
-        InvalidInput
-            The cell has biases or normalisation: centring is not defined for it.
+        With one layer this is the mixture paper's equation for τ*.
         """
         scale = checks.data_scale(tau0, "tau0", "DeepEquilibrium.centred")
         for index, layer in enumerate(self.cell):
@@ -158,31 +151,30 @@ class DeepEquilibrium(Record):
             if layer.inject > 0.0:  # before moments are asked of what only rounds
                 start = math.sqrt(layer.inject) * scale
                 require_varying(layer.activation, start, "DeepEquilibrium")
-        name = f"τ* of the {self}"
-        result = solve_variances(self.cell, np.array([scale**2]), moment="variance", name=name)
-        for layer, tau in zip(self.cell, result[0].scales[:, 0], strict=True):
+        squares, name = np.array([scale**2]), f"τ* of the {self}"
+        variances, _ = solve_variances(self.cell, squares, moment="variance", name=name)
+        for layer, tau in zip(self.cell, variances.scales[:, 0], strict=True):
             require_varying(layer.activation, float(tau), "DeepEquilibrium")
-        return result
+        return variances.scales[:, 0]
 
-    def solve_tau_star(self, tau0: float) -> FixedPoint:
-        """Solve τ² = σa² Var φ(τξ) + σb² τ0² for τ (the mixture paper's equation for τ*).
+    def centred(self, tau0: float) -> DeepEquilibrium:
+        """Return the same model with φ_l − E φ_l(τ_l ξ) in its layers, for data of scale tau0.
 
         Parameters
         ----------
         tau0 : float
             √(tr C°/p), the scale of the data; 1 after the usual preprocessing.
 
-        Returns
-        -------
-        FixedPoint
-            `value` is τ (not τ²); of the last layer, if there are several.
+        Raises
+        ------
+        NotConverged
+            There is no solution τ.
+        ConstantActivation
+            Some φ is constant, and nothing would be left of it.
+        InvalidInput
+            The cell has biases or normalisation: centring is not defined for it.
         """
-        variances, solution = self.centred_variances(tau0)
-        return replace(solution, value=variances.scales[-1, 0])
-
-    def centred(self, tau0: float) -> DeepEquilibrium:
-        """Return the same model with φ_l − E φ_l(τ_l ξ) in its layers, for data of scale tau0."""
-        scales = self.centred_variances(tau0)[0].scales[:, 0]
+        scales = self._centred_scales(tau0)
         return DeepEquilibrium(
             cell=[
                 replace(layer, activation=centre(layer.activation, float(tau)))
@@ -199,7 +191,7 @@ class DeepEquilibrium(Record):
             for layer in self.cell
         ):
             return False
-        scales = self.centred_variances(tau0)[0].scales[:, 0]
+        scales = self._centred_scales(tau0)
         return all(
             math.isclose(layer.activation.scale, tau, rel_tol=_CENTRED)  # type: ignore[attr-defined]
             for layer, tau in zip(self.cell, scales, strict=True)
@@ -218,17 +210,6 @@ class DeepEquilibrium(Record):
         name = f"the variance of the {self} at ‖x‖² = {squared_norm:g}"
         variances, _ = solve_variances(self.cell, np.array([squared_norm]), name=name)
         return float(variances.scales[-1, 0] ** 2)
-
-    def weight_shapes(self, width: int, in_features: int) -> dict[str, tuple[int, int]]:
-        """Names and shapes of the weights of a finite network of this cell, layer by layer."""
-        shapes = {}
-        for number, layer in enumerate(self.cell, start=1):
-            shapes[f"weight_{number}"] = (width, width)
-            if layer.inject > 0.0:
-                shapes[f"injection_{number}"] = (width, in_features)
-            if layer.bias > 0.0:
-                shapes[f"shift_{number}"] = (width, 1)
-        return shapes
 
     def __str__(self) -> str:
         if self.is_vanilla:
