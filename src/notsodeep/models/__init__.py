@@ -62,7 +62,8 @@ def kernel_name(value: str, what: str) -> KernelName:
     >>> kernel_name("NTK", "kernel"), kernel_name("conjugate", "kernel")
     ('ntk', 'ck')
     """
-    name = _ALIASES.get(value.lower(), value) if isinstance(value, str) else value
+    lower = value.lower() if isinstance(value, str) else value
+    name = _ALIASES.get(lower, lower)
     return cast(KernelName, checks.known_name(name, get_args(KernelName), what))
 
 
