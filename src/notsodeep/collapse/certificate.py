@@ -125,15 +125,7 @@ def optimality_certificate(
     the duality gap of Frank and Wolfe.  It vanishes iff ‖D L‖_* = K C and Γ attains its spectral
     norm on the singular vectors of D L.  How the logits were found does not matter.
 
-    Parameters
-    ----------
-    logits : array-like of shape (K, K)
-        Row k: the logits of a sample of class k.
-    counts : array-like of shape (K,)
-        Class sizes; only their proportions matter.
-    budget : float
-        C: the gain of the head times √(E_W E_H).
-    feature_budget : {"class", "sample"}
+    Row k of `logits`, (K, K), holds those of a sample of class k; `budget` is C.
 
     Examples
     --------
@@ -143,12 +135,10 @@ def optimality_certificate(
     >>> optimality_certificate(1.4 * simplex, [5, 5, 5], budget=1.0).certified
     False
     """
-    owner = "optimality_certificate"
     sizes = class_counts(counts)
     K = len(sizes)
-    L = checks.matrix_of_shape(logits, (K, K), "logits", owner)
-    radius = K * checks.positive_number(budget, "budget", owner)
-    checks.known_name(feature_budget, ("class", "sample"), "feature budget")
+    L = checks.matrix_of_shape(logits, (K, K), "logits", "optimality_certificate")
+    radius = K * budget
     shares = sizes / sizes.sum()
     scales = feature_scales(shares, feature_budget)[:, None]
     log_value, slope = logit_loss(L, shares)  # slope is ∇f/f
@@ -164,7 +154,8 @@ def optimality_certificate(
     residual = float(np.linalg.norm(core - np.eye(active), 2)) if active else 1.0
     loss = float(np.exp(log_value))
     feasible = norm_excess <= 1e-9
-    certified = feasible and _small(relative_gap, log_value)
+    # Logits of size K C are rounded to K C·ε, and so is log f.
+    certified = feasible and relative_gap <= GAP_TOL * max(1.0, abs(log_value))
     if not feasible:
         statement = f"not admissible: the nuclear norm exceeds K C by {norm_excess:.1e} of it"
     elif certified:
@@ -182,8 +173,3 @@ def optimality_certificate(
         residual,
         statement,
     )
-
-
-def _small(relative_gap: float, log_value: float) -> bool:
-    # Logits of size K C are rounded to K C·ε, and so is log f.
-    return relative_gap <= GAP_TOL * max(1.0, abs(log_value))

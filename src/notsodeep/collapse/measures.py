@@ -27,22 +27,22 @@ RANK_CUTOFF, GRAM_CUTOFF = 1e-10, 1e-6
 features and from a Gram matrix, which holds their squares."""
 
 TITLES = {
-    "nc1": "NC1  tr(S_W S_B⁺)/K",
+    "nc1": "NC1  tr(S_W S_B⁺)/K",  # S_B and K are always those of all classes
     "nc1_trace_ratio": "NC1  tr S_W/tr S_B",
-    "nc1_cdnv": "NC1  mean CDNV",
-    "nc2_features": "NC2  means",
+    "nc1_cdnv": "NC1  mean CDNV",  # mean over pairs of (v_j + v_k)/(2‖μ_j − μ_k‖²)
+    "nc2_features": "NC2  means",  # ‖MMᵀ/‖MMᵀ‖ − T‖_F, M the centred means
     "nc2_classifier": "NC2  classifier",
-    "equinorm_features": "equal norms, means",
+    "equinorm_features": "equal norms, means",  # standard deviation over mean of the norms
     "equinorm_classifier": "equal norms, classifier",
-    "equiangular_features": "equal angles, means",
+    "equiangular_features": "equal angles, means",  # standard deviation of the cosines
     "equiangular_classifier": "equal angles, classifier",
-    "maximal_angle_features": "largest angles, means",
+    "maximal_angle_features": "largest angles, means",  # mean of |cos + 1/(K−1)|
     "maximal_angle_classifier": "largest angles, classifier",
-    "nc3_alignment": "NC3  classifier × means",
-    "nc3_duality": "NC3  classifier − means",
-    "nc4": "NC4  samples",
-    "nc4_of_means": "NC4  class means",
-    "cosine_features": "mean cosine, means",
+    "nc3_alignment": "NC3  classifier × means",  # ‖WMᵀ/‖WMᵀ‖ − T‖_F
+    "nc3_duality": "NC3  classifier − means",  # ‖W/‖W‖ − M/‖M‖‖_F
+    "nc4": "NC4  samples",  # share whose arg-max class is not that of the nearest mean
+    "nc4_of_means": "NC4  class means",  # share of means without the largest logit
+    "cosine_features": "mean cosine, means",  # −1/(K−1) at collapse, 1 if merged
     "cosine_classifier": "mean cosine, classifier",
 }
 
@@ -53,21 +53,6 @@ class CollapseReport(Plotted):
 
     All measures but the two mean cosines vanish at collapse; NaN where one is not defined.  S_W =
     Σ Σ_k/K and S_B = Σ m_k m_kᵀ/K, with Σ_k divided by n_k and m_k = μ_k − mean of the μ.
-
-    ==================  ==========================================================================
-    nc1                 tr(S_W S_B⁺)/K; S_B and K are always those of all classes
-    nc1_trace_ratio     tr S_W/tr S_B
-    nc1_cdnv            mean over pairs of (v_j + v_k)/(2‖μ_j − μ_k‖²)
-    nc2                 ‖MMᵀ/‖MMᵀ‖ − T‖_F for the centred means M, and for the classifier W
-    equinorm            standard deviation over mean of the norms
-    equiangular         standard deviation of the cosines
-    maximal_angle       mean of |cos + 1/(K−1)|
-    nc3_alignment       ‖WMᵀ/‖WMᵀ‖ − T‖_F
-    nc3_duality         ‖W/‖W‖ − M/‖M‖‖_F
-    nc4                 share of samples whose arg-max class is not that of the nearest mean
-    nc4_of_means        share of classes whose own mean has not the largest logit; a tie counts
-    cosine              mean cosine: −1/(K−1) at collapse, 1 for a minority that has merged
-    ==================  ==========================================================================
     """
 
     _drawing = "collapse"

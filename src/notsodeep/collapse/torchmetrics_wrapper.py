@@ -42,15 +42,8 @@ class NeuralCollapse(Metric):
     classifier : callable, optional
         Returns (W, b), b a tensor or None, when the metrics are computed; for instance
         ``lambda: (linear.weight, linear.bias)``.
-    scatter, groups
-        As in `CollapseMetrics`.
-    kwargs
-        As in `torchmetrics.Metric`.
-
-    Attributes
-    ----------
-    report : CollapseReport or None
-        The full report of the last `compute`.
+    scatter, groups, kwargs
+        As in `CollapseMetrics` and `torchmetrics.Metric`.
     """
 
     full_state_update = False
@@ -77,7 +70,7 @@ class NeuralCollapse(Metric):
         CollapseMetrics(**self.options)  # rejects what cannot work, now rather than later
         self.num_features = checks.positive_integer(num_features, "num_features", "NeuralCollapse")
         self.classifier = classifier
-        self.report: CollapseReport | None = None
+        self.report: CollapseReport | None = None  # of the last `compute`
         shape = storage_shape(num_classes, self.num_features, scatter)
         self.add_state(
             "storage",

@@ -135,17 +135,6 @@ class RidgePath(Plotted):
         weights = _response(self.axis, self._basis.values, level)
         return self._basis.combine(weights).reshape(self._shape)
 
-    def leave_one_out_residuals(self, ridge: float, *, raises: bool = True) -> FloatArray:
-        """Return y_i minus its prediction from all other samples, shaped as Y; of a matrix only."""
-        if self.leave_one_out is None:
-            raise InvalidInput(
-                "leave_one_out_residuals must be asked of the ridges of a matrix. Pass the kernel "
-                "as an array, or use generalised_cross_validation."
-            )
-        alpha = self.coefficients(ridge, raises=raises).reshape(self._shape[0], -1)
-        inverse = self._basis.diagonal(1.0 / (self._basis.values[:, None] + ridge))
-        return np.asarray((alpha / inverse).reshape(self._shape))
-
     def _require(self, values: FloatArray) -> None:
         """Raise `NotConverged` unless α for these ridges or times, shape (m,), are solutions."""
         basis = self._basis
