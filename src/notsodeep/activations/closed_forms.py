@@ -51,25 +51,6 @@ def hinge_at_zero(
     return value / (2.0 * math.pi), slope / (2.0 * math.pi)
 
 
-def hinge_rest(
-    rho: FloatArray, rest: FloatArray, right: float, left: float, sign: FloatArray
-) -> FloatArray:
-    """1 − |E[φφ]|/√(E φ²(u) E φ²(v)) for the φ of `hinge_at_zero`, where E[φφ] has that sign.
-
-    With θ the small angle of (1, |ρ|), S = sin θ − θ cos θ and k = 2·right·left/(right² + left²):
-    rest − (1 − k)S/π for ρ > 0; without cancellation for small rest.
-    """
-    ratio = 2.0 * right * left / (right**2 + left**2)
-    chord = (1.0 - ratio) * sine_minus_chord(np.arctan2(root_of(rest), 1.0 - rest)) / math.pi
-    # Of opposite arguments an odd φ (ratio 1) makes opposite values, an even one (−1) equal ones.
-    opposite = np.where(
-        sign > 0.0,
-        (1.0 + ratio) - ratio * rest - chord,
-        (1.0 - ratio) + ratio * rest + chord,
-    )
-    return np.maximum(np.where(rho >= 0.0, rest - chord, opposite), 0.0)
-
-
 def sine_minus_chord(angle: FloatArray) -> FloatArray:
     """Evaluate sin δ − δ cos δ without cancellation at small δ (by its series there)."""
     small = np.where(angle < 0.5, angle, 0.0)

@@ -382,7 +382,8 @@ def _length_gap(
     spread1, spread2 = np.sqrt(var1), np.sqrt(var2)
     inner = mean1 * mean2 + spread1 * spread2
     across = (mean1 * spread2 - mean2 * spread1) ** 2
-    return np.where(inner > 0.0, across / (size + np.maximum(inner, 0.0)), size - inner)
+    gap = across / (size + np.maximum(inner, 0.0))
+    return np.asarray(np.where(inner > 0.0, gap, size - inner))
 
 
 def _hinge_defects(

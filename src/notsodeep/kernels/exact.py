@@ -206,11 +206,11 @@ def _of_tensors(model: KernelModel, X: Any, Y: Any, kinds: Kinds, convention: Co
     if gradient or X.device.type != "cpu":
         from notsodeep.kernels.torch_kernels import tensor_kernel
 
-        results = [tensor_kernel(model, X, Y, kind, convention) for kind in kinds]
+        results: list[Any] = [tensor_kernel(model, X, Y, kind, convention) for kind in kinds]
     else:
-        plan = make_plan(model, *(None if Z is None else np.asarray(Z) for Z in (X, Y)),
-                         kinds, convention)  # fmt: skip
-        arrays = [np.empty(plan.shape) for _ in kinds]
+        left, right = (Z.detach().numpy() if isinstance(Z, torch.Tensor) else Z for Z in (X, Y))
+        plan = make_plan(model, left, right, kinds, convention)
+        arrays: list[KernelMatrix] = [np.empty(plan.shape) for _ in kinds]
         _fill(plan, arrays)
         kept = X.dtype if X.dtype.is_floating_point else torch.float64
         results = [torch.from_numpy(array).to(kept) for array in arrays]

@@ -426,8 +426,8 @@ class ImageStates:
                 # −1, for a neighbour beyond the border, reads a column of zeros.
                 one, two = shift[offset.index1], shift[offset.index2]
                 first, second = (np.pad(root[k], ((0, 0), (0, 1))) for k in (rows, columns))
-                state = layer.weight * share
-                state = state * (first[:, one] / spread1 - second[:, two] / spread2) ** 2
+                weight = layer.weight * share
+                state = weight * (first[:, one] / spread1 - second[:, two] / spread2) ** 2
                 minus, plus = minus + state, plus + state
                 if self.spread:
                     apart = self._input_distances(0, ((rows, one), (columns, two)), spreads)

@@ -125,7 +125,7 @@ class ImagePlan:
             self._careful(offset, np.zeros(1, dtype=np.int64), left[-1:] + columns.start)
             seconds += (time.thread_time() - start) * len(left)
         pixels = both[0].size * len(offset.index1)
-        return seconds / pixels * self.work / thread_count()
+        return float(seconds / pixels * self.work / thread_count())
 
     @cached_property
     def diagonal(self) -> tuple[FloatArray, ...]:

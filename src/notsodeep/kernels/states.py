@@ -293,7 +293,7 @@ class RingStates:
         self, attempt: int, rows: IntArray, columns: IntArray, inner: FloatArray
     ) -> tuple[FloatArray, FloatArray, IntArray]:
         conjugate, tangent = np.empty((2, len(inner)))
-        state = np.zeros(len(inner), dtype=np.int8)
+        state = np.zeros(len(inner), dtype=np.int64)
         loops.solve_ring(
             rows, columns, inner, conjugate, tangent, state, self._kinds, *self._series(attempt),
             self._facts, self._numbers, self.ring.feature,
@@ -332,18 +332,9 @@ class RingStates:
             minus = minus + state + bias * (ones[0] - ones[1]) ** 2
             plus = plus + state + bias * (ones[0] + ones[1]) ** 2
             moments = at.moments.take(rows[:, None]), at.moments.take(columns[:, None])
-            columns_of = (part[:, None] for part in (spread1, spread2))
-            found.append(
-                PairLayer(
-                    layer.activation,
-                    layer.weight,
-                    layer.normalise,
-                    *columns_of,
-                    *moments,
-                    minus[:, None],
-                    plus[:, None],
-                )
-            )
+            spreads = spread1[:, None], spread2[:, None]
+            fields = *spreads, *moments, minus[:, None], plus[:, None]
+            found.append(PairLayer(layer.activation, layer.weight, layer.normalise, *fields))
         return found
 
 

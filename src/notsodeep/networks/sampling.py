@@ -238,8 +238,10 @@ def _settle(network: RandomNetwork, X: Real, tolerance: float) -> tuple[list[_Pa
     ]
     units = np.zeros((len(X), network.width), kind)
     residual, steps = math.inf, 0
+    passes: list[_Pass] = []
     while steps < _MAX_STEPS and residual > tolerance and not np.isnan(residual):
-        before, passes, steps = units, [], steps + 1
+        before, steps = units, steps + 1
+        passes = []
         with np.errstate(over="ignore", invalid="ignore", under="ignore"):
             for layer, weight, drive in zip(cell, weights, drives, strict=True):
                 unread = steps == 1 and not passes  # the first units are zero
@@ -335,7 +337,7 @@ def _normalisation_adjoint(adjoint: Real, normalised: Real, spread: Real) -> Rea
     """(v − mean v − y mean(y v))/spread: the Jacobian of the normalisation is symmetric."""
     along = (adjoint * normalised).mean(axis=1, keepdims=True)
     safe = np.where(spread > 0.0, spread, spread.dtype.type(np.inf))
-    return (adjoint - adjoint.mean(axis=1, keepdims=True) - normalised * along) / safe
+    return np.asarray((adjoint - adjoint.mean(axis=1, keepdims=True) - normalised * along) / safe)
 
 
 def _gram(rows: Real) -> FloatArray:

@@ -28,7 +28,7 @@ def kernel_pair(record: KernelPair, ax: Axes | None = None) -> Axes:
     >>> import notsodeep as nsd
     >>> model, X = nsd.DeepEquilibrium("relu", 0.2), nsd.data.sphere(20, 5, rng=0)
     >>> pair = nsd.kernel(model, X, kind="both")
-    >>> kernel(pair, nsd.plotting.new_figure()[1][0], kind="both").get_xlabel()
+    >>> kernel_pair(pair, nsd.plotting.new_figure()[1][0]).get_xlabel()
     'conjugate kernel'
     """
     axes = axes_or_new(ax)
