@@ -345,3 +345,23 @@ def test_tensors_with_gradients_are_rejected_by_name() -> None:
     X = torch.ones(30, 4, requires_grad=True)
     with pytest.raises(InvalidInput, match=r"requires a gradient\. Pass X\.detach\(\)"):
         nsd.match(nsd.DeepEquilibrium("tanh", 0.2), X)
+
+
+def test_a_users_function_is_freed_with_its_activation() -> None:
+    import gc
+    import weakref
+
+    import notsodeep as nsd
+
+    def own(x: np.ndarray) -> np.ndarray:
+        return np.tanh(x) + 0.1 * x
+
+    function = weakref.ref(own)
+    X = np.random.default_rng(0).normal(size=(80, 6)) / 6**0.5
+    for unit in (X, X / np.linalg.norm(X, axis=1, keepdims=True)):
+        model = nsd.DeepEquilibrium(from_function(own, name="own"), 0.2)
+        nsd.kernel(model.centred(1.0), unit, kind="both")
+        nsd.conditions(nsd.DeepEquilibrium(cell=[nsd.Dense(model.activation, 0.2, 0.5)]), unit)
+    del own, model
+    gc.collect()
+    assert function() is None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from notsodeep import activations
-from notsodeep.numerics.chebyshev import at_many_scales, tabulated
+from notsodeep.numerics.chebyshev import at_many_scales, interpolant
 from notsodeep.numerics.quadrature import hermite_expansion
 
 
@@ -52,7 +52,7 @@ def test_smooth_functions_are_tabulated() -> None:
         calls.append(len(scales))
         return np.stack([np.sqrt(scales), 1.0 / (1.0 + scales)], axis=1)
 
-    table = tabulated(smooth, 0.5, 2.0, 10_000)
+    table = interpolant(smooth, 0.5, 2.0, 10_000)
     scales = np.linspace(0.5, 2.0, 10_000)
     np.testing.assert_allclose(table(scales), smooth(scales), rtol=1e-13)
     assert sum(calls[:-1]) < 200

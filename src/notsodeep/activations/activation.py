@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, Literal
@@ -22,7 +22,7 @@ Parity = Literal["odd", "even"]
 LEAST_SQUARE = 1e-300
 """Stands in for E φ² = 0, so that nothing is divided by zero."""
 
-_MAX_CACHED = 1024
+_MISSING = object()
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class Activation(ABC):
         tau = checks.scales(scale, "scale", f"the moments of {self}")
         if tau.size == 1:
             # A model's equations are solved again for every question about it.
-            out = self.cached(float(tau.reshape(())), lambda: self._moments(tau.reshape(1)))
+            out = self.cached("moments", float(tau.item()), lambda: self._moments(tau.reshape(1)))
             if tau.ndim == 0:
                 return Moments(float(tau), *out[:, 0].tolist())
         else:
@@ -184,7 +184,7 @@ class Activation(ABC):
         return coefficients
 
     def _hermite_coefficients(self, scales: FloatArray, terms: int) -> FloatArray:
-        table = at_many_scales(_HermiteColumns(self, terms), scales, keep=True)
+        table = at_many_scales(_HermiteColumns(self, terms), scales, self.keep_interpolant)
         roots = np.sqrt(self.from_log_growth(table[:, 0], scales))
         return np.asarray(table[:, 1:] * roots[:, None])
 
@@ -221,16 +221,26 @@ class Activation(ABC):
             )
 
     @cached_property
-    def _cache(self) -> dict[Any, Any]:
+    def _cache(self) -> dict[str, dict[Any, Any]]:
         return {}
 
-    def cached(self, key: Any, compute: Any) -> Any:
-        """Return compute(), kept under that key for as long as the activation lives."""
-        if key not in self._cache:
-            if len(self._cache) >= _MAX_CACHED:
-                self._cache.clear()
-            self._cache[key] = compute()
-        return self._cache[key]
+    def cached(self, kind: str, key: Any, compute: Callable[[], Any], limit: int = 1024) -> Any:
+        """Return compute(), kept for as long as the activation lives: at most `limit` of a kind.
+
+        Not in a cache of the module, which would keep users' functions alive.
+        """
+        entries = self._cache.setdefault(kind, {})
+        value = entries.get(key, _MISSING)
+        if value is _MISSING:
+            value = compute()
+            if len(entries) >= limit:
+                entries.clear()
+            entries[key] = value
+        return value
+
+    def keep_interpolant(self, key: Any, compute: Callable[[], Any]) -> Any:
+        """Keep an interpolant over scales; see `notsodeep.numerics.chebyshev.at_many_scales`."""
+        return self.cached("interpolants", key, compute, limit=32)
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}

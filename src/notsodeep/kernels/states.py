@@ -98,7 +98,9 @@ class _MomentColumns:
 def sample_moments(activation: Activation, scales: FloatArray) -> SampleMoments:
     """Work out the moments of φ at every sample's scale."""
     columns = _MomentColumns(activation)
-    relative_mean, growth, steepness = at_many_scales(columns, scales, keep=True).T
+    relative_mean, growth, steepness = at_many_scales(
+        columns, scales, activation.keep_interpolant
+    ).T
     square = activation.from_log_growth(growth, scales)
     return SampleMoments(scales, relative_mean * np.sqrt(square), square, np.exp(steepness))
 
@@ -348,7 +350,8 @@ def _variances(ring: Ring, squares: FloatArray) -> FloatArray:
         incoming = np.exp(logarithms(np.sqrt(different)).T)
     else:
         # In logarithms a table has a relative error, whatever the decades between the norms.
-        incoming = np.exp(at_many_scales(logarithms, np.sqrt(different), keep=True).T)
+        keep = ring.layers[0].activation.keep_interpolant
+        incoming = np.exp(at_many_scales(logarithms, np.sqrt(different), keep).T)
     if ring.closed and (len(ring.layers) > 1 or ring.layers[0].bias > 0.0):
         # A scan over variances, too slow for every norm: the ends of the range stand for what is
         # between.

@@ -166,17 +166,22 @@ class Table:
         return left
 
 
-@lru_cache(maxsize=64)
 def fitted_table(
     ring: Ring, low: float, high: float, homogeneous: bool, reach: float
 ) -> Table | None:
-    """Fit a table, or return None if it does not reach its bound."""
-    try:
-        return _Fit(ring, low, high, homogeneous, reach).table()
-    except NotSoDeepError:
-        # At the ends of a range that is a little wider than the data there may be no equilibrium.
-        # The slower loops tell the user, if it concerns the data.
-        return None
+    """Fit a table, or return None if it does not reach its bound; kept with the activation."""
+
+    def fit() -> Table | None:
+        try:
+            return _Fit(ring, low, high, homogeneous, reach).table()
+        except NotSoDeepError:
+            # At the ends of a range that is a little wider than the data there may be no
+            # equilibrium.  The slower loops tell the user, if it concerns the data.
+            return None
+
+    key = ring, low, high, homogeneous, reach
+    table: Table | None = ring.layers[0].activation.cached("tables", key, fit, limit=16)
+    return table
 
 
 class _Fit:
@@ -385,13 +390,21 @@ def _basis(
     return np.ascontiguousarray(vectors[:, : max(int(ranks.max()), 1)]), ranks
 
 
-@lru_cache(maxsize=64)
 def angle_series(ring: Ring, norm: float) -> FloatArray | None:
     """Chebyshev series in the angle of both kernels of samples of one norm; shape (terms, 2).
 
     In θ = arccos c, on [0, π], a kink leaves no singularity: these serve pairs beyond the reach of
     a table.  None if they do not resolve.
     """
+    activation = ring.layers[0].activation
+    key = ring, norm
+    series: FloatArray | None = activation.cached(
+        "angles", key, lambda: _angle_series(ring, norm), limit=64
+    )
+    return series
+
+
+def _angle_series(ring: Ring, norm: float) -> FloatArray | None:
     states = RingStates(ring, np.array([norm**2]))
     for size in _ANGLES:
         angle = 0.5 * math.pi * (1.0 + chebyshev_points(size))

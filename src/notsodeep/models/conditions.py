@@ -276,7 +276,7 @@ def _largest_curvature(phi: Activation) -> float:
         except (QuadratureError, NotIntegrable):
             return math.nan
 
-    return float(phi.cached("largest curvature", compute))
+    return float(phi.cached("largest curvature", None, compute))
 
 
 def _of_cell(deq: DeepEquilibrium, tau0: float) -> Iterator[_Numbers]:

@@ -245,7 +245,7 @@ def require_varying(activation: Activation, scale: float, owner: str) -> None:
     notsodeep.errors.ConstantActivation: The activation of this example is constant, or ...
     """
     base = activation.uncentred
-    deviation = base.cached(("deviation", scale), lambda: _standard_deviation(base, scale))
+    deviation = base.cached("deviation", scale, lambda: _standard_deviation(base, scale))
     least = max(_SMALLEST * min(scale, 1.0), _TINIEST)
     if not deviation >= least:
         raise ConstantActivation(

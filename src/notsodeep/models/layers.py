@@ -266,9 +266,9 @@ def another_variance(cell: Sequence[Dense], squared_norm: float) -> float | None
     The grid ends earlier where an activation varies too fast to be integrated.
     """
     # A kernel asks for the same two norms again with every block of its columns.
-    key = ("another_variance", tuple(cell), squared_norm)
+    key = tuple(cell), squared_norm
     found: float | None = cell[0].activation.cached(
-        key, lambda: _another_variance(cell, squared_norm)
+        "another variance", key, lambda: _another_variance(cell, squared_norm)
     )
     return found
 

@@ -1,4 +1,4 @@
-"""Chebyshev series, and tables over scales made of them.
+"""Chebyshev series, and interpolants over scales made of them.
 
 Moments and Hermite coefficients of an activation are analytic in log τ (for |arg τ| < π/4), so
 they are computed at a few Chebyshev points of log τ and interpolated; where that does not reach
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from scipy.fft import dct
@@ -24,16 +24,7 @@ def chebyshev_points(size: int) -> FloatArray:
 
 
 def chebyshev_series(values: FloatArray) -> FloatArray:
-    """Return c with Σ_k c_k T_k(x) equal to the given values at `chebyshev_points`.
-
-    Parameters
-    ----------
-    values : ndarray of shape (size, …)
-
-    Returns
-    -------
-    ndarray of shape (size, …)
-        For `numpy.polynomial.chebyshev`.
+    """Return c with Σ_k c_k T_k(x) equal to values at `chebyshev_points`, both (size, …).
 
     Examples
     --------
@@ -47,34 +38,30 @@ def chebyshev_series(values: FloatArray) -> FloatArray:
 
 
 ScaleFunction = Callable[[FloatArray], FloatArray]
+Keep = Callable[[Any, Callable[[], Any]], Any]
 
 _SIZES = (24, 48, 96, 192)
 _RESOLVED = 1e-14
-_GRID = 8  # ends of kept tables are powers of 2^(1/8)
-_ORDINARY = 1e-8  # scales below this share of the largest are left out of a table
+_GRID = 8  # ends of cached interpolants are powers of 2^(1/8)
+_MIN_SHARE = 1e-8  # scales below this share of the largest are not interpolated
 
 
-def tabulated(function: ScaleFunction, low: float, high: float, count: int) -> ScaleFunction:
-    """Return a cheap stand-in for `function` on low ≤ τ ≤ high, to be called for `count` scales.
+def interpolant(function: ScaleFunction, low: float, high: float, count: int) -> ScaleFunction:
+    """Return a cheap function that agrees with `function` on low ≤ τ ≤ high to rounding.
 
     Parameters
     ----------
     function : callable
         Maps scales of shape (n,) to values of shape (n, columns).  What counts is the absolute
-        error of each: give quantities that are at most about one at every scale, or logarithms.
+        error of each, 1e-14 max(1, largest value): give quantities that are at most about one at
+        every scale, or logarithms.
     low, high : float
     count : int
-        How many different scales are to be expected; below that many nodes nothing is tabulated.
-
-    Returns
-    -------
-    callable
-        Agrees with `function` to rounding, that is, to 1e-14 max(1, largest value).
+        How many different scales are to be expected; nothing is tabulated at as many nodes.
     """
     half = 0.5 * np.log(high / low)
     middle = 0.5 * (np.log(low) + np.log(high))
     for size in _SIZES:
-        # A table of as many nodes as there are scales saves nothing.
         if size >= count or half == 0.0:
             break
         values = function(np.exp(middle + half * chebyshev_points(size)))
@@ -86,43 +73,32 @@ def tabulated(function: ScaleFunction, low: float, high: float, count: int) -> S
     return _at_different_scales(function)
 
 
-def kept_table(function: ScaleFunction, low: float, high: float, count: int) -> ScaleFunction:
-    """As `tabulated`, and kept for later calls.
-
-    The range is widened to powers of 2^(1/8), so that other samples of the same data find the
-    table; it depends on nothing but the arguments, and results not on what was asked before.
-
-    Parameters
-    ----------
-    function : callable
-        Hashable, and equal to those that have the same values.
-    """
-    if low == high:
-        return tabulated(function, low, high, count)
-    ends = math.floor(_GRID * math.log2(low)), math.ceil(_GRID * math.log2(high))
-    sizes = sum(size < count for size in _SIZES)
-    try:
-        return _kept(function, 2.0 ** (ends[0] / _GRID), 2.0 ** (ends[1] / _GRID), sizes)
-    except NotIntegrable:  # a little beyond the scales that were asked for
-        return tabulated(function, low, high, count)
-
-
-@lru_cache(maxsize=64)
-def _kept(function: ScaleFunction, low: float, high: float, sizes: int) -> ScaleFunction:
-    return tabulated(function, low, high, _SIZES[sizes - 1] + 1 if sizes else 0)
-
-
 def at_many_scales(
-    function: ScaleFunction, scales: FloatArray, *, keep: bool = False
+    function: ScaleFunction, scales: FloatArray, keep: Keep | None = None
 ) -> FloatArray:
-    """Evaluate `function` at every scale, through a table where that pays; shape (n, columns).
+    """Evaluate `function` at every scale, by an interpolant where that pays; shape (n, columns).
 
-    Scales far below the largest, such as that of a zero row, would stretch the table for ever, and
-    are done by themselves.  `keep` is for functions that `kept_table` takes.
+    Scales far below the largest, such as that of a zero row, would stretch the interpolant for
+    ever, and are done by themselves.  With `keep`, called as keep(key, compute), the interpolant of
+    a hashable function is kept for later calls.  Its range is widened to powers of 2^(1/8), so that
+    other samples of the same data find it, and results do not depend on what was asked before.
     """
-    ordinary = scales >= _ORDINARY * scales.max()
-    low, high = float(scales[ordinary].min()), float(scales.max())
-    table = (kept_table if keep else tabulated)(function, low, high, int(ordinary.sum()))
+    ordinary = scales >= _MIN_SHARE * scales.max()
+    low, high, count = float(scales[ordinary].min()), float(scales.max()), int(ordinary.sum())
+    table: ScaleFunction | None = None
+    if keep is not None and low < high:
+        bottom, top = math.floor(_GRID * math.log2(low)), math.ceil(_GRID * math.log2(high))
+        tried = sum(size < count for size in _SIZES)
+        nodes = _SIZES[tried - 1] + 1 if tried else 0
+
+        def compute() -> ScaleFunction | None:
+            try:
+                return interpolant(function, 2.0 ** (bottom / _GRID), 2.0 ** (top / _GRID), nodes)
+            except NotIntegrable:  # a little beyond the scales that were asked for
+                return None
+
+        table = keep((function, bottom, top, tried), compute)
+    table = table or interpolant(function, low, high, count)
     if ordinary.all():
         return table(scales)
     first = table(scales[ordinary])
@@ -145,7 +121,7 @@ def _chebyshev(series: FloatArray, middle: float, half: float) -> ScaleFunction:
 
 def _at_different_scales(function: ScaleFunction) -> ScaleFunction:
     def evaluate(scales: FloatArray) -> FloatArray:
-        different, place = np.unique(scales, return_inverse=True)
-        return function(different)[place]
+        different, index = np.unique(scales, return_inverse=True)
+        return function(different)[index]
 
     return evaluate
