@@ -111,8 +111,7 @@ def test_read_outs_are_compiled_without_torch_to_the_same_numbers(tmp_path: Path
             assert "The network as a torch module needs the package torch" in str(error)
         else:
             raise AssertionError
-    assert "both in NumPy" in str(compiled)
-    assert compiled.records.get("export", {}).get("onnx") != "written"
+    assert compiled.front.library == "numpy"
     print(json.dumps(compiled.accuracy.draws))
     """
     )
@@ -124,7 +123,7 @@ def test_read_outs_are_compiled_without_torch_to_the_same_numbers(tmp_path: Path
     assert {k: tuple(v) for k, v in json.loads(result.stdout).items()} == ours.accuracy.draws
     assert min(ours.accuracy.mean.values()) > 0.6
     # What was written without torch is read with it, and is the same network.
-    net, X = nsd.load(tmp_path / "run" / "network.safetensors"), torch.ones(2, 20)
+    net, X = nsd.load(tmp_path / "run").network, torch.ones(2, 20)
     torch.testing.assert_close(net(X), ours.network(X), atol=1e-5, rtol=1e-4)
     assert net.classes == ours.network.classes
 
@@ -203,7 +202,7 @@ def test_the_main_command_works_without_torch(tmp_path: Path) -> None:
     out = tmp_path / "run"
     result = python(code, "compile", *small.split(), "--out", str(out), hidden={"torch"})
     assert result.returncode == 0, result.stderr
-    assert f"network: {out / 'network.safetensors'}" in result.stdout
+    assert "network.safetensors: not written. It needs the package torch" in result.stdout
     assert (out / "report.html").exists()
     assert not (out / "network.onnx").exists()
     assert "network.onnx: not written" in result.stdout

@@ -254,9 +254,15 @@ def test_foreign_and_busy_directories_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_a_corrupted_record_is_named(copy: Path) -> None:
-    (copy / "pieces" / "certificate.json").write_text("{")
-    with pytest.raises(DataCorrupted, match=r"certificate\.json"):
-        compile_in(copy)
+    path = copy / "pieces" / "certificate.json"
+    content = path.read_text()
+    edited = content.replace('"relative_gap": 0.', '"relative_gap": 0.9', 1)
+    assert edited != content
+    for text in ("{", edited):  # also where one digit was changed
+        path.write_text(text)
+        for read in (lambda: compile_in(copy), lambda: nsd.load(copy)):
+            with pytest.raises(DataCorrupted, match=r"certificate\.json"):
+                read()
 
 
 def test_order_names_and_tables_do_not_matter(compiled: nsd.Compilation) -> None:

@@ -192,11 +192,12 @@ def _print(compiled: Compilation | TrainedCompilation, out: Path, as_json: bool)
         print_json({**compiled.to_dict(), "report": str(page)})
         return
     typer.echo(str(compiled))
+    absent = [package for package in ("torch", "onnx") if not extras.is_installed(package)]
     for name in ("network.safetensors", "network.onnx"):
         if (out / name).exists():
             typer.echo(f"network: {out / name}")
-    if missing := [p for p in ("torch", "onnx") if not extras.is_installed(p)]:
-        typer.echo(f"No ONNX file: {extras.missing('It', *missing)}")
+        elif absent:
+            typer.echo(f"{out / name}: not written. {extras.missing('It', *absent)}")
     typer.echo(f"report:  {page}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
@@ -496,7 +497,10 @@ class _AffineWork(_Work):
 
     @cached_property
     def certifier(self) -> Certifier | None:
-        return Certifier(self.cell, self.margin) if self.margin.unique else None
+        if self.margin.unique:
+            with contextlib.suppress(InvalidInput):  # a margin that rounding could have made
+                return Certifier(self.cell, self.margin)
+        return None
 
     @cached_property
     def problem(self) -> LayerProblem:
