@@ -1,4 +1,4 @@
-"""Kernels that used to come out wrong without a word: now right, or refused by name.
+"""Kernels in hard places: right, or refused by name.
 
 Expected values are closed forms, or integrals by a rule of our own that shares nothing with the
 package: Gauss–Legendre on many narrow panels.
