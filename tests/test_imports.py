@@ -24,7 +24,7 @@ FOUNDATION = {
     "progress",
     "threads",
 }
-DESCRIPTIONS = {*FOUNDATION, "numerics", "files", "data", "activations", "models"}
+DESCRIPTIONS = {*FOUNDATION, "numerics", "data", "activations", "models"}
 WITNESSES = {"kernels", "equivalents", "networks"}
 SCIENCE = {
     *DESCRIPTIONS,
@@ -47,12 +47,11 @@ ALLOWED: dict[str, set[str]] = {
     "progress": {"errors", "checks", "extras"},
     "threads": {"errors", "checks"},
     "numerics": FOUNDATION,
-    "files": FOUNDATION,
-    "data": {*FOUNDATION, "numerics", "files"},
+    "data": {*FOUNDATION, "numerics"},
     "activations": {*FOUNDATION, "numerics"},
     "models": {*FOUNDATION, "numerics", "data", "activations"},
     "kernels": DESCRIPTIONS,
-    "equivalents": DESCRIPTIONS - {"files"},
+    "equivalents": DESCRIPTIONS,
     "networks": DESCRIPTIONS,
     "matching": {*DESCRIPTIONS, *WITNESSES, "prediction"},
     "kernel_solvers": {*DESCRIPTIONS, "kernels", "equivalents"},

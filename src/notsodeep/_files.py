@@ -129,7 +129,7 @@ def write_tensors(path: Path, arrays: Mapping[str, NDArray[Any]], content: Any) 
     """Write arrays and JSON content to one safetensors file, with a SHA-256 over both."""
     from safetensors.numpy import save
 
-    arrays = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    arrays = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     entry = {"content": content, "format": _FORMAT, "sha256": _digest(arrays, content)}
     with atomic_write(path) as stream:
         stream.write(save(arrays, {_ENTRY: canonical_json(entry)}))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from pathlib import Path
 from typing import Any
@@ -13,15 +12,15 @@ import safetensors.torch
 import torch
 
 import notsodeep as nsd
+from notsodeep._files import read_tensors, write_tensors
 from notsodeep.data import Preprocessing
 from notsodeep.errors import (
     DataCorrupted,
     DataNotFound,
     InvalidInput,
     NotSoDeepError,
-    NotWritable,
 )
-from notsodeep.networks.files import load, save, sha256_of_tensors
+from notsodeep.networks.files import load, save
 from notsodeep.networks.random import build
 
 X = torch.as_tensor(np.random.default_rng(0).normal(size=(9, 5)) / 3, dtype=torch.float32)
@@ -89,7 +88,7 @@ def test_a_changed_parameter_in_the_header_is_found(path: Path) -> None:
     altered = content.replace(rb"\"weight\": 0.2", rb"\"weight\": 0.3")
     assert altered != content
     path.write_bytes(altered)
-    with pytest.raises(DataCorrupted, match=r"altered after it was written.*SHA-256"):
+    with pytest.raises(DataCorrupted, match="has changed since"):
         load(path)
 
 
@@ -97,36 +96,29 @@ def test_a_changed_parameter_in_the_header_is_found(path: Path) -> None:
 def test_a_truncated_file_is_refused(path: Path, kept: int) -> None:
     save(network(), path)
     path.write_bytes(path.read_bytes()[:kept])
-    with pytest.raises(DataCorrupted, match="not a whole safetensors file"):
+    with pytest.raises(DataCorrupted, match="must be a file of notsodeep"):
         load(path)
 
 
 @pytest.mark.parametrize("length", [200_000_000, 2**63 - 1, 2**64 - 1])
 def test_a_huge_header_is_refused(path: Path, length: int) -> None:
     path.write_bytes(struct.pack("<Q", length) + b"{}" * 50)
-    with pytest.raises(DataCorrupted, match="not a whole safetensors file"):
+    with pytest.raises(DataCorrupted, match="must be a file of notsodeep"):
         load(path)
 
 
 def rewrite(path: Path, change: Any) -> None:
     """Alter what a file says and give it a digest that fits."""
-    tensors = safetensors.torch.load(path.read_bytes())
-    (length,) = struct.unpack("<Q", path.read_bytes()[:8])
-    header = json.loads(path.read_bytes()[8 : 8 + length])
-    content = json.loads(header["__metadata__"]["notsodeep"])
-    del content["sha256"]
-    version = content.pop("version")
-    version = change(content, tensors) or version
-    digest = sha256_of_tensors(tensors, json.dumps(content, sort_keys=True))
-    entry = json.dumps({"version": version, "sha256": digest, **content})
-    path.write_bytes(safetensors.torch.save(tensors, {"notsodeep": entry}))
+    arrays, content = read_tensors(path)
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    change(content, tensors)
+    write_tensors(path, {name: tensor.numpy() for name, tensor in tensors.items()}, content)
 
 
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
         (lambda c, t: None, None, ""),
-        (lambda c, t: 2, InvalidInput, "at most 1 for this release of notsodeep, got 2"),
         (lambda c, t: t.__delitem__("readout"), DataCorrupted, "readout .* missing"),
         (
             lambda c, t: t.update(extra=torch.ones(1)),
@@ -170,14 +162,14 @@ def test_content_that_is_not_ours(
 
 def test_other_files_are_refused(path: Path, tmp_path: Path) -> None:
     safetensors.torch.save_file({"a": torch.ones(3)}, path)
-    with pytest.raises(InvalidInput, match="another safetensors file"):
+    with pytest.raises(DataCorrupted, match="must be a file of notsodeep"):
         load(path)
     with pytest.raises(DataNotFound, match="There is no file"):
         load(tmp_path / "nowhere.safetensors")
     with pytest.raises(DataNotFound, match="There is no file"):
         load(tmp_path)
     safetensors.torch.save_file({"a": torch.ones(3)}, path, {"notsodeep": "[" * 100_000})
-    with pytest.raises(NotSoDeepError, match="cannot be read"):
+    with pytest.raises(NotSoDeepError, match="must be a file of notsodeep"):
         load(path)
 
 
@@ -199,5 +191,5 @@ def test_what_goes_with_a_network_must_fit(path: Path) -> None:
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(NotWritable, match="where a directory is needed"):
+    with pytest.raises(OSError, match="file"):
         save(network(), tmp_path / "file" / "net.safetensors")

@@ -17,15 +17,15 @@ import torch
 from torch import nn
 
 import notsodeep as nsd
+from notsodeep._files import lock
 from notsodeep.errors import (
     DataCorrupted,
     InvalidInput,
-    LockTimeout,
     NotConvergedWarning,
+    RunInUse,
     TrainingDiverged,
     UnknownName,
 )
-from notsodeep.files.stored_states import state_lock
 from notsodeep.networks import Network, Solver, TrainingSettings, train
 
 RNG = np.random.default_rng(0)
@@ -197,13 +197,13 @@ def test_a_stopped_run_goes_on_bit_by_bit(
             raise Stop
 
     with pytest.raises(Stop):
-        train(stopped, X, Y, chosen, after_step=stop, checkpoint=tmp_path)
-    again = train(resumed, X, Y, chosen, checkpoint=tmp_path)
+        train(stopped, X, Y, chosen, after_step=stop, checkpoint=tmp_path / "c.safetensors")
+    again = train(resumed, X, Y, chosen, checkpoint=tmp_path / "c.safetensors")
     assert same(whole, resumed)
     assert [e["loss"] for e in again.history] == [e["loss"] for e in expected.history]
     # A run that is complete is read, not repeated.
     fresh = network(model, trainable=trainable)
-    assert train(fresh, X, Y, chosen, checkpoint=tmp_path) == again
+    assert train(fresh, X, Y, chosen, checkpoint=tmp_path / "c.safetensors") == again
     assert same(whole, fresh)
 
 
@@ -217,10 +217,10 @@ def test_running_averages_are_part_of_the_state(tmp_path: Path) -> None:
     steps = iter(range(1000))
     with pytest.raises(StopIteration):
         train(
-            stopped, X, Y, settings(), checkpoint=tmp_path,
+            stopped, X, Y, settings(), checkpoint=tmp_path / "c.safetensors",
             after_step=lambda: None if next(steps) < 16 else next(iter(())),
         )  # fmt: skip
-    train(resumed, X, Y, settings(), checkpoint=tmp_path)
+    train(resumed, X, Y, settings(), checkpoint=tmp_path / "c.safetensors")
     assert same(whole, resumed)
 
 
@@ -250,39 +250,45 @@ def changed_weight(net: Network) -> None:
 def test_a_checkpoint_of_another_run_is_refused(
     change: Any, options: Any, rows: Any, words: str, tmp_path: Path
 ) -> None:
-    train(network(DEQ, trainable="readout", bias=True), X, Y, settings(), checkpoint=tmp_path)
+    train(
+        network(DEQ, trainable="readout", bias=True),
+        X,
+        Y,
+        settings(),
+        checkpoint=tmp_path / "c.safetensors",
+    )
     other = network(DEQ, trainable="readout", bias=True)
     change(other)
     with pytest.raises(InvalidInput, match=f"same run, got other .*{words}"):
-        train(other, rows, Y, settings(**options), checkpoint=tmp_path)
+        train(other, rows, Y, settings(**options), checkpoint=tmp_path / "c.safetensors")
 
 
 def test_damage_and_other_writers_are_found(tmp_path: Path) -> None:
-    train(network(), X, Y, settings(), checkpoint=tmp_path)
-    with state_lock(tmp_path), pytest.raises(LockTimeout):
-        train(network(), X, Y, settings(), checkpoint=tmp_path)
-    (path,) = tmp_path.glob("state-*.safetensors")
+    train(network(), X, Y, settings(), checkpoint=tmp_path / "c.safetensors")
+    path = tmp_path / "c.safetensors"
+    with lock(tmp_path / ".c.safetensors.lock"), pytest.raises(RunInUse):
+        train(network(), X, Y, settings(), checkpoint=tmp_path / "c.safetensors")
     content = bytearray(path.read_bytes())
     content[-3] ^= 1
     path.write_bytes(content)
-    with pytest.raises(DataCorrupted, match="damaged"):
-        train(network(), X, Y, settings(), checkpoint=tmp_path)
+    with pytest.raises(DataCorrupted, match="has changed since"):
+        train(network(), X, Y, settings(), checkpoint=tmp_path / "c.safetensors")
 
 
 def test_a_killed_process_goes_on_to_the_same_weights(tmp_path: Path) -> None:
     script = Path(__file__).with_name("killed_training.py")
     run = runpy.run_path(str(script))["run"]
-    expected = run(None)
+    expected, path = run(None), tmp_path / "c.safetensors"
     for delay in (0.05, 0.2, 0.5):
         process = subprocess.Popen(
-            [sys.executable, str(script), str(tmp_path)], stdout=subprocess.PIPE, text=True
+            [sys.executable, str(script), str(path)], stdout=subprocess.PIPE, text=True
         )
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         time.sleep(delay)
         process.kill()
         process.communicate()
-    assert same(run(tmp_path), expected)
+    assert same(run(path), expected)
 
 
 def test_settings_are_equal_by_value() -> None:

@@ -6,28 +6,17 @@ The metadata have one entry, JSON: everything but the weights, and a SHA-256 ove
 from __future__ import annotations
 
 import importlib
-import json
 import numbers
-import struct
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-import safetensors
-import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from notsodeep import checks
+from notsodeep._files import read_tensors, write_tensors
 from notsodeep.data import Preprocessing
 from notsodeep.errors import DataCorrupted, DataNotFound, InvalidInput
-from notsodeep.files.stored_arrays import (
-    ENTRY,
-    VERSION,
-    canonical_json,
-    sha256_of_arrays,
-    write_network_file,
-)
 
 # A module that can be saved has `stored_form()`, JSON, and `from_stored(form)` makes it again.
 _KINDS = {"network": "notsodeep.networks.random.Network"}
@@ -79,7 +68,7 @@ def save(
         "classes": None if classes is None else list(classes),
     }
     arrays = {k: v.detach().cpu().contiguous().numpy() for k, v in module.state_dict().items()}
-    write_network_file(Path(path), arrays, content)
+    write_tensors(Path(path), arrays, content)
 
 
 def load(path: str | Path) -> Any:
@@ -152,42 +141,13 @@ def attached(
     return preprocessing, tuple(names)
 
 
-def sha256_of_tensors(tensors: dict[str, Tensor], text: str = "") -> str:
-    """Hexadecimal SHA-256 of a text and of names, dtypes, shapes and values, in order of names."""
-    return sha256_of_arrays({k: v.detach().cpu().numpy() for k, v in tensors.items()}, text)
-
-
 def _shapes(state: dict[str, Tensor]) -> set[str]:
     return {f"{name} {value.dtype} {tuple(value.shape)}" for name, value in state.items()}
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read a whole file: tensors that do not depend on it any more, and its checked metadata."""
-    try:
-        content = path.read_bytes()
-    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-        message = f"There is no file {path}. Write one with notsodeep.save(module, path)."
-        raise DataNotFound(message) from error
-    try:
-        tensors = safetensors.torch.load(content)
-    except safetensors.SafetensorError as error:
-        raise DataCorrupted(f"{path} is not a whole safetensors file ({error}).") from error
-    (length,) = struct.unpack("<Q", content[:8])  # of the header, which was found valid
-    entry = json.loads(content[8 : 8 + length]).get("__metadata__", {}).get(ENTRY)
-    if entry is None:
-        got = "another safetensors file; safetensors.torch.load_file reads it"
-        raise InvalidInput(f"path must be a file written by notsodeep.save, got {got}.")
-    try:
-        facts = dict(checks.strict_json(entry))
-        version, expected = int(facts.pop("version")), facts.pop("sha256")
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataCorrupted(f"{path} has metadata that cannot be read ({error!r}).") from error
-    if version > VERSION:
-        got = f"at most {VERSION} for this release of notsodeep, got {version}"
-        raise InvalidInput(f"The format version of {path} must be {got}.")
-    if sha256_of_tensors(tensors, canonical_json(facts)) != expected:
-        raise DataCorrupted(
-            f"{path} was altered after it was written: its content does not have the SHA-256 that "
-            "is stored in it. Copy it again, or save the network again."
-        )
-    return tensors, facts
+    """Read a whole file: tensors that do not depend on it any more, and its checked content."""
+    if not path.is_file():
+        raise DataNotFound(f"There is no file {path}. Write one with notsodeep.save(module, path).")
+    arrays, content = read_tensors(path)
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}, dict(content)

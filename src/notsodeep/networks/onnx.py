@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from notsodeep import __version__, checks, extras
+from notsodeep._files import atomic_write
 from notsodeep.activations import (
     Activation,
     Centred,
@@ -28,7 +29,6 @@ from notsodeep.activations import (
 from notsodeep.activations.formulas import Formula, evaluate
 from notsodeep.data import Preprocessing
 from notsodeep.errors import InvalidInput, NoOnnxForm, NotConverged
-from notsodeep.files import atomic_write
 from notsodeep.models import ConvolutionalModel, MonotoneEquilibrium
 from notsodeep.networks.files import attached
 from notsodeep.networks.implicit import DEFAULT_TOLERANCE, Solver

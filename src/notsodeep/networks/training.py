@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
-import safetensors.torch
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from notsodeep import checks
+from notsodeep._files import lock, read_tensors, sha256_of_array, write_tensors
 from notsodeep.errors import InvalidInput, TrainingDiverged
-from notsodeep.files.stored_states import read_state, state_lock, write_state
-from notsodeep.networks.files import sha256_of_tensors
 from notsodeep.networks.implicit import SolveRecord
 from notsodeep.networks.random import Network
 from notsodeep.networks.readout import features_of, tensor_rows, tensor_targets
@@ -141,7 +140,7 @@ def train(
         The first is called after every step, for instance to project onto a constraint; the second
         after every epoch, with its number, and returns a JSON object for the history.
     checkpoint : path, optional
-        Directory for the state of the run, written at ends of epochs.  If it holds one of the same
+        File for the state of the run, written at ends of epochs.  If it holds one of the same
         run (data, settings, architecture, solvers, fixed weights), the run resumes there, and on
         a CPU with the same number of threads ends in the same weights to the last bit.
     progress : bool
@@ -170,11 +169,11 @@ def train(
     with contextlib.ExitStack() as stack:
         stack.callback(module.train, was_training)
         advance = stack.enter_context(progress_bar("Training", enabled=progress))
-        directory, identity = None, {}
+        path, identity = None, {}
         if checkpoint is not None:
-            directory, identity = Path(checkpoint), run.identity()
-            stack.enter_context(state_lock(directory))
-            run.resume(directory, identity)
+            path, identity = Path(checkpoint), run.identity()
+            stack.enter_context(lock(path.with_name(f".{path.name}.lock")))
+            run.resume(path, identity)
         if len(run.history) < settings.epochs:
             run.keep_features()
         written, cost = -math.inf, 0.0
@@ -187,9 +186,9 @@ def train(
             run.history.append(record)
             begin = time.monotonic()
             due = (begin - written) * _WRITING_SHARE >= cost or epoch + 1 == settings.epochs
-            if directory is not None and due:
+            if path is not None and due:
                 facts = {"run": identity, "history": run.history}
-                write_state(directory, _KIND, safetensors.torch.save(run.tensors()), facts)
+                write_tensors(path, run.arrays(), {"kind": _KIND, **facts})
                 written = time.monotonic()
                 cost = written - begin
             advance(epoch + 1, settings.epochs)
@@ -291,8 +290,8 @@ class _Run:
             "backward": _summary([each for solve in solves for each in solve.derivatives]),
         }
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Return everything that a step changes: the tensors of a checkpoint."""
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Return everything that a step changes: the arrays of a checkpoint."""
         weights: dict[str, Tensor] = dict(self.trained)
         weights |= {} if self.cached else dict(self.module.named_buffers())
         every = {f"weights.{name}": tensor for name, tensor in weights.items()}
@@ -300,23 +299,26 @@ class _Run:
             for key, value in entries.items():
                 if value is not None:
                     every[f"optimiser.{index}.{key}"] = value
-        return {name: tensor.detach().cpu().contiguous() for name, tensor in every.items()}
+        return {name: tensor.detach().cpu().numpy() for name, tensor in every.items()}
 
     @torch.no_grad()
-    def resume(self, directory: Path, identity: Mapping[str, Any]) -> None:
-        """Go back to the state in a directory, if there is one; it must be of the same run."""
-        stored = read_state(directory, _KIND, "train")
-        if stored is None:
+    def resume(self, path: Path, identity: Mapping[str, Any]) -> None:
+        """Go back to the state in a file, if there is one; it must be of the same run."""
+        if not path.exists():
             return
-        differing = [key for key in identity if stored.facts["run"].get(key) != identity[key]]
+        arrays, facts = read_tensors(path)
+        if facts.get("kind") != _KIND:
+            raise InvalidInput(f"checkpoint must be the state of a training, got {path}.")
+        differing = [key for key in identity if facts["run"].get(key) != identity[key]]
         if differing:
             raise InvalidInput(
                 f"checkpoint must be of the same run, got other {', '.join(differing)} in "
-                f"{directory}. Choose another directory."
+                f"{path}. Choose another file."
             )
         state = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         moments: dict[int, dict[str, Tensor]] = {}
-        for name, tensor in safetensors.torch.load_file(stored.path).items():
+        for name, array in arrays.items():
+            tensor = torch.from_numpy(array)
             part, _, rest = name.partition(".")
             if part == "weights":
                 state[rest].copy_(tensor)
@@ -324,7 +326,7 @@ class _Run:
                 index, _, key = rest.partition(".")
                 moments.setdefault(int(index), {})[key] = tensor
         self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": moments})
-        self.history = list(stored.facts["history"])
+        self.history = list(facts["history"])
 
     def identity(self) -> dict[str, Any]:
         """Return what a checkpoint must agree with to be resumed."""
@@ -342,10 +344,10 @@ class _Run:
         return {
             "settings": self.settings.to_dict(),
             "decays": dict(self.decays),
-            "data": sha256_of_tensors({"inputs": self.inputs, "targets": self.targets}),
+            "data": _digest({"inputs": self.inputs, "targets": self.targets}),
             "architecture": repr(self.module),
             "solvers": solvers,
-            "fixed weights": sha256_of_tensors(fixed),
+            "fixed weights": _digest(fixed),
             "trained weights": {name: list(p.shape) for name, p in self.trained.items()},
         }
 
@@ -360,3 +362,11 @@ def _summary(solves: list[SolveRecord]) -> dict[str, Any] | None:
         "largest_residual": residual if math.isfinite(residual) else None,
         "failures": sum(not solve.converged for solve in solves),
     }
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    found = {}
+    for name, tensor in sorted(tensors.items()):
+        values = sha256_of_array(tensor.detach().cpu().numpy())
+        found[name] = f"{tensor.dtype} {list(tensor.shape)} {values}"
+    return found
