@@ -177,7 +177,7 @@ def trained() -> None:
 def test_trained_networks_show_verdict_front_and_certified_share() -> None:
     test = opened(trained, {})
     headings = [heading.value for heading in test.subheader]
-    assert headings[0].startswith("iterative")
+    assert headings[0].startswith("settles")
     tables = [element.value for element in test.markdown if "proved" in element.value]
     assert len(tables) == 1
     assert tables[0].count("\n") == 4  # a line for each of three layers

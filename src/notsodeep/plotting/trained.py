@@ -30,7 +30,7 @@ def diagnosis(record: Diagnosis, ax: Axes | None = None) -> Axes:
     >>> cell = nsd.EquilibriumCell.from_weights([[0.5]], [[1.0]], activation="tanh")
     >>> axes = diagnosis(nsd.diagnose(cell, [[0.1], [0.7]]), new_figure()[1][0])
     >>> axes.get_title()
-    'iterative: median residual'
+    'settles: median residual'
     """
     axes = axes_or_new(ax)
     deep, shallow = colours()

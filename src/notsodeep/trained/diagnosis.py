@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -27,16 +28,21 @@ BoolArray = NDArray[np.bool_]
 Step = Callable[[Tensor, Tensor], Tensor]
 """Takes states of some rows, and which rows they are, to their next states."""
 
-Verdict = Literal["shallow", "iterative", "multi-stable", "no fixed point", "undecided"]
+Verdict = Literal[
+    "idle", "shallow", "settles", "orbits", "drifts", "several limits", "grows", "undecided"
+]
+Motion = Literal["orbits", "drifts", "grows"]
 
 TOLERANCES = ("1e-2", "1e-3", "1e-6")
 """Relative residuals whose steps are counted."""
 STATE_ERROR = 1e-2
 """Relative error within which a state agrees with another, where there are no classes."""
 
-_STAYS = 1e-3  # relative residual at and above which a row that no longer falls has no limit
 _FLOAT32_REST = 1e-5  # relative residual below which f in float32 may be at rest
 _LEAST_FALL = 1e-6  # of log residual over the second half; rounding makes less
+_GROWTH = 3.0  # of the median step, from the third quarter of the budget to the last
+_RETURN = 0.15  # of the largest distance between states, within which an orbit returns
+_PATH_STEPS, _PATH_ROWS, _PATH_UNITS = 1024, 48, 16  # whose last states are looked at for returns
 _FIT_STEPS = 12  # of the last residuals, for the asymptotic rate
 _BURN_IN, _MEASURED = 30, 30  # products of a power iteration
 _LOST_SHARE, _SLOW_SHARE, _SEVERAL_SHARE = 0.05, 0.05, 0.01
@@ -49,21 +55,28 @@ _MAX_MARGIN_WIDTH = 2048  # above which the margin is not looked for: it takes a
 _SIZES = (0.1, 1.0, 10.0)  # of random starts, in units of the states f(0, x)
 
 _RULE = f"""\
-no fixed point: on more than {_LOST_SHARE:.0%} of the rows the relative residual is above \
-{_STAYS:g} and has not fallen in the second half of the budget, or is no longer finite
-undecided: on more than {_SLOW_SHARE:.0%} of the rows it still falls, with 95 % confidence, when \
-the budget ends, or the state keeps moving by less than {_STAYS:g} of its size a step; from other \
-starts too, unless a margin proves that there is one limit
-multi-stable: on more than {_SEVERAL_SHARE:.0%} of the rows starts end further apart than \
+A row settles if its steps fall to the tolerance, or to the rounding of its precision. It still \
+moves if they fall in the second half of the budget, with 95 % confidence; otherwise it is lost.
+grows, orbits, drifts: more than {_LOST_SHARE:.0%} of the rows are lost, and of these the most \
+become NaN or infinite, or take steps that grow by {_GROWTH:g} or more in the last half; or return \
+to within {_RETURN:.0%} of the size of their path after a period; or do neither
+undecided: more than {_SLOW_SHARE:.0%} of the rows still move; from other starts too, unless a \
+margin proves that there is one limit
+idle: every start settles, and the answer of step 1 is that of the limit on at least \
+{_AGREEMENT:.1%} of the rows and stays so; without classes, the state itself, to ten tolerances
+several limits: on more than {_SEVERAL_SHARE:.0%} of the rows starts end further apart than \
 {_APART:g} tolerances and the estimated errors of both, or some settle and others do not
 shallow: {_SHALLOW_DEPTH} steps agree with the limit on at least {_AGREEMENT:.1%} of the rows
-iterative: it settles, but needs more steps than that"""
+settles: it does, but needs more steps than that"""
 
 _MEANING: dict[Verdict, str] = {
+    "idle": "The loop does nothing: one step is all of it.",
     "shallow": "A few steps do what the whole iteration does: compile it.",
-    "iterative": "It settles and needs its depth; explicit layers may still follow it.",
-    "multi-stable": "It has several limits: no map of the input alone can follow it.",
-    "no fixed point": "What was trained is a loop of fixed length, not an equilibrium.",
+    "settles": "It settles and needs its depth; explicit layers may still follow it.",
+    "several limits": "No map of the input alone can follow it, if its start is free.",
+    "orbits": "It goes round: a loop of fixed length, not an equilibrium.",
+    "drifts": "It keeps moving without coming back: a loop of fixed length, not an equilibrium.",
+    "grows": "It has no limit: a loop of fixed length, not an equilibrium.",
     "undecided": "The budget ended first; ask again with a larger max_steps.",
 }
 
@@ -78,7 +91,7 @@ class Diagnosis(Plotted):
     >>> cell = nsd.EquilibriumCell.from_weights([[0.5]], [[1.0]], activation="tanh")
     >>> result = nsd.diagnose(cell, [[0.1], [0.7]])
     >>> print(str(result).splitlines()[0])
-    iterative: 3 steps agree with the limit on 50.0% of the rows. It settles and needs its depth;...
+    settles: 3 steps agree with the limit on 50.0% of the rows. It settles and needs its depth;...
     >>> result.steps
     {'1e-2': 7, '1e-3': 10, '1e-6': 20}
     """
@@ -96,8 +109,10 @@ class Diagnosis(Plotted):
     max_steps: int
     tolerance: float
     settled: float  # shares of the rows under the network's own iteration from zero; of `moving`
-    moving: float  # the residual still falls, or is below 1e-3 without being at rest
+    moving: float  # the steps still fall
     lost: float
+    motions: dict[Motion, float]  # of the rows that are lost: shares of those looked at
+    period: float | None  # median of the rows that go round, in steps
     limits: int  # the largest number of distinct limits that starts of one row ended in
     several: float  # share of the rows with more than one
     rate: float | None  # median asymptotic ratio of successive residuals of `method`
@@ -128,6 +143,8 @@ class Diagnosis(Plotted):
         lines = [
             ("rows, width of the state", f"{self.rows}, {self.width}"),
             ("settled, still moving, lost", shares),
+            *((f"of the lost: {name}", f"{share:.1%}") for name, share in self.motions.items()),
+            *((("period", _number(self.period)),) if self.period is not None else ()),
             ("iteration", self.method),
             ("limits of one row, at most", f"{self.limits} ({self.several:.1%} have several)"),
             ("rate", _number(self.rate)),
@@ -224,12 +241,28 @@ class RowHistories:
     sizes: FloatArray  # the largest ‖f(z)‖ that each row has had, the unit of its residuals
     states: Tensor  # (n, width)
     settled: BoolArray  # within the tolerance
-    moving: BoolArray  # not settled, and still falling when the budget ended or below `_STAYS`
+    moving: BoolArray  # not settled, and the steps still fell when the budget ended
+    changes: FloatArray  # ‖f(z) − z‖, as the residuals
+    path: FloatArray  # last states of the rows `followed`, in a few units: (steps, rows, units)
+    followed: NDArray[np.int64]
 
     @property
     def lost(self) -> BoolArray:
         """Rows that cycle, wander or grow."""
         return ~(self.settled | self.moving)
+
+    def motions(self) -> dict[int, tuple[Motion, int | None]]:
+        """Return what the lost rows among those followed do, and their periods."""
+        motions: dict[int, tuple[Motion, int | None]] = {}
+        for place, row in enumerate(self.followed):
+            if not self.lost[row]:
+                continue
+            if _grows(self.changes[:, row]):
+                motions[int(row)] = ("grows", None)
+            else:
+                period = _period(self.path[:, place])
+                motions[int(row)] = ("drifts" if period is None else "orbits", period)
+        return motions
 
     @property
     def rates(self) -> FloatArray:
@@ -280,9 +313,15 @@ def follow(
     """Iterate z ← f(z) from `start`, each row until its residual is `stop` or it is not finite."""
     z = start.clone()
     count = len(z)
-    residuals = np.full((max_steps, count), np.nan)
+    residuals, changes = np.full((2, max_steps, count), np.nan)
     last, size = np.zeros(count), np.zeros(count)
     active = np.arange(count)
+    followed = np.unique(np.linspace(0, count - 1, min(count, _PATH_ROWS)).astype(int))
+    units = torch.eye(z.shape[1], dtype=torch.float64)
+    if z.shape[1] > _PATH_UNITS:  # random directions keep distances, roughly
+        seed = torch.Generator().manual_seed(0)
+        units = torch.randn(z.shape[1], _PATH_UNITS, generator=seed, dtype=torch.float64)
+    path: deque[FloatArray] = deque(maxlen=_PATH_STEPS)
     for k in range(max_steps):
         rows = torch.from_numpy(active)
         image = step(z[rows], rows)
@@ -296,19 +335,60 @@ def follow(
         r[~np.isfinite(length) | ~np.isfinite(r)] = np.inf
         z[rows], last[active] = image, r
         residuals[k, active] = np.where(np.isfinite(r), r, np.nan)
+        changes[k, active] = np.where(np.isfinite(r), change, np.nan)
+        path.append((z[torch.from_numpy(followed)].double() @ units).numpy())
         active = active[(r > stop) & np.isfinite(r)]
         after_step()
         if not len(active):
-            residuals = residuals[: k + 1]
+            residuals, changes = residuals[: k + 1], changes[: k + 1]
             break
     moving = np.zeros(count, dtype=bool)
     if len(active):
-        moving[active] = _falls(residuals[len(residuals) // 2 :, active])
+        moving[active] = _falls(changes[len(changes) // 2 :, active])
     rest = tolerance if z.dtype == torch.float64 else max(tolerance, _FLOAT32_REST)
-    # A state that moves by less than a thousandth a step may go round for ever.
-    moving |= last < _STAYS
     settled = last <= rest
-    return RowHistories(residuals, last, size, z, settled, moving & ~settled)
+    return RowHistories(
+        residuals,
+        last,
+        size,
+        z,
+        settled,
+        moving & ~settled,
+        changes,
+        np.array(path),
+        followed,
+    )
+
+
+def _grows(changes: FloatArray) -> bool:
+    """Say whether steps become longer and longer, or end in NaN or infinity."""
+    if not np.isfinite(changes[-1]):
+        return True
+    third, fourth = np.array_split(changes, 4)[2:]
+    return bool(np.median(fourth) >= _GROWTH * np.median(third))
+
+
+def _period(path: FloatArray) -> int | None:
+    """Return after how many steps a path (steps, units) comes back and stays with itself.
+
+    For every lag the distance is the median over the later half of the path; a path has to leave
+    before it can return.
+    """
+    half = len(path) // 2
+    later = path[half:]
+    lags = np.arange(1, half + 1)
+    distances = np.array(
+        [np.median(np.linalg.norm(later - path[half - p : len(path) - p], axis=1)) for p in lags]
+    )
+    if half < 2 or not distances.max() > 0.0:
+        return None
+    away = int(np.argmax(distances >= 0.5 * distances.max()))
+    back = distances[away + 1 :] <= _RETURN * distances.max()
+    if not back.any():
+        return None
+    first = away + 1 + int(np.argmax(back))
+    stop = first + int(np.argmin(np.append(back[first - away - 1 :], False)))
+    return int(lags[first + int(np.argmin(distances[first:stop]))])
 
 
 def _falls(residuals: FloatArray) -> BoolArray:
@@ -396,8 +476,11 @@ class _Examination:
         starts = {"zero": own, **self._other_starts(own)}
         method, main = self._settling(own, margin)
         if not np.isfinite(own.last).all():
-            share = float(np.mean(~np.isfinite(own.last)))
-            notes.append(f"On {share:.1%} of the rows f became NaN or infinite.")
+            bad = ~np.isfinite(own.last)
+            first = 1 + int(np.isfinite(own.residuals[:, bad]).sum(axis=0).min())
+            notes.append(
+                f"On {bad.mean():.1%} of the rows f became NaN or infinite, at step {first}."
+            )
         limits, several = _distinct_limits(list(starts.values()), self.tolerance)
         proved = margin is not None and margin.unique
         if proved:
@@ -410,6 +493,8 @@ class _Examination:
             )
         agreement, kind, depth, radii = np.zeros(0), self._agreement_kind(), None, np.zeros(0)
         decided = _unsettled_verdict(main)
+        motions = own.motions()
+        periods = [period for _, period in motions.values() if period is not None]
         if decided is None and not proved:
             decided = _slow_elsewhere(starts)
         if decided is None:
@@ -418,7 +503,10 @@ class _Examination:
             depth = _first_lasting(agreement)
             chosen = torch.from_numpy(np.flatnonzero(main.settled)[:_LOCAL_ROWS])
             radii = local_radii(cell, limit[chosen], self.drive[chosen], self.rng)
-            decided = _settled_verdict(several, depth, agreement)
+            idle = depth == 1 and all(each.settled.all() for each in starts.values())
+            if idle and kind == "state":
+                idle = self._same_at_once(method, limit, main.settled)
+            decided = _settled_verdict(idle, several, depth, agreement)
         longest = max(len(each.residuals) for each in starts.values())
         return Diagnosis(
             verdict=decided[0],
@@ -431,6 +519,8 @@ class _Examination:
             settled=float(own.settled.mean()),
             moving=float(own.moving.mean()),
             lost=float(own.lost.mean()),
+            motions=_shares([name for name, _ in motions.values()]),
+            period=_median(np.array(periods, dtype=float)),
             limits=limits,
             several=several,
             rate=_median(main.rates[main.settled] if main.settled.any() else main.rates),
@@ -533,15 +623,38 @@ class _Examination:
                 break
         return np.array(shares)
 
+    def _same_at_once(self, method: _Method, limit: Tensor, settled: BoolArray) -> bool:
+        """Say whether the first state is the limit itself on enough of the rows."""
+        rows = torch.from_numpy(np.flatnonzero(settled))
+        first = method.state_of(method.step(method.start[rows], rows))
+        rest = self.tolerance if limit.dtype == torch.float64 else _FLOAT32_REST
+        near = row_norms(first - limit[rows]) <= 10.0 * rest * row_norms(limit[rows])
+        return bool(near.double().mean() >= _AGREEMENT)
+
+
+def _shares(motions: list[Motion]) -> dict[Motion, float]:
+    return {name: motions.count(name) / len(motions) for name in sorted(set(motions))}
+
 
 def _unsettled_verdict(own: RowHistories) -> tuple[Verdict, str] | None:
     """Decide by the residuals alone; None if enough rows have settled."""
     lost, moving = float(own.lost.mean()), float(own.moving.mean())
     if lost > _LOST_SHARE:
-        middle = float(np.median(own.last[own.lost]))
-        words = f"the median residual of these is {middle:.3g}" if math.isfinite(middle) else ""
-        words = words or "most of these are no longer finite"
-        return "no fixed point", f"{lost:.1%} of the rows do not settle; {words}."
+        motions = own.motions()
+        names = [name for name, _ in motions.values()] or ["drifts"]
+        kind: Motion = max(("grows", "orbits", "drifts"), key=names.count)
+        words = {
+            "grows": "most of these become NaN or infinite, or take longer and longer steps",
+            "drifts": "most of these keep moving without coming back",
+            "orbits": "most of these go round",
+        }[kind]
+        periods = [period for _, period in motions.values() if period is not None]
+        if kind == "orbits":
+            words += f", with a period of {np.median(periods):g} steps"
+        last = own.last[own.lost & np.isfinite(own.last)]
+        if len(last):
+            words += f"; their median residual is {np.median(last):.3g}"
+        return kind, f"{lost:.1%} of the rows do not settle: {words}."
     if moving > _SLOW_SHARE:
         middle = float(np.median(own.last[own.moving]))
         return "undecided", f"{moving:.1%} of the rows still move; their residual is {middle:.3g}."
@@ -558,13 +671,15 @@ def _slow_elsewhere(starts: dict[str, RowHistories]) -> tuple[Verdict, str] | No
 
 
 def _settled_verdict(
-    several: float, depth: int | None, agreement: FloatArray
+    idle: bool, several: float, depth: int | None, agreement: FloatArray
 ) -> tuple[Verdict, str]:
+    if idle:
+        return "idle", f"One step agrees with the limit on {agreement[0]:.1%} of the rows."
     if several > _SEVERAL_SHARE:
-        return "multi-stable", f"{several:.1%} of the rows have several limits."
+        return "several limits", f"{several:.1%} of the rows have several limits."
     k = min(_SHALLOW_DEPTH, len(agreement))
     reason = f"{k} steps agree with the limit on {agreement[k - 1]:.1%} of the rows."
-    return "shallow" if depth is not None and depth <= _SHALLOW_DEPTH else "iterative", reason
+    return "shallow" if depth is not None and depth <= _SHALLOW_DEPTH else "settles", reason
 
 
 def _distinct_limits(starts: list[RowHistories], tolerance: float) -> tuple[int, float]:
