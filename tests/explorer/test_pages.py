@@ -99,7 +99,7 @@ LATE = pytest.mark.slow  # of each kind of input one is bad every time
             "at least 0",
             marks=LATE,
         ),
-        ({"activation": "cell", "cell": "own", "layers": ""}, "have at least one layer"),
+        ({"activation": "cell", "cell": "own", "layers": ""}, "at least one layer"),
         pytest.param(
             {"activation": "cell", "cell": "own", "layers": "relu weight=3 inject=1"},
             "not found",
