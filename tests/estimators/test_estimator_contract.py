@@ -15,9 +15,6 @@ from notsodeep.estimators import (
     RandomEquilibriumFeatures,
     TheoryScaler,
 )
-from notsodeep.networks.training import TrainingSettings
-
-SHORT = TrainingSettings(20, optimiser="adam", learning_rate=0.03)
 
 QUICK = [
     TheoryScaler(),
@@ -33,40 +30,19 @@ QUICK = [
 SLOW = [
     EquilibriumKernelClassifier(kind="ck", convention="preactivation"),
     CompiledClassifier(),
-    CompiledClassifier(width=32, family="leaky_relu", train="all", settings=SHORT),
+    CompiledClassifier(width=32, family="leaky_relu", train="all"),
     RandomEquilibriumFeatures("tanh"),
 ]
 
 pytestmark = pytest.mark.filterwarnings(f"ignore::{SkipTestWarning.__module__}.SkipTestWarning")
 
 
-WEIGHTED = (
-    "check_sample_weights_pandas_series",
-    "check_sample_weights_not_an_array",
-    "check_sample_weights_list",
-    "check_sample_weights_shape",
-    "check_sample_weights_not_overwritten",
-    "check_sample_weight_equivalence_on_dense_data",
-    "check_class_weight_classifiers",
-)
-
-
-def expected_to_fail(estimator: Any) -> dict[str, str]:
-    """Weights are rejected by name where they have no meaning, and rows are not weights."""
-    if getattr(estimator, "train", None) == "all":
-        return dict.fromkeys(WEIGHTED, "weights are for read-outs")
-    if isinstance(estimator, CompiledClassifier):
-        check = "check_sample_weight_equivalence_on_dense_data"
-        return {check: "the network is matched on rows without weights"}
-    return {}
-
-
-@parametrize_with_checks(QUICK, expected_failed_checks=expected_to_fail)
+@parametrize_with_checks(QUICK)
 def test_quick(estimator: Any, check: Any) -> None:
     check(estimator)
 
 
 @pytest.mark.slow
-@parametrize_with_checks(SLOW, expected_failed_checks=expected_to_fail)
+@parametrize_with_checks(SLOW)
 def test_slow(estimator: Any, check: Any) -> None:
     check(estimator)

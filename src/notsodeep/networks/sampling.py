@@ -59,16 +59,20 @@ class RandomNetwork:
     width: int
     layers: tuple[LayerWeights, ...]
 
-    def features(self, X: Real, tolerance: float = 1e-6) -> Single:
+    def features(self, X: Real, tolerance: float = 1e-6, *, double: bool = False) -> Real:
         """Return y_L/√m of every row, shape (n, m), to a relative residual within the tolerance.
+
+        In float32, or in float64 if asked for; the weights are rounded to float32 in any case.
 
         Raises
         ------
         NotConverged
             The fixed point of a row was not found.
         """
-        parts = [_settle(self, rows, tolerance)[0][-1].units for rows in _batches(X)]
-        return np.asarray(np.concatenate(parts) / math.sqrt(self.width), dtype=np.float32)
+        dtype = np.float64 if double else np.float32
+        batches = _batches(X, double=double)
+        parts = [_settle(self, rows, tolerance)[0][-1].units for rows in batches]
+        return np.asarray(np.concatenate(parts) / math.sqrt(self.width), dtype=dtype)
 
     def steps(self, X: Real, tolerance: float = 1e-6) -> int:
         """Return how many turns the slowest row takes; one for an explicit network."""
@@ -213,9 +217,10 @@ def _cell(model: DeepEquilibrium | ExplicitNetwork) -> tuple[Dense, ...]:
     return (Dense(first, 0.0, inject=1.0), *(Dense(phi, 1.0) for phi in others))
 
 
-def _batches(X: Real) -> Iterator[Real]:
+def _batches(X: Real, *, double: bool = False) -> Iterator[Real]:
     for start in range(0, len(X), _ROWS):
-        yield _in_range(np.asarray(X[start : start + _ROWS]))
+        rows = np.asarray(X[start : start + _ROWS])
+        yield rows.astype(np.float64) if double else _in_range(rows)
 
 
 def _in_range(rows: Real) -> Real:
