@@ -85,7 +85,6 @@ FITTED: dict[str, Callable[[], Any]] = {
         width=16,
         family="scaled",
         train="all",
-        settings=nsd.networks.TrainingSettings(1),
         random_state=0,
     ),
     "random features": lambda: estimators.RandomEquilibriumFeatures(OWN, width=16, random_state=0),
