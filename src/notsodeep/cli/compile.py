@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 OF_GIVEN_NETWORKS = ("input_shift", "input_scale", "layers")
 RULE = ("family", "kind", "convention", "refine", "width", "train", "epochs", "seeds", "ridge")
 OF_RANDOM_DEQS = (
-    *("sigma_a2", "kink", "layer", "cell", "convolution", "gap_limit", "accuracy_limit"),
+    *("sigma_a2", "kink", "layer", "cell", "convolution", "gap_limit"),
     *(*OF_IMAGES, *RULE),
 )
 
@@ -137,6 +137,7 @@ def compile_command(
     from notsodeep.data import load
 
     common: dict[str, Any] = {"random_state": seed, "out": out, "force": force}
+    common["accuracy_limit"] = accuracy_limit
     common |= {} if tolerance is None else {"tolerance": tolerance}
     if given:
         reject_options(context, OF_RANDOM_DEQS, "describe a random DEQ, and not a trained network")
@@ -171,7 +172,6 @@ def compile_command(
         "seeds": seeds,
         "ridge": ridge,
         "gap_limit": gap_limit,
-        "accuracy_limit": accuracy_limit,
     }
     options |= {} if width is None else {"width": width}
     with resumable(out), counted() as progress:
