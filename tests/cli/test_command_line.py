@@ -56,7 +56,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
         (["kernel", "--data", "nowhere.npz"], 1, "nowhere.npz"),
         (["compile", "--seeds", "1"], 2, "seeds"),
         (["compile", "--config", "nowhere.toml"], 2, "nowhere.toml"),
-        (["report", "nowhere"], 2, "holds no compile run"),
+        (["report", "nowhere"], 2, "directory of a compile run"),
     ],
 )
 def test_errors_are_one_line(

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import html
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -105,13 +106,11 @@ class ReplacementVerdict(Record):
     def __str__(self) -> str:
         return "\n".join([self.headline, *(f"  {text}" for text in (*self.reasons, self.rule))])
 
-    def table(self, **facts: str) -> str:
-        """Return an HTML table of facts and reasons, for notebooks."""
-        rows = [*facts.items(), *(("", reason) for reason in self.reasons), ("rule", self.rule)]
+    def table(self) -> str:
+        """Return an HTML table of the reasons and the rule, for notebooks."""
         cells = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(name)}</th>"
-            f"<td style='text-align:left'>{html.escape(value)}</td></tr>"
-            for name, value in rows
+            f"<tr><td style='text-align:left'>{html.escape(text)}</td></tr>"
+            for text in (*self.reasons, self.rule)
         )
         return f"<table><caption><b>{html.escape(self.headline)}</b></caption>{cells}</table>"
 
@@ -214,8 +213,67 @@ class Draw(Record):
         return np.unpackbits(packed, count=count).astype(bool)
 
 
+class Compiled(ABC):
+    """What all compilations share: ``print``, ``report(path)`` and ``save(directory)``."""
+
+    settings: Record
+    directory: Path | None
+
+    @property
+    @abstractmethod
+    def verdict(self) -> ReplacementVerdict:
+        """Whether the network can replace the DEQ, and by which rule."""
+
+    @abstractmethod
+    def _run(self, directory: str | Path) -> Run:
+        """Return the directory of these settings and data."""
+
+    @abstractmethod
+    def _records(self) -> dict[str, Record]:
+        """Return what was measured, by the names under which it is stored."""
+
+    @abstractmethod
+    def _stored_only(self) -> tuple[dict[str, Record], dict[str, Arrays]]:
+        """Return the records and arrays that are stored and not shown."""
+
+    @abstractmethod
+    def export(self, run: Run) -> None:
+        """Write the network's own files to a directory, as far as its packages are there."""
+
+    def report(self, path: str | Path) -> Path:
+        """Write the report: one HTML file without any link to the outside."""
+        # Pictures and pages know the records, and not the other way round.
+        page = importlib.import_module("notsodeep.report.report")
+        written: Path = page.write_report(self, path)
+        return written
+
+    def save(self, directory: str | Path, *, force: bool = False) -> Path:
+        """Write everything, as `compile` with ``out=directory`` does; `notsodeep.load` reads it.
+
+        `force` replaces results of other settings, or on other data.
+        """
+        run = self._run(directory)
+        others, arrays = self._stored_only()
+        with run.opened(force=force):
+            store = Store(run, lambda step: None)
+            for name, record in {**self._records(), **others}.items():
+                store.record(name, type(record), lambda value=record: value)  # type: ignore[misc]
+            for name, values in arrays.items():
+                store.arrays(name, lambda values=values: values)  # type: ignore[misc]
+            self.export(run)
+        return run.path
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return a JSON form of settings, verdict and what was measured, without arrays."""
+        named = {"settings": self.settings, "verdict": self.verdict, **self._records()}
+        return {name: record.to_dict(arrays=False) for name, record in named.items()}
+
+    def _repr_html_(self) -> str:
+        return self.verdict.table()
+
+
 @dataclass(frozen=True, eq=False, repr=False)
-class Compilation:
+class Compilation(Compiled):
     """A shallow network for a random DEQ, and the evidence that it does as well.
 
     ``print``, ``plot()``, ``report(path)`` and ``save(directory)`` show and keep it.
@@ -264,31 +322,12 @@ class Compilation:
 
     def plot(self) -> Figure:
         """Draw both activations, the eigenvalues and the difference of the kernels."""
-        # Pictures and pages know the records, and not the other way round.
         matches = importlib.import_module("notsodeep.plotting.matches")
         figure: Figure = matches.match_figure(self.match, self.certificate)
         return figure
 
-    def report(self, path: str | Path) -> Path:
-        """Write the report: one HTML file without any link to the outside."""
-        page = importlib.import_module("notsodeep.report.report")
-        written: Path = page.write_report(self, path)
-        return written
-
-    def save(self, directory: str | Path, *, force: bool = False) -> Path:
-        """Write everything, as `compile` with ``out=directory`` does; `notsodeep.load` reads it.
-
-        `force` replaces results of other settings, or on other data.
-        """
-        run = run_directory(directory, self.settings, self.data.provenance, self.inputs)
-        with run.opened(force=force):
-            store = Store(run, lambda step: None)
-            draws = {f"draw-{k}": draw for k, draw in enumerate(self.draws)}
-            for name, record in {**self._records(), **draws}.items():
-                store.record(name, type(record), lambda value=record: value)  # type: ignore[misc]
-            store.arrays("network", lambda: self.weights)
-            self.export(run)
-        return run.path
+    def _run(self, directory: str | Path) -> Run:
+        return run_directory(directory, self.settings, self.data.provenance, self.inputs)
 
     def export(self, run: Run) -> None:
         """Write the network's own files to its directory; ONNX only if its packages are there."""
@@ -333,11 +372,13 @@ class Compilation:
             "front": self.front,
         }
 
+    def _stored_only(self) -> tuple[dict[str, Record], dict[str, Arrays]]:
+        draws = {f"draw-{k}": draw for k, draw in enumerate(self.draws)}
+        return dict(draws), {"network": self.weights}
+
     def to_dict(self) -> dict[str, Any]:
         """Return a JSON form of settings, verdict and what was measured, without arrays."""
-        named = {"settings": self.settings, "verdict": self.verdict, "accuracy": self.accuracy}
-        named |= self._records()
-        return {name: record.to_dict(arrays=False) for name, record in named.items()}
+        return {**super().to_dict(), "accuracy": self.accuracy.to_dict()}
 
     def __repr__(self) -> str:
         accuracy, point = self.accuracy.mean, self.front.chosen_point
@@ -355,9 +396,6 @@ class Compilation:
             f"  {row[0]:<32}" + "".join(f"{cell:>18}" for cell in row[1:]) for row in _table(self)
         ]
         return "\n".join([first, networks, *table, *others])
-
-    def _repr_html_(self) -> str:
-        return self.verdict.table(DEQ=str(self.match.model), network=str(self.match.network))
 
 
 def _table(compiled: Compilation) -> list[tuple[str, ...]]:
@@ -467,7 +505,7 @@ def _reasons(compiled: Compilation) -> tuple[str, ...]:
         f"The DEQ at tolerance {cheap.parameter:g}, the loosest that keeps its accuracy, takes "
         f"{cheap.steps:.0f} steps: {cheap.products:.1f} × the multiplications of the network, "
         f"{cheap.time} the time; at {strict.parameter:g} {strict.steps:.0f} steps, "
-        f"{strict.products:.1f} × and {strict.time}.",
+        f"{strict.products:.1f} × and {strict.time}, all in {compiled.front.library}.",
     ]
     if (seen := compiled.transfer) is not None:
         reasons += [seen.verdict(name) for name in seen.names[1:]]

@@ -82,7 +82,7 @@ def rows_for_model(
 
 
 def labelled_rows(
-    X: Any, y: Any, X_test: Any, y_test: Any, *, preprocessing: str, seed: int
+    X: Any, y: Any, X_test: Any, y_test: Any, *, preprocessing: Any, seed: int
 ) -> Dataset:
     """Return training and test rows as a `Dataset`.
 

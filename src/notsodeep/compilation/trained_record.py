@@ -23,9 +23,9 @@ from notsodeep.compilation.record import (
     ONNX,
     REPORT,
     Arrays,
+    Compiled,
     Decision,
     ReplacementVerdict,
-    Store,
 )
 from notsodeep.errors import InvalidInput, MissingPackage, NoOnnxForm
 from notsodeep.networks.affine import AffineDEQ
@@ -123,7 +123,7 @@ class TimedFront(Record):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class TrainedCompilation:
+class TrainedCompilation(Compiled):
     """Explicit layers for a DEQ with given weights, and the evidence that they do as well.
 
     ``print``, ``plot()``, ``report(path)`` and ``save(directory)`` show and keep it.
@@ -204,28 +204,15 @@ class TrainedCompilation:
 
     def plot(self) -> Figure:
         """Draw the front, and agreement and certified share by the number of layers."""
-        # Pictures and pages know the records, and not the other way round.
         fronts = importlib.import_module("notsodeep.plotting.trained")
         figure: Figure = fronts.trained_figure(self.front, self.fidelity_by_layers, self.baselines)
         return figure
 
-    def report(self, path: str | Path) -> Path:
-        """Write the report: one HTML file without any link to the outside."""
-        page = importlib.import_module("notsodeep.report.report")
-        written: Path = page.write_report(self, path)
-        return written
+    def _run(self, directory: str | Path) -> Run:
+        return run_directory(directory, self.settings, self.cell, self.inputs)
 
-    def save(self, directory: str | Path, *, force: bool = False) -> Path:
-        """Write everything; `notsodeep.load` reads it.  `force` replaces other results."""
-        run = run_directory(directory, self.settings, self.cell, self.inputs)
-        with run.opened(force=force):
-            store = Store(run, lambda step: None)
-            store.arrays("cell", lambda: cell_arrays(self.cell))
-            store.arrays("layers", lambda: self.weights)
-            for name, record in self._records().items():
-                store.record(name, type(record), lambda value=record: value)  # type: ignore[misc]
-            self.export(run)
-        return run.path
+    def _stored_only(self) -> tuple[dict[str, Record], dict[str, Arrays]]:
+        return {}, {"cell": cell_arrays(self.cell), "layers": self.weights}
 
     def export(self, run: Run) -> None:
         """Write the network's own files to its directory, as far as it has such forms."""
@@ -274,11 +261,6 @@ class TrainedCompilation:
             "front": self.timed,
         }
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return a JSON form of settings, verdict and what was measured, without arrays."""
-        named = {"settings": self.settings, "verdict": self.verdict, **self._records()}
-        return {name: record.to_dict(arrays=False) for name, record in named.items()}
-
     def __repr__(self) -> str:
         own = self.fidelity
         proved = "nothing proved" if own.certified is None else f"{own.certified:.1%} proved"
@@ -291,9 +273,6 @@ class TrainedCompilation:
         named = {f"{k} layer{'s' * (k > 1)}": f for k, f in self.fidelity_by_layers.items()}
         lines = [f"  {name}: {_line(f)}" for name, f in {**named, **self.baselines}.items()]
         return "\n".join([str(self.verdict), *lines])
-
-    def _repr_html_(self) -> str:
-        return self.verdict.table(DEQ=repr(self.cell))
 
 
 def judge(compiled: TrainedCompilation) -> ReplacementVerdict:
