@@ -134,7 +134,7 @@ class _Strip(NamedTuple):
 @_compile
 def _new_strip(layers, n, width, widest):
     line, sums = np.empty((width + widest) * LANES), np.empty(width * LANES)
-    work, fields = np.empty((5, n)), np.empty((8, layers, n))
+    work, fields = np.zeros((5, n)), np.empty((8, layers, n))
     return _Strip(
         line, sums, work[0], work[1], work[2], work[3], work[4], fields[0], fields[1], fields[2],
         fields[3], fields[4], fields[5], fields[6], fields[7], np.empty(LANES),
