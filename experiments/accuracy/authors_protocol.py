@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.accuracy.accuracy_versus_width import FEATURES, image_sets, width_data
+from experiments.families import TWO_LEAKY_RELU
 from experiments.runner import (
     Cell,
     Experiment,
@@ -30,7 +31,6 @@ from notsodeep.activations import named, piecewise_linear, scaled
 from notsodeep.arrays import IntArray
 from notsodeep.data.preprocessing import Preprocessing
 from notsodeep.matching import match
-from notsodeep.matching.piecewise_families import LeakyReLU
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 from notsodeep.numerics.ridge_fit import fit_ridge
 
@@ -274,7 +274,7 @@ def _model(network: str, activation: str, sigma_a2: float) -> DeepEquilibrium | 
         case "DEQ":
             return deq
         case "leaky":
-            family = LeakyReLU(layers=int(details[0][0]))
+            family = "leaky_relu" if details[0][0] == "1" else TWO_LEAKY_RELU
             return match(deq, tau0=1.0, family=family).network
         case "hard tanh":
             return match(deq, tau0=1.0, family="hard_tanh").network

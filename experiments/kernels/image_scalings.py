@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from experiments.families import TWO_LEAKY_RELU
 from experiments.runner import Cell, Experiment, Finding, Profile, Record
 from notsodeep.arrays import FloatArray
 from notsodeep.data import MixtureStatistics, load
@@ -19,7 +20,6 @@ from notsodeep.equivalents import equivalent
 from notsodeep.equivalents.distances import operator_norm
 from notsodeep.kernels import kernel
 from notsodeep.matching import match
-from notsodeep.matching.piecewise_families import LeakyReLU
 from notsodeep.models import Convention, DeepEquilibrium
 
 PAPER = {"equivalent": 1.57, "matched": 1.83}
@@ -92,9 +92,11 @@ def _matched_gaps(X: FloatArray, tau0: float) -> dict[str, dict[str, Any]]:
         target = None
         for layers in (1, 2):
             found = match(
-                DeepEquilibrium("relu", 0.2).centred(tau0), tau0=tau0, family=LeakyReLU(layers),
+                DeepEquilibrium("relu", 0.2).centred(tau0),
+                tau0=tau0,
+                family="leaky_relu" if layers == 1 else TWO_LEAKY_RELU,
                 convention=convention,
-            )  # fmt: skip
+            )
             if target is None:
                 target = np.asarray(kernel(found.model, X, convention=convention))
             reached = np.asarray(kernel(found.network, X, convention="preactivation"))

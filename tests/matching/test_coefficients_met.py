@@ -124,13 +124,13 @@ def test_sphere_quadratic_meets_the_sphere_paper() -> None:
 @pytest.mark.parametrize("kind", KERNELS)
 @pytest.mark.parametrize("convention", CONVENTIONS)
 def test_own_family_is_fitted(kind: KernelName, convention: Convention) -> None:
-    def scaled_erf(x: np.ndarray) -> nsd.activations.Activation:
-        return nsd.activations.from_formula(f"{float(x[0])} * erf({float(x[1])} * x)")
+    def layers(x: np.ndarray, problem: object) -> list[nsd.activations.Activation]:
+        return [nsd.activations.from_formula(f"{float(x[0])} * erf({float(x[1])} * x)")]
 
     m = nsd.match(
         nsd.DeepEquilibrium("tanh", 0.2),
         tau0=1.0,
-        family=nsd.matching.OwnFamily(scaled_erf, start=(1.0, 0.7)),
+        family=nsd.matching.Family("scaled_erf", ("a", "b"), layers, starts=[(1.0, 0.7)]),
         kind=kind,
         convention=convention,
     )
@@ -140,13 +140,13 @@ def test_own_family_is_fitted(kind: KernelName, convention: Convention) -> None:
 
 
 def test_an_error_of_the_own_family_is_shown() -> None:
-    def broken(x: np.ndarray) -> nsd.activations.Activation:
-        return nsd.activations.from_formula(f"{x[0]} * nonsense(x)")
+    def broken(x: np.ndarray, problem: object) -> list[nsd.activations.Activation]:
+        return [nsd.activations.from_formula(f"{x[0]} * nonsense(x)")]
 
     with pytest.raises(nsd.errors.FormulaError, match="nonsense"):
         nsd.match(
             nsd.DeepEquilibrium("tanh", 0.2), tau0=1.0,
-            family=nsd.matching.OwnFamily(broken, start=(1.0,)),
+            family=nsd.matching.Family("broken", ("a",), broken, starts=[(1.0,)]),
         )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import notsodeep as nsd
-from notsodeep.matching import KernelSeries
+from notsodeep.matching.record import KernelSeries
 from notsodeep.models import Convention, KernelName
 
 BOTH: tuple[KernelName, ...] = ("ck", "ntk")
@@ -76,7 +76,7 @@ def test_the_reported_bound_holds_on_close_rows(activation: str, kind: KernelNam
 
 
 def test_signs_do_not_change_the_kernel_and_tame_the_activation() -> None:
-    m = nsd.match(nsd.DeepEquilibrium("tanh", 0.2), family=nsd.matching.Dual(degree=9))
+    m = nsd.match(nsd.DeepEquilibrium("tanh", 0.2), family="dual")
     coefficients = np.array(list(m.parameters.values()))
     x = np.linspace(-4.0, 4.0, 81)
     worst = max(

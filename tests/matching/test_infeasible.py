@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import notsodeep as nsd
-from notsodeep import matching
 from notsodeep.errors import InvalidInput, UnknownName
 
 RELU = nsd.DeepEquilibrium("relu", 0.2)
@@ -77,10 +75,6 @@ def test_a_saturated_target_is_out_of_reach_of_a_hard_tanh() -> None:
         ({"tau0": 0.0}, "tau0 of match must be positive"),
         ({"tau0": math.nan}, "tau0"),
         ({"sphere": 1}, "at least 2"),
-        (
-            {"tau0": 1.0, "family": matching.Quadratic(layers=1)},
-            "One quadratic layer is for the sphere",
-        ),
         ({"sphere": 10, "family": "hard_tanh"}, "tau0 of match must be given"),
         ({"X": np.ones((3, 4))}, "at least eight rows"),
         ({"X": np.zeros((9, 4))}, "not be zero everywhere"),
@@ -99,18 +93,3 @@ def test_unknown_names_get_a_suggestion() -> None:
         nsd.match(RELU, tau0=1.0, kind="ntkk")
     with pytest.raises(InvalidInput, match="model of match"):
         nsd.match("relu", tau0=1.0)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: matching.named("hard_tanh", layers=2), "layers of match must be left out"),
-        (lambda: matching.LeakyReLU(layers=3), "layers of match must be one of"),
-        (lambda: matching.Dual(degree=0), "degree"),
-        (lambda: matching.OwnFamily("tanh", (1.0,)), "function of OwnFamily"),
-        (lambda: matching.OwnFamily(abs, ("a",)), "start of OwnFamily"),
-    ],
-)
-def test_bad_options_of_families_are_refused(make: Callable[[], object], message: str) -> None:
-    with pytest.raises(InvalidInput, match=message):
-        make()

@@ -57,7 +57,6 @@ def drawn() -> dict[str, Any]:
         "diagnosis": nsd.diagnose(given, pixels.X_test[:20], rng=0),
         "front": nsd.compile(given, pixels.X[:200], X_test=pixels.X_test[:60], layers=1).front,
         "kernel_distance": certificate.matched,
-        "kernel_series": nsd.match(deq, tau0=1.0, family="dual").target,
         "solve": network.record,
         "training": run,
         "learning_curve": prediction.learning_curve(relu, mixture, [16, 32, 64], ridge=[0.1]),

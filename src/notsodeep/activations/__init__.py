@@ -24,7 +24,6 @@ from notsodeep.activations.transformed import (
     WithSkip,
     centre,
     scaled,
-    with_mean,
     with_skip,
 )
 
@@ -54,6 +53,5 @@ __all__ = [
     "piecewise_linear",
     "polynomial",
     "scaled",
-    "with_mean",
     "with_skip",
 ]

@@ -124,12 +124,6 @@ def centre(activation: Activation, scale: float) -> Centred:
     return centred_by(activation.uncentred, tau, activation.uncentred.moments(tau).mean)
 
 
-def with_mean(activation: Activation, scale: float, mean: float) -> Centred:
-    """Shift φ so that E φ(scale·ξ) becomes `mean`."""
-    centred = centre(activation, scale)
-    return centred_by(centred.base, centred.scale, centred.constant - mean)
-
-
 def centred_by(activation: Activation, scale: float, constant: float) -> Centred:
     """Build the centred activation from a constant that is already known."""
     base, constant = activation.uncentred, constant + activation.shift

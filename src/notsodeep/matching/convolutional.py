@@ -7,6 +7,7 @@ of exact kernels on images is refined from there over the same families.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -18,11 +19,11 @@ from notsodeep.arrays import FloatArray
 from notsodeep.data import draw_rows
 from notsodeep.equivalents.distances import operator_norm
 from notsodeep.kernels import kernel as exact_kernel
-from notsodeep.matching.families import named
-from notsodeep.matching.family import Family, MixtureFamily
-from notsodeep.matching.problem import Problem
+from notsodeep.matching.family import Family, Problem
+from notsodeep.matching.quadratic import QUADRATIC
 from notsodeep.matching.record import Match
 from notsodeep.matching.refinement import refined
+from notsodeep.matching.sphere import DUAL
 from notsodeep.models import (
     Convention,
     ConvolutionalEquilibrium,
@@ -57,7 +58,7 @@ def twin_of(
 def match_convolution(
     model: ConvolutionalEquilibrium,
     X: ArrayLike,
-    family: str | Family,
+    families: Sequence[Family],
     kind: KernelName,
     convention: Convention,
     rng: int | np.random.Generator,
@@ -67,7 +68,10 @@ def match_convolution(
     Arguments are those of `match`.  The cell has one layer, with inject = 1 − weight and no bias;
     pixels have norm about one: ``preprocessing="pixels"`` of `notsodeep.data.load`.
     """
-    owner = "match"
+    owner, names = "match", ", ".join(each.name for each in families)
+    if DUAL in families or QUADRATIC in families:
+        requirement = "be a family of one layer for mixtures: convolutions have no sphere"
+        raise checks.invalid("family", owner, requirement, names)
     layer = model.cell[0]
     if len(model.cell) > 1 or not model.dense.is_vanilla:
         requirement = "have one layer, without bias and with inject = 1 − weight"
@@ -87,7 +91,7 @@ def match_convolution(
 
     wanted = target(fit)
     starts = []
-    for each in _families(family):
+    for each in families:
         start = each.answer(problem)
         if start.fitted is not None:
             reached = exact_kernel(
@@ -98,16 +102,16 @@ def match_convolution(
             )
             starts.append((operator_norm(wanted - np.asarray(reached)), each, start))
     if not starts:
-        raise checks.invalid("family", owner, "have a network for this DEQ", str(family))
+        raise checks.invalid("family", owner, "have a network for this DEQ", names)
     starts.sort(key=lambda start: start[0])
     answers = []
     for _, each, start in starts[:_REFINED]:
 
-        def build(x: FloatArray, each: MixtureFamily = each) -> ConvolutionalNetwork:
-            return twin_of(model, each.built(x, problem).activations)
+        def build(x: FloatArray, each: Family = each) -> ConvolutionalNetwork:
+            return twin_of(model, each.network(x, problem).activations)
 
         begin = np.array(list(start.parameters.values()))
-        x, record = refined(target, build, begin, fit, held_out, kind, each.limits())
+        x, record = refined(target, build, begin, fit, held_out, kind, each.all_bounds)
         answers.append(
             replace(
                 start,
@@ -125,12 +129,3 @@ def match_convolution(
             )
         )
     return replace(min(answers, key=lambda answer: answer.score), candidates=tuple(answers))
-
-
-def _families(family: str | Family) -> list[MixtureFamily]:
-    names = FAST_FAMILIES if family == "auto" else (family,)
-    families = [named(each) if isinstance(each, str) else each for each in names]
-    if not all(isinstance(each, MixtureFamily) for each in families):
-        requirement = "be a family of the mixture theory: convolutions have no sphere"
-        raise checks.invalid("family", "match", requirement, str(family))
-    return families  # type: ignore[return-value]

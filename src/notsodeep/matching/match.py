@@ -11,11 +11,13 @@ from numpy.typing import ArrayLike
 from notsodeep import checks
 from notsodeep.arrays import FloatArray
 from notsodeep.data import draw_rows
-from notsodeep.matching.convolutional import match_convolution
-from notsodeep.matching.families import FAMILIES, named, those_that_apply
-from notsodeep.matching.family import Family
-from notsodeep.matching.problem import Problem
+from notsodeep.matching.convolutional import FAST_FAMILIES, match_convolution
+from notsodeep.matching.family import SCORE_ROWS, Family, Problem
+from notsodeep.matching.piecewise import HARD_TANH, LEAKY_RELU, PIECEWISE_LINEAR, TWO_KINKS
+from notsodeep.matching.quadratic import QUADRATIC
 from notsodeep.matching.record import Match
+from notsodeep.matching.scaled import PLAIN, SCALED
+from notsodeep.matching.sphere import DUAL
 from notsodeep.models import (
     GIVEN_WEIGHTS,
     Convention,
@@ -28,6 +30,16 @@ from notsodeep.models import (
 )
 from notsodeep.threads import single_blas_thread
 
+_KNOWN = {
+    family.name: family
+    for family in (
+        PLAIN, DUAL, LEAKY_RELU, HARD_TANH, SCALED, PIECEWISE_LINEAR, TWO_KINKS, QUADRATIC,
+    )
+}  # fmt: skip
+
+FAMILIES = ("auto", *_KNOWN)
+"""Names of families, in the order in which "auto" prefers them where they do equally well."""
+
 MAX_ROWS = 2000
 """Rows of the data that are looked at, at most."""
 
@@ -35,9 +47,12 @@ MAX_ROWS = 2000
 # gelu, swish, both kernels) refining gained up to a factor of 17 for starts within 20 of the best;
 # starts further behind, by 24 to 550, gained at most 40, and none of them won.
 _WORTH_REFINING = 20.0
-# Scores within 5 % and 0.05 % of the kernel are as good: the simpler family is taken.
-_EVEN = 1.05
-_EVEN_SHARE = 5e-4
+_REFINED = 4  # families of one depth, the nearest
+# Relative gaps within 4 % of each other, or 0.08 % of the kernel, are as good; of these the one
+# that is nearest with scale and constant free is taken, of those within a quarter the simplest.
+_EVEN = 1.04
+_EVEN_SHARE = 8e-4
+_EVEN_READOUT = 1.25
 
 
 def match(
@@ -109,14 +124,16 @@ def match(
         if X is None or tau0 is not None or sphere is not None:
             requirement = "be X alone for a convolution"
             raise checks.invalid("the data", owner, requirement, "others")
-        return match_convolution(model, X, family, kind, convention, rng)
+        names = FAST_FAMILIES if family == "auto" else (family,)
+        families = [_KNOWN[each] if isinstance(each, str) else each for each in names]
+        return match_convolution(model, X, families, kind, convention, rng)
     if not isinstance(model, DeepEquilibrium):
         raise checks.invalid("model", owner, "be a DeepEquilibrium", repr(model), GIVEN_WEIGHTS)
     checked_choice(model, kind, convention, owner)
-    choice = None if family == "auto" else named(family) if isinstance(family, str) else family
+    choice = None if family == "auto" else _KNOWN[family] if isinstance(family, str) else family
     problem = _problem(model, X, tau0, sphere, choice, kind, convention, rng)
     # What is small here is slower on several threads.  Densities far out are zero.
-    with single_blas_thread(), np.errstate(under="ignore"):
+    with single_blas_thread(), np.errstate(under="ignore", over="ignore"):
         return _answered(problem, choice, refine=refine and problem.X is not None)
 
 
@@ -172,7 +189,9 @@ def _checked_rows(X: ArrayLike) -> FloatArray:
 
 
 def _answered(problem: Problem, choice: Family | None, *, refine: bool) -> Match:
-    families = those_that_apply(problem) if choice is None else [choice]
+    families = [each for each in _KNOWN.values() if each.applies(problem)]
+    if choice is not None:
+        families = [choice]
     answers = [problem.scored(each.answer(problem)) for each in families]
     if refine:
         answers = _refined(problem, families, answers)
@@ -186,10 +205,12 @@ def _refined(problem: Problem, families: list[Family], answers: list[Match]) -> 
     reach = _WORTH_REFINING * min((m.score for m in answers if m.fitted), default=0.0)
     worth = [k for k, m in enumerate(answers) if m.score <= reach]
     for depth in sorted({answers[k].network.depth for k in worth}):
-        same_depth = [k for k in worth if answers[k].network.depth == depth]
-        for k in same_depth:
-            answers[k] = problem.scored(families[k].refined(problem, answers[k]))
-        if any(problem.is_close(answers[k]) for k in same_depth):
+        same = [k for k in worth if answers[k].network.depth == depth]
+        nearest = sorted(same, key=lambda k: answers[k].score)[:_REFINED]
+        for k in same:
+            if k in nearest or answers[k].family == "plain":
+                answers[k] = problem.scored(families[k].refined(problem, answers[k]))
+        if any(problem.is_close(answers[k]) for k in same):
             break
     return answers
 
@@ -203,17 +224,21 @@ def _choose(problem: Problem, answers: list[Match]) -> tuple[int, str]:
     if close:
         depth = min(answers[k].network.depth for k in close)
         usable = [k for k in close if answers[k].network.depth == depth]
-    even = _EVEN_SHARE if problem.judged_rows else 1e-9  # rounding, of coefficients that are met
-    least = _EVEN * min(answers[k].score for k in usable) + even
-    best = next(k for k in usable if answers[k].score <= least)  # simpler families come first
-    chosen = answers[best]
+    least = min(answers[k].score for k in usable)
+    if problem.rows is None:  # rounding, of coefficients that are met
+        best = next(k for k in usable if answers[k].score <= 1.01 * least + 1e-9)
+        what = "residual, in units of the diagonal"
+    else:
+        even = max(_EVEN * least, least + _EVEN_SHARE)
+        usable = [k for k in usable if answers[k].score <= even]
+        free = min(answers[k].readout_gap for k in usable)
+        even = max(_EVEN_READOUT * free, free + _EVEN_SHARE)
+        best = next(k for k in usable if answers[k].readout_gap <= even)  # simpler ones come first
+        what = f"exact-kernel gap on {len(problem.rows[:SCORE_ROWS])} rows"
     others = ", ".join(
         f"{m.family} {m.score:.2%}"
         for k, m in enumerate(answers)
         if k != best and not math.isnan(m.score)
     )
-    what = "residual, in units of the diagonal"
-    if problem.judged_rows:
-        what = f"exact-kernel gap on {problem.judged_rows} rows"
-    why = f"; chosen by its {what}: {chosen.score:.2%} (others: {others})"
-    return best, why + ("; a plain layer does as well" if chosen.family == "plain" else "")
+    why = f"; chosen by its {what}: {answers[best].score:.2%} (others: {others})"
+    return best, why + ("; a plain layer does as well" if answers[best].family == "plain" else "")

@@ -10,13 +10,13 @@ from numpy.typing import ArrayLike
 
 from notsodeep import checks
 from notsodeep.activations import Centred
+from notsodeep.arrays import FloatArray
 from notsodeep.data.selection import order_by_content
 from notsodeep.equivalents import Expansion
 from notsodeep.equivalents.distances import one_library_at_a_time
 from notsodeep.errors import InvalidInput
 from notsodeep.kernels import kernel as exact_kernel
 from notsodeep.matching.certificate import Certificate, certificate_of_kernels
-from notsodeep.matching.kernel_series import KernelSeries
 from notsodeep.matching.refinement import Refinement
 from notsodeep.models import (
     Conditions,
@@ -28,7 +28,30 @@ from notsodeep.models import (
     KernelName,
     conditions,
 )
-from notsodeep.records import Plotted
+from notsodeep.records import Plotted, Record
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class KernelSeries(Record):
+    """A kernel on the unit sphere as a power series Σ_k g_k tᵏ in t = x·y, g_k ≥ 0."""
+
+    _derived = ("remainder",)
+
+    coefficients: FloatArray  # g_0 … g_degree
+    scale2: float  # g(1), the kernel's diagonal
+
+    @property
+    def remainder(self) -> float:
+        """Σ_{k > degree} g_k: the share of the diagonal in higher powers."""
+        return max(0.0, self.scale2 - float(self.coefficients.sum()))
+
+    def error_bound(self, cosine: float) -> float:
+        """Bound the error of an entry with |t| ≤ cosine, the last term carrying the remainder.
+
+        |Σ_{k>K} g_k (t^K − t^k)| ≤ 2·remainder·|t|^K, and ≤ remainder·t^K for t ≥ 0.
+        """
+        return 2.0 * self.remainder * abs(cosine) ** (len(self.coefficients) - 1)
+
 
 Target = Expansion | KernelSeries
 
@@ -53,6 +76,7 @@ class Match(Plotted):
     convention: Convention
     tau0: float  # √(tr C°/p); 1 on the sphere
     score: float = math.nan  # relative gap on drawn rows, or largest residual over the diagonal
+    readout_gap: float = math.nan  # on the same rows, with scale and constant free
     candidates: tuple[Match, ...] = ()  # all that was tried
     refinement: Refinement | None = None
 

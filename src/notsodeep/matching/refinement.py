@@ -24,30 +24,16 @@ from notsodeep.records import Record
 
 @dataclass(frozen=True, repr=False)
 class Refinement(Record):
-    """What refining did.
+    """What refining did."""
 
-    Attributes
-    ----------
-    rows, held_out : int
-        Samples used to refine, and others that were not.
-    before, after : float
-        Operator-norm gap on the held-out rows.
-    before_relative, after_relative : float
-        Divided by the norm of the DEQ's kernel there.
-    evaluations : int
-        Kernels computed.
-    kept : bool
-        Whether the refined parameters were taken: only if they are better on held-out rows.
-    """
-
-    rows: int
-    held_out: int
-    before: float
+    rows: int  # used to refine
+    held_out: int  # others
+    before: float  # operator-norm gap on the held-out rows
     after: float
-    before_relative: float
+    before_relative: float  # divided by the norm of the DEQ's kernel there
     after_relative: float
-    evaluations: int
-    kept: bool
+    evaluations: int  # kernels computed
+    kept: bool  # whether the parameters were taken: if they are better on held-out rows
 
     def __str__(self) -> str:
         verb = "kept" if self.kept else "not kept"
@@ -68,18 +54,7 @@ def refined(
 ) -> tuple[FloatArray, Refinement]:
     """Minimise ‖K − K_θ‖_F over θ from a start; return θ and what was gained on held-out rows.
 
-    Parameters
-    ----------
-    target : callable
-        X ↦ the kernel to match, (n, n).
-    build : callable
-        θ ↦ network.
-    start : ndarray
-        θ to begin with.
-    rows, held_out : ndarray of shape (n, p)
-    kind : {"ck", "ntk"}
-    bounds : pair of array_like
-        Smallest and largest values of θ.
+    `target` maps rows to the kernel to match, `build` parameters to a network.
     """
     wanted = target(rows)
     fixed = FixedPairs(rows)

@@ -30,7 +30,6 @@ from notsodeep.plotting.matches import (
     certificate,
     conditions,
     kernel_distance,
-    kernel_series,
     match,
     match_figure,
 )
@@ -69,7 +68,6 @@ __all__ = [
     "house_style",
     "kernel_distance",
     "kernel_pair",
-    "kernel_series",
     "layer_peeled",
     "learning_curve",
     "limiting_spectrum",

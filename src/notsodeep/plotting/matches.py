@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from notsodeep.equivalents.distances import KernelDistance
-    from notsodeep.matching import Certificate, KernelSeries, Match
+    from notsodeep.matching import Certificate, Match
     from notsodeep.models import Conditions, Verdict
 
 _STYLES = ("-", "--", ":")
@@ -70,27 +70,6 @@ def kernel_distance(record: KernelDistance, ax: Axes | None = None) -> Axes:
     draw_eigenvalue_scatter(axes, record.eigenvalues, record.other_eigenvalues)
     axes.set_xlabel("kernel")
     axes.set_ylabel("other kernel")
-    return axes
-
-
-def kernel_series(record: KernelSeries, ax: Axes | None = None) -> Axes:
-    """Draw the shares of the powers tᵏ in the kernel's diagonal; the rest is in the title.
-
-    Examples
-    --------
-    >>> import notsodeep as nsd
-    >>> series = nsd.match(nsd.DeepEquilibrium("relu", 0.2), tau0=1.0, family="dual").target
-    >>> kernel_series(series, new_figure()[1][0]).get_xlabel()
-    'power of x·y'
-    """
-    axes = axes_or_new(ax)
-    shares = record.coefficients / record.total
-    axes.bar(range(len(shares)), shares, color=colours(1)[0])
-    axes.set_yscale("log")
-    axes.set_ylim(bottom=max(1e-8, 0.5 * float(shares[shares > 0.0].min(initial=1.0))))
-    axes.set_xlabel("power of x·y")
-    axes.set_ylabel("share of the diagonal")
-    axes.set_title(f"{record.remainder / record.total:.2g} in higher powers")
     return axes
 
 

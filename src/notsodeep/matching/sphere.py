@@ -7,61 +7,39 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from notsodeep import checks
 from notsodeep.activations import Polynomial, hermite
 from notsodeep.arrays import FloatArray
-from notsodeep.matching.family import Family
-from notsodeep.matching.kernel_series import KernelSeries, kernel_series
-from notsodeep.matching.problem import Problem
-from notsodeep.matching.record import Match
+from notsodeep.equivalents.expansion import power_series
+from notsodeep.matching.family import Family, Problem
+from notsodeep.matching.record import KernelSeries, Match
 from notsodeep.models import ExplicitNetwork, KernelName
 from notsodeep.numerics.quadrature import hermite_polynomials
 
-_DEGREE = 32  # of a dual activation, unless another one is asked for
+_MAX_DEGREE = 32
 _REMAINDER = 1e-10  # share of the diagonal that may be left to the last coefficient
 _SIGNED = 10  # leading signs that are tried in all combinations
 
 
-@dataclass(frozen=True)
-class Dual(Family):
-    """One layer with the DEQ's own kernel on unit-norm data: not four coefficients, all of it.
+@dataclass(frozen=True, eq=False)
+class _Dual(Family):
+    """σ = Σ ±c_k h_k with c_k² = g_k (CK) or g_k/(k + 1) (NTK), of one layer.
 
-    σ = Σ ±c_k h_k with c_k² = g_k (CK) or g_k/(k + 1) (NTK), g_k the Taylor coefficients of the
-    kernel in t = x·y (Simon, Anand, DeWeese, arXiv 2106.03186).
-
-    Attributes
-    ----------
-    degree : int, optional
-        Of σ; as large as needed, at most 32, if left out.
-
-    Examples
-    --------
-    >>> import notsodeep as nsd
-    >>> m = nsd.match(nsd.DeepEquilibrium("tanh", sigma_a2=0.2), family=Dual(degree=9))
-    >>> len(m.parameters), m.residuals["remainder"] < 1e-3
-    (10, True)
+    g_k are the Taylor coefficients of the kernel in t = x·y (Simon, Anand, DeWeese, arXiv
+    2106.03186), as many as needed, at most 33: not four coefficients, all of the kernel.
     """
 
-    degree: int | None = None
-    name = "dual"
-    lipschitz = False
-
-    def __post_init__(self) -> None:
-        if self.degree is not None:
-            checks.integer_at_least(self.degree, 1, "degree", "match")
-
-    def for_auto(self, problem: Problem) -> Family | None:
-        """Apply to unit-norm data only."""
-        return self if problem.unit or problem.tau0 is None else None
+    def applies(self, problem: Problem) -> bool:
+        """To unit-norm data."""
+        return problem.unit or problem.tau0 is None
 
     def answer(self, problem: Problem) -> Match:
         """Cut the power series of the kernel, and take roots of its coefficients."""
-        most = _DEGREE if self.degree is None else self.degree
-        whole = kernel_series(problem.model, degree=most, **problem.which)
-        series = _short_enough(whole) if self.degree is None else whole
+        model, kind = problem.model, problem.kind
+        whole = KernelSeries(*power_series(model, _MAX_DEGREE, kind, problem.convention))
+        series = _short_enough(whole)
         size = len(series.coefficients)
-        natural = problem.model.cell[-1].activation.hermite_coefficients(np.ones(1), size)[0]
-        activation = dual_activation(series, problem.kind, natural)
+        natural = model.cell[-1].activation.hermite_coefficients(np.ones(1), size)[0]
+        activation = dual_activation(series, kind, natural)
         worst = f"an entry is off by at most {series.error_bound(1.0):.2g}"
         if problem.rows is not None:
             cosine = _largest_cosine(problem.rows)
@@ -70,23 +48,30 @@ class Dual(Family):
             worst += f", {bound:.2g} for |x·y| ≤ {cosine:.3g} as among {among}"
         return problem.answer(
             self.name,
-            1.0,
-            whole,
             f"the same power series up to degree {size - 1}: {worst}",
-            network=ExplicitNetwork([activation]),
+            fitted=ExplicitNetwork([activation]),
             parameters={f"c{k}": c for k, c in enumerate(activation.coefficients)},
+            target=whole,
             achieved=series,
             residuals={"remainder": series.remainder},
             feasible=True,
+            tau0=1.0,
         )
+
+    def refined(self, problem: Problem, found: Match) -> Match:
+        """There is nothing to refine."""
+        return found
+
+
+DUAL = _Dual("dual", (), lambda x, problem: [], starts=())
 
 
 def _short_enough(series: KernelSeries) -> KernelSeries:
     """Cut at the smallest degree with a negligible remainder, if there is one."""
-    tails = series.total - np.cumsum(series.coefficients)
-    enough = np.flatnonzero(tails <= _REMAINDER * series.total)
+    tails = series.scale2 - np.cumsum(series.coefficients)
+    enough = np.flatnonzero(tails <= _REMAINDER * series.scale2)
     degree = int(enough[0]) if enough.size else len(series.coefficients) - 1
-    return series.cut(max(degree, 1))
+    return KernelSeries(series.coefficients[: max(degree, 1) + 1], series.scale2)
 
 
 def _largest_cosine(rows: FloatArray) -> float:
@@ -96,18 +81,11 @@ def _largest_cosine(rows: FloatArray) -> float:
 
 
 def dual_activation(series: KernelSeries, kind: KernelName, natural: FloatArray) -> Polynomial:
-    """Build σ = Σ ±c_k h_k, c_k² = g_k (CK) or g_k/(k + 1) (NTK): its network has this kernel.
+    """Build σ, whose network has this kernel; `natural` are the DEQ's own Hermite coefficients.
 
     What is beyond the degree goes into the last coefficient, so that the diagonal is exact.  Signs
     are free: they are chosen to keep |σ(x)|, weighted by the Gaussian density, small where inputs
     fall.
-
-    Parameters
-    ----------
-    series : KernelSeries
-    kind : {"ck", "ntk"}
-    natural : ndarray
-        Signs to begin with: those of the DEQ's own Hermite coefficients.
     """
     squares = series.coefficients.copy()
     squares[-1] += series.remainder
