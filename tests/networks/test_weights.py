@@ -128,3 +128,30 @@ def test_files_come_back_and_are_checked(tmp_path: Path) -> None:
         load_cell(path)
     with pytest.raises(DataNotFound):
         load_cell(tmp_path / "none.safetensors")
+
+
+def test_cells_are_saved_and_loaded_as_all_networks_are(tmp_path: Path) -> None:
+    cell = nsd.zoo.load("tanh-digits-64")
+    nsd.save(cell, tmp_path / "cell.safetensors")
+    again, X = nsd.load(tmp_path / "cell.safetensors"), torch.zeros(2, 64, dtype=torch.float64)
+    assert torch.equal(again(X), cell(X))
+    with pytest.raises(InvalidInput, match="must be None for a cell"):
+        nsd.save(cell, tmp_path / "cell.safetensors", classes=("a",))
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+def test_explicit_layers_are_saved_loaded_and_exported(activation: str, tmp_path: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    rng = np.random.default_rng(0)
+    W, U, C = (rng.standard_normal(shape) / 4 for shape in ((12, 12), (12, 5), (3, 12)))
+    cell = nsd.EquilibriumCell.from_weights(W, U, activation=activation, readout=(C, None))
+    X = rng.standard_normal((120, 5))
+    network = nsd.compile(cell, X, X_test=X[:40], layers=2, progress=False).network
+    nsd.save(network, tmp_path / "net.safetensors", classes=("a", "b", "c"))
+    again, rows = nsd.load(tmp_path / "net.safetensors"), torch.as_tensor(X, dtype=torch.float32)
+    assert torch.equal(again(rows), network(rows))
+    assert again.classes == ("a", "b", "c")
+    nsd.export_onnx(again, tmp_path / "net.onnx")
+    session = runtime.InferenceSession(str(tmp_path / "net.onnx"))
+    (logits,) = session.run(None, {"x": rows.numpy()})
+    np.testing.assert_allclose(logits, network(rows).detach(), rtol=1e-4, atol=1e-5)

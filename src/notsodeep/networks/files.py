@@ -17,9 +17,14 @@ from torch import Tensor, nn
 from notsodeep._files import read_tensors, write_tensors
 from notsodeep.data import Preprocessing
 from notsodeep.errors import DataCorrupted, DataNotFound, InvalidInput
+from notsodeep.networks.affine import AffineDEQ
+from notsodeep.networks.weights import load_cell, save_cell
 
 # A module that can be saved has `stored_form()`, JSON, and `from_stored(form)` makes it again.
-_KINDS = {"network": "notsodeep.networks.random.Network"}
+_KINDS = {
+    "network": "notsodeep.networks.random.Network",
+    "layers": "notsodeep.trained.layers.ExplicitLayers",
+}
 
 
 def save(
@@ -33,8 +38,9 @@ def save(
 
     Parameters
     ----------
-    module : Network
-        As made by `build`, trained or not.
+    module : Network, ExplicitLayers or AffineDEQ
+        As made by `build`, trained or not; the network of a compiled DEQ; or a cell with given
+        weights, which is written by `notsodeep.networks.weights.save_cell`.
     path : path
         By custom with the suffix ``.safetensors``.
     preprocessing : Preprocessing, optional
@@ -54,6 +60,13 @@ def save(
     >>> torch.equal(net(X), again(X)), again.classes
     (True, ('cat', 'dog'))
     """
+    if isinstance(module, AffineDEQ):
+        if preprocessing is not None or classes is not None:
+            raise InvalidInput(
+                "preprocessing and classes must be None for a cell, got one of them."
+            )
+        save_cell(module, path)
+        return
     names = {home: kind for kind, home in _KINDS.items()}
     kind = names.get(f"{type(module).__module__}.{type(module).__qualname__}")
     if kind is None:
@@ -90,6 +103,8 @@ def load(path: str | Path) -> Any:
     (True, ('0', '1', '2'), False)
     """
     place = Path(path)
+    if _holds_cell(place):
+        return load_cell(place).eval()
     tensors, content = _read(place)
     try:
         kind = content["kind"]
@@ -143,6 +158,18 @@ def attached(
 
 def _shapes(state: dict[str, Tensor]) -> set[str]:
     return {f"{name} {value.dtype} {tuple(value.shape)}" for name, value in state.items()}
+
+
+def _holds_cell(path: Path) -> bool:
+    """Say whether the arrays of a file are those of a cell with given weights."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            names = set(file.keys())
+    except (SafetensorError, OSError):
+        return False
+    return {"W", "U"} <= names or {"A", "B", "m", "U"} <= names
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

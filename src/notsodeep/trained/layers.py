@@ -11,15 +11,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from notsodeep.activations import PiecewiseLinear
+from notsodeep.activations import Activation, PiecewiseLinear, from_dict
 from notsodeep.activations.torch_twins import torch_twin
 from notsodeep.arrays import FloatArray
 from notsodeep.networks.affine import AffineDEQ, Resolvent
@@ -235,21 +235,44 @@ class ExplicitLayers(nn.Module):
         dtype: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
-        beta = cell.slopes.beta
-        self.activations = [Resolvent(cell.activation, k.step, beta).activation for k in layers]
-        self._twins = [torch_twin(activation) for activation in self.activations]
-        self.in_features, self.out_features = cell.inputs, len(readout[1])
-        arrays = cell.arrays()
+        beta, arrays = cell.slopes.beta, cell.arrays()
         stem = arrays["U"] / arrays["scale"]
+        values = [stem, arrays["b"] - stem @ arrays["shift"], *readout]
+        values += [part for layer in layers for part in (layer.weight, layer.bias)]
+        self._store(
+            [Resolvent(cell.activation, layer.step, beta).activation for layer in layers],
+            [torch.tensor(value, dtype=dtype) for value in values],
+        )
 
-        def parameter(values: FloatArray) -> nn.Parameter:
-            return nn.Parameter(torch.tensor(values, dtype=dtype))
+    def _store(self, activations: Sequence[Activation], values: Sequence[Tensor]) -> None:
+        """Store stem, its bias, C, c, and weight and bias of every layer."""
+        self.activations = list(activations)
+        self._twins = [torch_twin(activation) for activation in self.activations]
+        stem, bias, C, c, *others = map(nn.Parameter, values)
+        self.stem, self.stem_bias, self.readout, self.readout_bias = stem, bias, C, c
+        self.weights, self.biases = nn.ParameterList(others[::2]), nn.ParameterList(others[1::2])
+        self.in_features, self.out_features = stem.shape[1], len(c)
 
-        self.stem = parameter(stem)
-        self.stem_bias = parameter(arrays["b"] - stem @ arrays["shift"])
-        self.weights = nn.ParameterList([parameter(layer.weight) for layer in layers])
-        self.biases = nn.ParameterList([parameter(layer.bias) for layer in layers])
-        self.readout, self.readout_bias = parameter(readout[0]), parameter(readout[1])
+    def stored_form(self) -> dict[str, Any]:
+        """Return everything but the weights as JSON; `from_stored` makes the network again."""
+        parts = [self.stem, self.stem_bias, self.readout, self.readout_bias]
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            parts += [weight, bias]
+        return {
+            "activations": [activation.to_dict() for activation in self.activations],
+            "shapes": [list(part.shape) for part in parts],
+            "dtype": str(self.stem.dtype).removeprefix("torch."),
+        }
+
+    @classmethod
+    def from_stored(cls, form: Mapping[str, Any]) -> ExplicitLayers:
+        """Make a network of the form made by `stored_form`, with weights of zero."""
+        network = cls.__new__(cls)
+        nn.Module.__init__(network)
+        dtype = {"float32": torch.float32, "float64": torch.float64}[form["dtype"]]
+        values = [torch.zeros(shape, dtype=dtype) for shape in form["shapes"]]
+        network._store([from_dict(each) for each in form["activations"]], values)
+        return network
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits of rows, shape (n, K)."""
