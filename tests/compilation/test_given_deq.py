@@ -249,6 +249,8 @@ def test_saved_and_read_again(compiled: TrainedCompilation, tmp_path: Path) -> N
     expected = compiled.network(torch.as_tensor(X))
     assert torch.equal(again.network(torch.as_tensor(X)), expected)
     assert torch.equal(again.hybrid()(torch.as_tensor(X)), compiled.hybrid()(torch.as_tensor(X)))
+    alone = nsd.load(place / "network.safetensors")
+    assert torch.equal(alone(torch.as_tensor(X)), expected)
     session = onnxruntime.InferenceSession(str(place / "network.onnx"))
     (scores,) = session.run(None, {"x": X})
     np.testing.assert_allclose(scores, expected.numpy(), atol=1e-4)

@@ -216,9 +216,14 @@ class TrainedCompilation(Compiled):
 
     def export(self, run: Run) -> None:
         """Write the network's own files to its directory, as far as it has such forms."""
+        from notsodeep.networks.files import save
         from notsodeep.networks.onnx import export_onnx
 
-        if isinstance(self.cell, AffineDEQ) and not (run.path / ONNX).exists():
+        if not isinstance(self.cell, AffineDEQ):
+            return  # f is code
+        if not (run.path / NETWORK).exists():
+            save(self.network, run.path / NETWORK)
+        if not (run.path / ONNX).exists():
             with contextlib.suppress(MissingPackage, NoOnnxForm):
                 export_onnx(self.network, run.path / ONNX)
 

@@ -336,6 +336,7 @@ def _fidelity_row(fidelity: Fidelity) -> list[str]:
 
 def _front_table(front: Front) -> Table:
     quality = "test accuracy" if front.points[0].agreement is None else "same class"
+    proofs = any(point.certified is not None for point in front.points)
     rows = [
         [
             point.name + (" (headline)" if k == front.chosen else ""),
@@ -343,12 +344,12 @@ def _front_table(front: Front) -> Table:
             f"{point.products:.2f} ×",
             point.time,
             f"{point.accuracy if point.agreement is None else point.agreement:.2%}",
-            _share(point.certified),
+            *([_share(point.certified)] if proofs else []),
         ]
         for k, point in enumerate(front.points)
     ]
     head = f"batches of {front.batch}, {front.threads} threads, {front.library}"
-    columns = ["solver steps", "multiplications", "time", quality, "proved"]
+    columns = ["solver steps", "multiplications", "time", quality, *(["proved"] if proofs else [])]
     return _table([head, *columns], rows)
 
 
