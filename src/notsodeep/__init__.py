@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from notsodeep.prediction import predict_risk
     from notsodeep.trained.certificate import certify_states
     from notsodeep.trained.diagnosis import Diagnosis, diagnose
+    from notsodeep.trained.regions import certified_radius, certify
 
 __version__ = "0.3.0.dev0"
 
@@ -83,6 +84,8 @@ _HOMES = {
     "KernelPair": "notsodeep.kernels",
     "MonotoneEquilibrium": "notsodeep.models",
     "build": "notsodeep.networks",
+    "certified_radius": "notsodeep.trained.regions",
+    "certify": "notsodeep.trained.regions",
     "certify_states": "notsodeep.trained.certificate",
     "compare": "notsodeep.equivalents",
     "compile": "notsodeep.compilation.compile",
@@ -136,6 +139,8 @@ __all__ = [
     "__version__",
     "activations",
     "build",
+    "certified_radius",
+    "certify",
     "certify_states",
     "collapse",
     "compare",
