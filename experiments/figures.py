@@ -25,7 +25,7 @@ from notsodeep.plotting.predictions import transfer
 from notsodeep.prediction import Transfer
 
 Record = dict[str, Any]
-_NAMES = {"ck": "CK", "ntk": "NTK"}
+_NAMES = {"conjugate": "CK", "tangent": "NTK"}  # as in stored cells
 
 
 def draw(name: str, records: list[Record], path: Path) -> Path | None:
@@ -93,7 +93,7 @@ def _matched(records: list[Record]) -> Figure:
 
 def _dimension(records: list[Record]) -> Figure:
     figure, axes = new_figure(2)
-    for panel, kernel in zip(axes, ("ck", "ntk"), strict=True):
+    for panel, kernel in zip(axes, ("conjugate", "tangent"), strict=True):
         for name in dict.fromkeys(record["cell"]["activation"] for record in records):
             mine = [record for record in records if record["cell"]["activation"] == name]
             sizes = sorted({record["cell"]["dimension"] for record in mine})
@@ -262,7 +262,7 @@ def _variability(records: list[Record]) -> Figure:
         mine = [r for r in records if r["cell"]["model"] == model and r["cell"]["samples"] == size]
         dimensions = [record["cell"]["dimension"] for record in mine]
         for name, colour in (("relu", SHALLOW), ("erf", DEEP)):
-            for kind, line in (("ck", "-"), ("ntk", "--")):
+            for kind, line in (("conjugate", "-"), ("tangent", "--")):
                 means = [np.mean(record["nc1"][name][kind]) for record in mine]
                 label = f"{name}, {_NAMES[kind]}"
                 panel.plot(

@@ -26,7 +26,7 @@ from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, house_style, new_fig
 
 Record = dict[str, Any]
 _VANISHED, _BORDER, _LINE = "#d9dce1", "#5b6270", "#b4472c"
-_KERNELS = {"ck": "CK", "ntk": "NTK"}
+_KERNELS = {"conjugate": "CK", "tangent": "NTK"}  # as in stored cells
 _SIDES = {
     "deq": ("DEQ", DEEP, "o"),
     "matched": ("matched network", SHALLOW, "D"),

@@ -72,15 +72,25 @@ def _compute(cell: Cell, seed: int) -> Record:
     compiled = nsd.compile(
         deq, data, kind=cell["kernel"], width=cell["channels"], seeds=cell["seeds"]
     )
-    summary = compiled.records["summary"]
-    named = ("relative_gap", "unmatched_relative_gap", "unmatched_scaled_gap", "scaled_gap")
-    timed = ("inference_ratio", "inference_quartiles", "strict_inference_ratio", "tolerance")
-    about = ("family", "accuracy", "accuracy_deviation", "accuracy_difference", "certified_rows")
+    matched, unmatched = compiled.certificate.matched, compiled.certificate.unmatched
+    accuracy, loose = compiled.accuracy, compiled.front.chosen_point
+    strict = compiled.front.of_kind("tolerance")[-1]
     refinement = compiled.match.refinement
     return {
-        **{name: summary[name] for name in (*named, *about, *timed)},
-        "unrefined_gap": refinement.before_relative,
-        "refined_gap": refinement.after_relative,
+        "relative_gap": matched.relative_gap,
+        "scaled_gap": matched.scaled_gap,
+        "unmatched_relative_gap": unmatched.relative_gap,
+        "unmatched_scaled_gap": unmatched.scaled_gap,
+        "family": compiled.match.family,
+        "accuracy": accuracy.mean,
+        "accuracy_deviation": accuracy.deviation,
+        "accuracy_difference": list(accuracy.difference),
+        "inference_ratio": loose.ratio,
+        "inference_quartiles": list(loose.quartiles),
+        "tolerance": loose.parameter,
+        "strict_inference_ratio": strict.ratio,
+        "unrefined_gap": refinement.before_relative if refinement else matched.relative_gap,
+        "refined_gap": refinement.after_relative if refinement else matched.relative_gap,
         "parameters": compiled.match.parameters,
         "verdict": compiled.verdict.word,
         "seed_of_cell": seed,

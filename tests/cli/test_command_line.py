@@ -273,8 +273,7 @@ def test_a_configuration_file_fills_in_what_is_not_typed(tmp_path: Path) -> None
     arguments = ("--config", str(config), "--out", str(out), "--no-refine", *SMALL)
     assert in_process("compile", *arguments).exit_code == 0
     stored = json.loads((out / "settings.json").read_text())["settings"]
-    assert stored["model"]["activation"]["name"] == "tanh"
-    assert stored["model"]["sigma_a2"] == 0.1
+    assert stored["model"] == nsd.DeepEquilibrium("tanh", 0.1).to_dict()
     assert stored["width"] == 32  # typed
     config.write_text("widht = 3\n")
     result = in_process("compile", "--config", str(config))

@@ -60,7 +60,7 @@ def test_classifier_of_a_convolutional_model() -> None:
 def test_store(tmp_path: Path) -> None:
     model = equilibrium(image_shape=(4, 4, 1), pooling=2)
     X = waves(20, 4, 4, 1)
-    store_kernel(tmp_path / "kernel", model, X, kind="ntk", convention="preactivation")
+    store_kernel(tmp_path / "kernel", model, X, kind="ntk")
     stored = KernelStore(tmp_path / "kernel")
     assert stored.model == model
     K = nsd.kernel(model, X, kind="ntk", convention="feature")

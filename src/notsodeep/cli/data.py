@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -51,16 +51,18 @@ def list_sets(as_json: JsonOption = False) -> None:
     """
     from notsodeep.data.images import IMAGE_SETS, data_directory
 
-    rows = [{"name": "digits", "train": 1437, "test": 360, "shape": [8, 8, 1], "here": True}]
+    rows: list[dict[str, Any]] = [
+        {"name": "digits", "train": 1437, "test": 360, "shape": [8, 8, 1], "here": True}
+    ]
     for name, entry in IMAGE_SETS.items():
         train, test = entry.sizes
         here = (data_directory() / f"{name}.npz").exists()
-        shape = list(entry.shape)
-        rows.append({"name": name, "train": train, "test": test, "shape": shape, "here": here})
+        row = {"name": name, "train": train, "test": test, "shape": list(entry.shape)}
+        rows.append({**row, "here": here})
     if as_json:
         print_json({"directory": str(data_directory()), "sets": rows})
         return
-    for row in rows:
-        shape, here = "×".join(map(str, row["shape"])), "here" if row["here"] else "–"  # type: ignore[call-overload]
-        typer.echo(f"{row['name']:14} {row['train']:6} + {row['test']:5}  {shape:8}  {here}")
+    for each in rows:
+        shape, state = "×".join(map(str, each["shape"])), "here" if each["here"] else "–"
+        typer.echo(f"{each['name']:14} {each['train']:6} + {each['test']:5}  {shape:8}  {state}")
     typer.echo(f"Data directory: {data_directory()}")

@@ -7,6 +7,7 @@ whole, and compares its CRC-32C whenever it is read.
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from functools import lru_cache, partial
 from pathlib import Path
@@ -24,14 +25,10 @@ from notsodeep.kernels.operator import TiledOperator
 from notsodeep.kernels.plan import SIDE, Tile
 from notsodeep.models import (
     Convention,
-    ConvolutionalEquilibrium,
-    ConvolutionalNetwork,
-    DeepEquilibrium,
-    ExplicitNetwork,
     KernelModel,
     KernelName,
-    MonotoneEquilibrium,
     kernel_name,
+    model_from_dict,
 )
 from notsodeep.progress import progress_bar
 from notsodeep.threads import map_threads, single_thread
@@ -43,12 +40,6 @@ if TYPE_CHECKING:
 BLOCK = 5 * SIDE  # rows of a chunk: whole tiles, 29 MB of doubles
 _FORMAT = 1
 _SAMPLES = "samples.npy"
-_MODELS: dict[str, Any] = {
-    "deep_equilibrium": DeepEquilibrium,
-    "monotone_equilibrium": MonotoneEquilibrium,
-    "convolutional_equilibrium": ConvolutionalEquilibrium,
-    "convolutional_network": ConvolutionalNetwork,
-}
 
 
 def store_kernel(
@@ -121,12 +112,11 @@ def store_kernel(
         store = KernelStore(path)
         missing = store.missing()
         if client is None:
-            results: Iterator[None] = map(partial(_write, store, plan), missing)
+            results: Iterator[Any] = map(partial(_write, store, plan), missing)
         else:
-            from distributed import as_completed
-
+            distributed: Any = importlib.import_module("distributed")
             futures = client.map(partial(_write_there, str(path)), missing, retries=3, pure=False)
-            results = (future.result() for future in as_completed(futures))
+            results = (future.result() for future in distributed.as_completed(futures))
         with progress_bar("blocks of the kernel") as advance:
             advance(0, len(missing))
             for done, _ in enumerate(results, start=1):
@@ -135,17 +125,7 @@ def store_kernel(
 
 
 class KernelStore:
-    """A symmetric kernel on disk, made by `store_kernel`; see there.
-
-    Attributes
-    ----------
-    path : Path
-    model, kind, convention
-        What it is the kernel of.
-    shape : tuple of int
-        (n, n).
-    dtype : numpy.dtype
-    """
+    """A symmetric kernel on disk, made by `store_kernel`; see there."""
 
     def __init__(self, path: str | Path) -> None:
         extras.require("KernelStore", "zarr")
@@ -153,10 +133,10 @@ class KernelStore:
 
         self.path = Path(path).resolve()
         try:
-            self.array = zarr.open_array(str(self.path), mode="r+")
-            about = self.array.attrs.asdict()
-            form = about["model"]
-            self.model: KernelModel = _MODELS.get(form["kind"], ExplicitNetwork).from_dict(form)
+            array: Any = zarr.open_array(str(self.path), mode="r+")
+            about: dict[str, Any] = dict(array.attrs)
+            self.array = array
+            self.model: KernelModel = model_from_dict(about["model"])
             self.kind: KernelName = about["kind"]
             self.convention: Convention = about["convention"]
         except Exception as error:  # of Zarr, or of a description that is not ours
@@ -218,13 +198,13 @@ class KernelStore:
 
     def to_dask(self) -> dask.array.Array:
         """Return the kernel as a Dask array with the chunks of the store."""
-        import dask.array
-
+        blocks: Any = importlib.import_module("dask.array")
         starts = range(0, self.shape[0], self.block)
         sizes = tuple(min(self.block, self.shape[0] - start) for start in starts)
-        return dask.array.map_blocks(
+        found: dask.array.Array = blocks.map_blocks(
             _read_block, str(self.path), chunks=(sizes, sizes), dtype=self.dtype
         )
+        return found
 
     def _indices(self) -> list[tuple[int, int]]:
         count = -(-self.shape[0] // self.block)
@@ -277,6 +257,7 @@ class StoredOperator(TiledOperator):
 def _created(path: Path, n: int, dtype: str, block: int, about: dict[str, Any]) -> Any:
     """Open the array, or create it."""
     import zarr
+    from zarr.codecs import Crc32cCodec
 
     if (path / "zarr.json").exists():
         array = KernelStore(path).array
@@ -293,7 +274,7 @@ def _created(path: Path, n: int, dtype: str, block: int, about: dict[str, Any]) 
         chunks=(side, side),
         dtype=dtype,
         fill_value=np.nan,
-        compressors=[zarr.codecs.Crc32cCodec()],
+        compressors=[Crc32cCodec()],
         attributes=about,
     )
 
