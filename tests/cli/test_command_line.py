@@ -262,7 +262,7 @@ def test_compile_and_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert f"{summary['certificate']['matched']['relative_gap']:.2%}" in result.stdout
     changed = in_process(*arguments, "--width", "16")
     assert isinstance(changed.exception, InvalidInput)
-    assert "--force" in str(changed.exception)
+    assert "force to replace" in str(changed.exception)
 
 
 @pytest.mark.usefixtures("undrawn")
