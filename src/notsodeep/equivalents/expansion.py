@@ -68,7 +68,7 @@ class Expansion(Record):
     >>> import notsodeep as nsd
     >>> e = nsd.equivalents.expansion(nsd.DeepEquilibrium("relu", sigma_a2=0.2), 1.0)
     >>> round(e.constant, 6), round(e.linear, 6), round(e.diagonal, 6)
-    (0.149001, 0.215262, 0.080181)
+    (0.149001, 0.215262, 0.080182)
     """
 
     _derived = ("diagonal",)
