@@ -104,6 +104,17 @@ def test_arrays_can_be_left_out_and_then_it_says_so() -> None:
         Held.from_dict(Held(np.ones(2)).to_dict(arrays=False))
 
 
+def test_arrays_inside_other_fields_are_left_out_too() -> None:
+    @dataclass(frozen=True, repr=False)
+    class Curves(Record):
+        by_role: dict[str, Any]
+        parts: tuple[Any, ...]
+
+    curves = Curves({"deq": np.ones(3), "n": 2}, (np.ones(2), "x", {"y": np.ones(1)}))
+    assert curves.to_dict(arrays=False) == {"by_role": {"n": 2}, "parts": ["x", {}]}
+    assert curves.to_dict()["by_role"]["deq"] == [1.0, 1.0, 1.0]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

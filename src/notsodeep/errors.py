@@ -75,18 +75,6 @@ class DataCorrupted(NotSoDeepError, OSError):
     """A file does not hold what its format, its manifest or its SHA-256 promises."""
 
 
-class SourceUnavailable(NotSoDeepError, ConnectionError):
-    """A place that should deliver a file did not: no route, no client program, cut off."""
-
-
-class NotWritable(NotSoDeepError, OSError):
-    """A file or directory cannot be written; the message says why and what to do."""
-
-
-class LockTimeout(NotSoDeepError, TimeoutError):
-    """Another process held a lock for longer than the caller was ready to wait."""
-
-
 class NotEnoughMemory(NotSoDeepError, MemoryError):
     """A result that does not fit into memory; rejected before anything is allocated."""
 
@@ -113,25 +101,3 @@ class TheoryDoubtful(UserWarning):
 
 class RunInUse(NotSoDeepError, RuntimeError):
     """A directory of results that another process works in."""
-
-
-class StoreMismatch(InvalidInput):
-    """A kernel store of another model, other data or another form.
-
-    Attributes
-    ----------
-    differing : tuple of str
-        What differs.
-    """
-
-    def __init__(self, message: str, differing: tuple[str, ...] = ()) -> None:
-        super().__init__(message)
-        self.differing = differing
-
-
-class ClusterUnreachable(NotSoDeepError, ConnectionError):
-    """No scheduler answers at an address."""
-
-
-class WorkersLost(NotSoDeepError, RuntimeError):
-    """Workers of a cluster died again and again, or none is left."""

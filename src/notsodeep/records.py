@@ -195,9 +195,11 @@ def _encoded(value: Any, place: str, arrays: bool) -> Any:
     if hasattr(value, "to_dict"):
         return value.to_dict()
     if isinstance(value, Mapping) and all(isinstance(key, str) for key in value):
-        return {key: _encoded(item, f"{place}[{key!r}]", arrays) for key, item in value.items()}
+        kept = ((k, v) for k, v in value.items() if arrays or not isinstance(v, np.ndarray))
+        return {key: _encoded(item, f"{place}[{key!r}]", arrays) for key, item in kept}
     if isinstance(value, list | tuple):
-        return [_encoded(item, f"{place}[{k}]", arrays) for k, item in enumerate(value)]
+        items = [item for item in value if arrays or not isinstance(item, np.ndarray)]
+        return [_encoded(item, f"{place}[{k}]", arrays) for k, item in enumerate(items)]
     raise NotSerialisable(f"{place} has no JSON form: it is a {type(value).__name__}.")
 
 
