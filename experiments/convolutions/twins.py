@@ -37,7 +37,7 @@ _TWINS = (
     _twin("digits", size=5),
     _twin("digits", pooling=3),
     _twin("mnist", "tanh", input_pooling=2),
-    _twin("digits", kind="tangent"),
+    _twin("digits", kernel="tangent"),
     _twin("digits", pooling="average"),
     _twin("mnist", sigma_a2=0.6, input_pooling=2),
     # With 32 channels a draw of this one reaches its fixed point too slowly for the solver.

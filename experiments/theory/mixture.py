@@ -141,19 +141,19 @@ def equivalents_table() -> None:
             for seed in range(3 if p < 2000 else 1):
                 sample = draw(p, seed)
                 exact = equilibrium(centred(phi, 0.2, sample.tau0)[0], 0.2, sample.gram)["G"]
-                four = coefficients(phi, 0.2, sample.tau0, convention="preactivation")["G"]
+                four = coefficients(phi, 0.2, sample.tau0)["G"]
                 gaps.append(norm(exact - sample.equivalent(four)))
             say(name, "p", p, f"gap {np.mean(gaps):.3f}")
     sample = draw(1000, 0)
     for name, phi in (("arctan", ARCTAN), ("tanh", TANH), ("relu", RELU)):
         inner = centred(phi, 0.1, sample.tau0)[0]
-        four = coefficients(phi, 0.1, sample.tau0, convention="preactivation")
+        four = coefficients(phi, 0.1, sample.tau0)
         exact = equilibrium(inner, 0.1, sample.gram)
         say("σa² = 0.1", name, *(
             f"{k} {norm(exact[k] - sample.equivalent(four[k])):.3f}" for k in KERNELS
         ))  # fmt: skip
     raw = equilibrium(RELU, 0.2, sample.gram)["G"]
-    four = coefficients(RELU, 0.2, sample.tau0, convention="preactivation")["G"]
+    four = coefficients(RELU, 0.2, sample.tau0)["G"]
     say(f"relu, not centred: gap {norm(raw - sample.equivalent(four)):.1f}")
 
 
@@ -193,14 +193,14 @@ def matching_tables() -> None:
         "hard_tanh": hard_tanh,
     }
     for name, phi, family in (("relu", RELU, "leaky_relu"), ("tanh", TANH, "hard_tanh")):
-        for kernel, four in coefficients(phi, 0.2, 1.0, convention="preactivation").items():
+        for kernel, four in coefficients(phi, 0.2, 1.0).items():
             first, second = families[family](four, 1.0, "K" in kernel)
             say(name, kernel, family, f"{first:.4f} {second:.4f}")
     sample = draw(800, 0)
     tau0 = sample.tau0
     for name, phi in (("relu", RELU), ("tanh", TANH)):
         exact = equilibrium(centred(phi, 0.2, tau0)[0], 0.2, sample.gram)
-        for kernel, four in coefficients(phi, 0.2, tau0, convention="preactivation").items():
+        for kernel, four in coefficients(phi, 0.2, tau0).items():
             tangent = "K" in kernel
             nets = {
                 f: one_layer(f, make(four, tau0, tangent), tau0) for f, make in families.items()
@@ -218,7 +218,7 @@ def spectrum() -> None:
     """Kolmogorov distance between the spectrum of a tanh kernel and Marchenko–Pastur."""
     p = 1500
     sample = draw(p, 2)
-    linear, _, _, scale = coefficients(TANH, 0.2, sample.tau0, convention="preactivation")["G"]
+    linear, _, _, scale = coefficients(TANH, 0.2, sample.tau0)["G"]
     exact = equilibrium(centred(TANH, 0.2, sample.tau0)[0], 0.2, sample.gram)["G"]
     tau02 = sample.tau0**2
     values = (np.linalg.eigvalsh(exact) - (scale - tau02 * linear)) / (linear * tau02)
