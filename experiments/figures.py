@@ -18,6 +18,7 @@ from experiments.collapse.head_figures import (
     balanced_figure,
     imbalanced_figure,
     rates_figure,
+    three_classes_figure,
 )
 from experiments.kernels.image_scalings import PAPER
 from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, house_style, new_figure, save_figure
@@ -29,13 +30,22 @@ _NAMES = {"conjugate": "CK", "tangent": "NTK"}  # as in stored cells
 
 
 def draw(name: str, records: list[Record], path: Path) -> Path | None:
-    """Draw the figure of an experiment, unless its records were stored without what it shows."""
-    try:
-        with house_style():
-            figure = _FIGURES[name](records)
-    except (KeyError, ValueError):
-        return None
-    return save_figure(figure, path)
+    """Draw the figure of an experiment, unless its records were stored without what it shows.
+
+    A second figure, of which some have one, is written beside it, as ``NAME-more``.
+    """
+    main = None
+    for drawing, target in (
+        (_FIGURES.get(name), path),
+        (_MORE.get(name), path.with_stem(f"{path.stem}-more")),
+    ):
+        try:
+            with house_style():
+                written = drawing and save_figure(drawing(records), target)
+        except (KeyError, ValueError):
+            continue
+        main = main or written
+    return main
 
 
 def _spectra(axes: Axes, curves: dict[str, tuple[list[float], str]], title: str) -> None:
@@ -316,4 +326,8 @@ _FIGURES: dict[str, Callable[[list[Record]], Figure]] = {
     "collapse-imbalanced": imbalanced_figure,
     "collapse-causes": rates_figure,
     "collapse-features": imbalanced_figure,
+}
+_MORE: dict[str, Callable[[list[Record]], Figure]] = {
+    "authors-protocol": protocol_widths_figure,
+    "collapse-imbalanced": three_classes_figure,
 }
