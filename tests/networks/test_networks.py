@@ -397,6 +397,19 @@ def test_a_network_that_plain_steps_do_not_solve_is_not_exported(tmp_path: Path)
     nsd.export_onnx(net, tmp_path / "net.onnx", steps=5)
 
 
+def test_onnx_of_a_normalised_network_has_no_nan_for_a_blank_row(tmp_path: Path) -> None:
+    for normalise in ("preactivation", "feature"):
+        model = DeepEquilibrium(cell=[Dense("tanh", 0.3, 0.7, normalise=normalise)])
+        net = nsd.build(model, P, 32, 2, rng=0).eval()
+        nsd.export_onnx(net, tmp_path / "net.onnx")
+        session = onnxruntime.InferenceSession(str(tmp_path / "net.onnx"))
+        rows = math.sqrt(P) * inputs(3, torch.float32)
+        rows[1] = 0.0
+        (logits,) = session.run(None, {"x": rows.numpy()})
+        np.testing.assert_allclose(logits, net(rows).detach(), rtol=1e-4, atol=1e-5)
+        assert not logits[1].any()
+
+
 @pytest.mark.parametrize("kind", ["theory", "unit_norm", "none"])
 def test_preprocessing_goes_along(kind: Any, tmp_path: Path) -> None:
     raw = np.random.default_rng(2).uniform(0, 255, (50, P)).astype(np.float32)
