@@ -30,10 +30,9 @@ SLOW = {
     ROOT / "docs" / f"{name}.md"
     for name in (
         "compiling",
-        "convolutions",
-        "howto/describe-your-cell",
         "howto/own-deq",
         "kernels-in-practice",
+        "other-models",
         "theory/matching",
         "tour",
     )

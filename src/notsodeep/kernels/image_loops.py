@@ -7,7 +7,7 @@ compiler turns everything into vector instructions.  A strip is worked on until 
 stays in the second-level cache.
 
 The unknown of a layer is not the covariance G of two pre-activations but their squared distance
-V = E(u − v)² = q₁ + q₂ − 2G, for which equation (3) of docs/convolutions.md reads
+V = E(u − v)² = q₁ + q₂ − 2G, for which docs/other-models.md has
 
     V = w M Ψ + u M |x − x′|²,    Ψ = E(φ(u) − φ(v))² ,    dΨ/dV = E[φ′(u)φ′(v)] = D.
 

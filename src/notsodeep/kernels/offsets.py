@@ -17,7 +17,7 @@ from notsodeep.models.images import ConvolutionalModel
 
 
 def window_mean(values: FloatArray, size: int, padding: str) -> FloatArray:
-    """Average the last two axes over size × size windows: M of docs/convolutions.md.
+    """Average the last two axes over size × size windows: M of docs/other-models.md.
 
     Beyond the border are the opposite side or zeros, which count in the mean.
     """
