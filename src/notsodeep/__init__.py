@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from notsodeep.compilation.record import Compilation
     from notsodeep.equivalents import (
         compare,
-        equivalent,
         limiting_spectrum,
         sphere_equivalent,
     )
+    from notsodeep.equivalents.equivalent import equivalent
     from notsodeep.kernels import (
         KernelOperator,
         KernelPair,
         kernel,
         store_kernel,
     )
-    from notsodeep.matching import match
+    from notsodeep.matching.match import match
     from notsodeep.models import (
         Convolution,
         ConvolutionalEquilibrium,
@@ -52,8 +52,8 @@ if TYPE_CHECKING:
         Dense,
         ExplicitNetwork,
         MonotoneEquilibrium,
-        conditions,
     )
+    from notsodeep.models.conditions import conditions
     from notsodeep.networks.cell import EquilibriumCell
     from notsodeep.networks.empirical import empirical_kernels
     from notsodeep.networks.files import save
