@@ -34,7 +34,6 @@ SLOW = {
         "kernels-in-practice",
         "other-models",
         "theory/matching",
-        "tour",
     )
 }
 
