@@ -73,10 +73,10 @@ MODULES = {
     "convolution-twins": "convolutions.twins",
     "collapse-phase": "collapse.phase",
     "collapse-kernels": "collapse.kernels",
-    "collapse-balanced": "collapse.balanced",
-    "collapse-imbalanced": "collapse.imbalanced",
-    "collapse-causes": "collapse.causes",
-    "collapse-features": "collapse.features",
+    "collapse-balanced": "collapse.settings",
+    "collapse-imbalanced": "collapse.settings",
+    "collapse-causes": "collapse.settings",
+    "collapse-features": "collapse.settings",
 }
 
 
@@ -84,7 +84,10 @@ def experiment(name: str) -> Experiment:
     """Return an experiment by name."""
     if name not in MODULES:
         raise SystemExit(f"{name} is not an experiment. They are: {', '.join(MODULES)}.")
-    found: Experiment = importlib.import_module(f"experiments.{MODULES[name]}").EXPERIMENT
+    module = importlib.import_module(f"experiments.{MODULES[name]}")
+    found: Experiment = (
+        module.EXPERIMENTS[name] if hasattr(module, "EXPERIMENTS") else module.EXPERIMENT
+    )
     return found
 
 

@@ -19,7 +19,7 @@ from matplotlib.ticker import (
     NullLocator,
 )
 
-from experiments.collapse.head_names import HEAD_LABELS
+from experiments.collapse.heads import LABELS
 from experiments.collapse.phase import HEADS, rows_of
 from notsodeep import checks
 from notsodeep.plotting.canvas import DEEP, MUTED, SHALLOW, house_style, new_figure
@@ -49,7 +49,7 @@ _STYLES: dict[str, dict[str, Any]] = {
 def head_style(head: str) -> dict[str, Any]:
     """Return the arguments of a line for a head, its label among them."""
     checks.known_name(head, _STYLES, "head")
-    return {"lw": 1.6, "label": HEAD_LABELS[head], **_STYLES[head]}
+    return {"lw": 1.6, "label": LABELS[head], **_STYLES[head]}
 
 
 def phase_figure(records: list[Record]) -> Figure:
@@ -148,7 +148,7 @@ def _head_lines(axes: Axes, records: list[Record], *, named: bool) -> None:
     names: dict[float, str] = {}
     for head in HEADS:
         for record in rows_of(records, head)[:1]:
-            names.setdefault(record["gain"], HEAD_LABELS[head])
+            names.setdefault(record["gain"], LABELS[head])
     for gain in names:
         axes.axhline(gain, color="white", lw=0.8, ls=(0, (2, 2)))
     if named:

@@ -10,13 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from experiments.collapse.comparison import (
+from experiments.collapse.compare import (
     by_settings,
     heads_of,
     values_by_seed,
 )
 from experiments.collapse.figures import head_style
-from experiments.collapse.head_names import HEAD_LABELS
+from experiments.collapse.heads import LABELS
 from notsodeep.arrays import FloatArray
 from notsodeep.plotting.canvas import DEEP, SHALLOW, house_style, new_figure
 
@@ -107,12 +107,12 @@ def _log_axis(axes: Axes) -> None:
 
 
 def _legend(figure: Figure) -> None:
-    """Name every head that some panel shows, in the order of `HEAD_LABELS`."""
+    """Name every head that some panel shows, in the order of `LABELS`."""
     drawn = [axes.get_legend_handles_labels() for axes in figure.axes]
     known = {
         label: h for handles, labels in drawn for h, label in zip(handles, labels, strict=True)
     }
-    labels = [label for label in HEAD_LABELS.values() if label in known]
+    labels = [label for label in LABELS.values() if label in known]
     handles = [known[label] for label in labels]
     letters = max(len(label) for label in labels)
     columns = max(1, int(figure.get_figwidth() / (0.6 + 0.09 * letters)))  # inches
@@ -232,21 +232,17 @@ def three_classes_figure(records: list[Record]) -> Figure:
     records : list of dict
         Of one setting; the first seed of each head is shown.
     """
-    return _projections(records, "three_classes")
-
-
-def _projections(records: list[Record], part: str) -> Figure:
     shown = _first_of_each_head(records)
     figure, axes = new_figure(len(shown), width=2.7, height=2.9)
     with house_style():
         for panel, (head, record) in zip(axes, shown.items(), strict=True):
-            _projection(panel, record, part)
-            panel.set_title(_wrapped(HEAD_LABELS[head]), fontsize=10)
+            _projection(panel, record)
+            panel.set_title(_wrapped(LABELS[head]), fontsize=10)
     return figure
 
 
-def _projection(axes: Axes, record: Record, part: str) -> None:
-    content = record["final"][part]
+def _projection(axes: Axes, record: Record) -> None:
+    content = record["three_classes"]
     points, labels = _numbers(content["points"]), np.array(content["labels"])
     minority = record["groups"].get("minority", [])
     small = np.isin(labels, minority)

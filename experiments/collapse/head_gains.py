@@ -11,29 +11,28 @@ import sys
 import numpy as np
 import torch
 
-from experiments.collapse.head_names import HEAD_LABELS, HeadKind
-from experiments.collapse.settings import CollapseSettings
-from experiments.collapse.training import collapse_data, collapse_network, fit
+from experiments.collapse.heads import LABELS
+from experiments.collapse.settings import feature_file
+from experiments.collapse.train import collapse_data, collapse_network, fit, head_cell
 from notsodeep.arrays import FloatArray, IntArray
-from notsodeep.data import data_directory
 
-HEADS: tuple[HeadKind, ...] = ("explicit_matched", "explicit_started", "explicit_inverse", "deq")
+HEADS = ("explicit_matched", "explicit_started", "explicit_inverse", "deq")
 COLUMNS = (
     "squared gain along class means", "beside them", "tr S_W/tr S_B along class means",
     "beside them", "largest over smallest eigenvalue of S_B",
 )  # fmt: skip
 
 
-def trained(head: HeadKind) -> tuple[FloatArray, FloatArray, FloatArray, IntArray]:
+def trained(head: str) -> tuple[FloatArray, FloatArray, FloatArray, IntArray]:
     """Return features h before and z after a trained head, the head's matrix G, and labels."""
-    settings = CollapseSettings(
-        head, data=str(data_directory() / "cifar100_vgg19.npz"), samples=2000, test_samples=1000,
+    cell = head_cell(
+        head, data=str(feature_file("cifar100_vgg19.npz")), samples=2000, test_samples=1000,
         width=192, first_width=512, feature_scale="fixed", batch_size=500, epochs=400,
         learning_rate=0.2, weight_decay=5e-2, scale_free_decay=5e-4,
     )  # fmt: skip
-    data = collapse_data(settings)
-    network = collapse_network(settings, data)
-    fit(network, data, settings, progress=False)
+    data = collapse_data(cell)
+    network = collapse_network(cell, data)
+    fit(network, data, cell)
     network.eval()
     with torch.no_grad():
         h = network.backbone(torch.as_tensor(data.X))
@@ -51,7 +50,7 @@ def split(features: FloatArray, y: IntArray) -> tuple[FloatArray, FloatArray, Fl
     return means, basis, residuals
 
 
-def row(head: HeadKind) -> list[float]:
+def row(head: str) -> list[float]:
     """Compute the numbers of a head, in the order of the columns."""
     h, z, G, y = trained(head)
     entering = split(h, y)[1]
@@ -75,5 +74,5 @@ if __name__ == "__main__":
     lines = ["| head | " + " | ".join(COLUMNS) + " |", "|---" * (1 + len(COLUMNS)) + "|"]
     for head in HEADS:
         numbers = " | ".join(f"{number:.3g}" for number in row(head))
-        lines.append(f"| {HEAD_LABELS[head]} | {numbers} |")
+        lines.append(f"| {LABELS[head]} | {numbers} |")
     sys.stdout.write("\n".join(lines) + "\n")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.collapse.head_names import HEAD_LABELS
+from experiments.collapse.heads import LABELS
 from experiments.runner import Cell, Experiment, Finding, Profile, Record
 from notsodeep.arrays import FloatArray
 from notsodeep.collapse import LayerPeeledOptimum, layer_peeled, minority_collapse_threshold
@@ -130,7 +130,7 @@ def _findings(records: list[Record]) -> list[Finding]:
             if cell["feature_budget"] == "class":
                 findings.append(
                     Finding(
-                        f"minority cosine at R = 10, 50, 100; {HEAD_LABELS[name]}, "
+                        f"minority cosine at R = 10, 50, 100; {LABELS[name]}, "
                         f"(K_A, K_B) = ({cell['majority']}, {cell['minority']})",
                         "",
                         ", ".join(_worded(cosine_at(record, R)) for R in (10.0, 50.0, 100.0)),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.collapse.comparison import (
+from experiments.collapse.compare import (
     Measure,
     PairedDifference,
     by_settings,
@@ -18,7 +18,7 @@ from experiments.collapse.comparison import (
     measures_of,
     paired_difference,
 )
-from experiments.collapse.head_names import HEAD_ACTIVATIONS, HEAD_LABELS
+from experiments.collapse.heads import ACTIVATIONS, LABELS
 from experiments.runner import Record
 
 TITLES = {
@@ -70,7 +70,7 @@ def order(records: list[Record]) -> tuple[Any, ...]:
     """Sort settings: few images first, balanced classes, linear heads; then by rate."""
     s = records[0]["settings"]
     bed = (s["data"], s["samples"] or np.inf, s["num_majority"] is not None, s["solver"])
-    bend = HEAD_ACTIVATIONS.index(s["activation"])
+    bend = list(ACTIVATIONS).index(s["activation"])
     return (*bed, bend, s["epochs"], s["num_majority"] or 0, s["ratio"] or 0.0, s["learning_rate"])
 
 
@@ -91,7 +91,7 @@ def spread(records: list[Record], key: str, factor: float) -> str:
 def table(title: str, groups: list[list[Record]], key: str, factor: float = 1.0) -> None:
     """Print one quantity: a row for every setting, a column for every head."""
     heads = heads_of([record for group in groups for record in group])
-    print(f"\n| {title} | " + " | ".join(HEAD_LABELS[head] for head in heads) + " |")
+    print(f"\n| {title} | " + " | ".join(LABELS[head] for head in heads) + " |")
     print("|---" * (len(heads) + 1) + "|")
     for group in groups:
         mine = [[r for r in group if r["settings"]["head"] == head] for head in heads]
@@ -101,7 +101,7 @@ def table(title: str, groups: list[list[Record]], key: str, factor: float = 1.0)
 
 def leads(groups: list[list[Record]], keys: tuple[str, ...]) -> None:
     """Print the DEQ against its controls: ratios or differences with 95 % intervals."""
-    print("\n| DEQ against | " + " | ".join(HEAD_LABELS[rival] for rival in RIVALS) + " |")
+    print("\n| DEQ against | " + " | ".join(LABELS[rival] for rival in RIVALS) + " |")
     print("|---" * (len(RIVALS) + 1) + "|")
     for key in keys:
         for group in groups:
@@ -159,7 +159,7 @@ def summary(records: list[Record]) -> None:
             ", ".join(str(verdicts.count((key, v))) for v in ("ahead", "behind", "open"))
             for key in SUMMARY
         )
-        print(f"| {HEAD_LABELS[rival]} | " + " | ".join(counts) + " |")
+        print(f"| {LABELS[rival]} | " + " | ".join(counts) + " |")
     rival = "explicit_matched"
     heading = ["setting", "seeds", *SUMMARY.values(), "gain on class means: DEQ", "explicit"]
     print("\n| " + " | ".join(heading) + " |\n" + "|---" * len(heading) + "|")

@@ -54,7 +54,6 @@ def test_stored_records_are_those_of_cells_and_are_shown(name: str, tmp_path: Pa
         "authors-protocol",
         "risk-predictions",
         "risk-on-images",
-        "convolution-twins",
     )
     assert mine == len(records) or name in others
     assert "|" in table(name, records)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from experiments.collapse.head_names import HEAD_LABELS
+from experiments.collapse.heads import LABELS
 
 Record = dict[str, Any]
 
@@ -113,9 +113,9 @@ def by_settings(records: list[Record]) -> list[list[Record]]:
 
 
 def heads_of(records: list[Record]) -> list[str]:
-    """Return the heads that were trained, in the order of `HEAD_LABELS`."""
+    """Return the heads that were trained, in the order of `LABELS`."""
     trained = {record["settings"]["head"] for record in records}
-    return [head for head in HEAD_LABELS if head in trained]
+    return [head for head in LABELS if head in trained]
 
 
 def values_by_seed(records: list[Record], head: str, key: str) -> dict[int, float]:
