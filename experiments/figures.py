@@ -13,10 +13,11 @@ from matplotlib.ticker import LogLocator
 
 from experiments.accuracy.authors_protocol import CURVES, table
 from experiments.accuracy.figure import accuracy_figure
-from experiments.collapse.figures import kernel_figure, phase_figure
-from experiments.collapse.head_figures import (
-    balanced_figure,
+from experiments.collapse.figures import (
+    curves_figure,
     imbalanced_figure,
+    kernel_figure,
+    phase_figure,
     rates_figure,
     three_classes_figure,
 )
@@ -30,22 +31,19 @@ _NAMES = {"conjugate": "CK", "tangent": "NTK"}  # as in stored cells
 
 
 def draw(name: str, records: list[Record], path: Path) -> Path | None:
-    """Draw the figure of an experiment, unless its records were stored without what it shows.
+    """Draw the figures of an experiment; those that its records were stored without are left out.
 
-    A second figure, of which some have one, is written beside it, as ``NAME-more``.
+    The first goes to `path`, which is returned, others to files with a number in their names.
     """
-    main = None
-    for drawing, target in (
-        (_FIGURES.get(name), path),
-        (_MORE.get(name), path.with_stem(f"{path.stem}-more")),
-    ):
+    drawn = []
+    for k, make in enumerate(_FIGURES.get(name, ()), 1):
         try:
             with house_style():
-                written = drawing and save_figure(drawing(records), target)
-        except (KeyError, ValueError):
+                figure = make(records)
+        except (KeyError, ValueError, IndexError):
             continue
-        main = main or written
-    return main
+        drawn.append(save_figure(figure, path.with_stem(path.stem + f"-{k}" * (k > 1))))
+    return drawn[0] if drawn else None
 
 
 def _spectra(axes: Axes, curves: dict[str, tuple[list[float], str]], title: str) -> None:
@@ -307,27 +305,27 @@ def _transfers(records: list[Record]) -> Figure:
     return figure
 
 
-_FIGURES: dict[str, Callable[[list[Record]], Figure]] = {
-    "sphere-spectra": _sphere,
-    "mixture-equivalent": _equivalent,
-    "mixture-matched": _matched,
-    "gap-versus-dimension": _dimension,
-    "accuracy-versus-width": accuracy_figure,
-    "image-scalings": _scalings,
-    "authors-protocol": _protocols,
-    "gaussian-process-limit": _process_limit,
-    "kernel-variability": _variability,
-    "risk-predictions": _risks,
-    "risk-on-images": _image_risks,
-    "hyper-parameters": _transfers,
-    "collapse-phase": phase_figure,
-    "collapse-kernels": kernel_figure,
-    "collapse-balanced": balanced_figure,
-    "collapse-imbalanced": imbalanced_figure,
-    "collapse-causes": rates_figure,
-    "collapse-features": imbalanced_figure,
+_FIGURES: dict[str, tuple[Callable[[list[Record]], Figure], ...]] = {
+    "sphere-spectra": (_sphere,),
+    "mixture-equivalent": (_equivalent,),
+    "mixture-matched": (_matched,),
+    "gap-versus-dimension": (_dimension,),
+    "accuracy-versus-width": (accuracy_figure,),
+    "image-scalings": (_scalings,),
+    "authors-protocol": (_protocols, protocol_widths_figure),
+    "gaussian-process-limit": (_process_limit,),
+    "kernel-variability": (_variability,),
+    "risk-predictions": (_risks,),
+    "risk-on-images": (_image_risks,),
+    "hyper-parameters": (_transfers,),
+    "collapse-phase": (phase_figure,),
+    "collapse-kernels": (kernel_figure,),
+    "collapse-balanced": (curves_figure,),
+    "collapse-imbalanced": (imbalanced_figure, three_classes_figure),
+    "collapse-causes": (rates_figure, curves_figure),
+    "collapse-features": (imbalanced_figure, curves_figure),
 }
-_MORE: dict[str, Callable[[list[Record]], Figure]] = {
-    "authors-protocol": protocol_widths_figure,
-    "collapse-imbalanced": three_classes_figure,
+_MORE: dict[str, tuple[Callable[[list[Record]], Figure], ...]] = {
+    "authors-protocol": (protocol_widths_figure,),
+    "collapse-imbalanced": (three_classes_figure,),
 }

@@ -17,9 +17,8 @@ from experiments.accuracy.finite_networks import (
     fit_network,
     right_rows,
 )
-from experiments.accuracy.vgg19 import FILES, weights_file, with_features
-from experiments.accuracy.width_summary import WidthSummary, by_width
-from experiments.runner import Cell, Experiment, Finding, Profile, Record
+from experiments.accuracy.vgg19 import weights_file, with_features
+from experiments.runner import Cell, Experiment, Profile, Record
 from notsodeep.data import Dataset, draw_rows, load
 from notsodeep.matching import Match, match
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork, KernelName
@@ -210,65 +209,11 @@ def _some(rows: NDArray[Any], count: int) -> NDArray[Any]:
     return rows[draw_rows(rows, count)]
 
 
-def _findings(records: list[Record]) -> list[Finding]:
-    """State the widest networks of every curve, and the largest distances from the DEQ."""
-    findings = []
-    curves: dict[tuple[str, str, str], list[WidthSummary]] = {}
-    for summary in by_width(records):
-        curves.setdefault((summary.data, summary.activation, summary.train), []).append(summary)
-    for (data, activation, train), curve in curves.items():
-        widest = curve[-1]
-        what = "read-out" if train == "readout" else "all weights"
-        where = f"{activation} on {data}, {what} trained"
-        told = data != "digits" and activation == "relu" and train == "readout"
-        accuracies = ", ".join(f"{role} {widest.accuracy_text(role)}" for role in ROLES)
-        findings += [
-            Finding(
-                f"{where}: test accuracy in % at width {widest.width}, {widest.draws} draws",
-                "the leaky-ReLU network follows the DEQ, the ReLU network less" if told else "",
-                accuracies,
-                f"exact kernels differ by {widest.kernel_gap['matched']:.2%} (matched) and "
-                f"{widest.kernel_gap['unmatched']:.2%} (unmatched)",
-            ),
-            Finding(
-                f"{where}: mean distance of accuracies from the DEQ's, in points, over all widths",
-                "",
-                ", ".join(f"{role} {_mean_distance(curve, role):.2f}" for role in ROLES[1:]),
-            ),
-            Finding(
-                f"{where}: time of the DEQ over that of the matched network, width {widest.width}",
-                "",
-                f"training {widest.ratio('training'):.1f}, inference "
-                f"{widest.ratio('inference'):.1f}",
-                "processor time, DEQ solved to a relative residual of 1e-4",
-            ),
-        ]
-    if (
-        records
-        and records[0]["cell"]["data"] != "digits"
-        and not any(c[0] == "cifar10" for c in curves)
-    ):
-        findings.append(
-            Finding(
-                "CIFAR-10 features",
-                "figure 3c",
-                "not computed",
-                f"there is no {' or '.join(FILES)} in the data directory",
-            )
-        )
-    return findings
-
-
-def _mean_distance(curve: list[WidthSummary], role: str) -> float:
-    return float(np.mean([abs(summary.difference(role)) for summary in curve]))
-
-
 EXPERIMENT = Experiment(
     "accuracy-versus-width",
     "Accuracy and cost of DEQs and of shallow networks against the width",
     "mixture paper, arXiv 2402.02697, figure 3",
     _cells,
     _compute,
-    _findings,
-    _cost,
+    cost=_cost,
 )

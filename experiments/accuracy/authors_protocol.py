@@ -22,7 +22,6 @@ from experiments.families import TWO_LEAKY_RELU
 from experiments.runner import (
     Cell,
     Experiment,
-    Finding,
     Profile,
     Record,
     cell_name,
@@ -318,24 +317,6 @@ def table(records: list[Record]) -> list[dict[str, Any]]:
     return rows
 
 
-def _findings(records: list[Record]) -> list[Finding]:
-    findings = []
-    for row in table(records):
-        means = {role: float(np.mean(values)) for role, values in row["accuracies"].items()}
-        told = row["change"] == "as the authors" and row["activation"] == "relu"
-        findings.append(
-            Finding(
-                f"{row['activation']} on {row['data']}, width {row['width']}, {row['change']}: "
-                "test accuracy in %",
-                "leaky ReLU follows the DEQ, plain ReLU does not" if told else "",
-                ", ".join(f"{role} {means[role]:.2f}" for role in ROLES),
-                f"{len(row['accuracies']['deq'])} draws; plain − DEQ "
-                f"{means['plain'] - means['deq']:+.2f}",
-            )
-        )
-    return findings
-
-
 def _cost(cell: Cell) -> int:
     """Return about how many million multiplications an image needs; fitted to measured times."""
     m, p = int(cell["width"]), 784
@@ -350,6 +331,5 @@ EXPERIMENT = Experiment(
     "mixture paper, arXiv 2402.02697, figure 3, and its authors' public code",
     _cells,
     _compute,
-    _findings,
-    _cost,
+    cost=_cost,
 )

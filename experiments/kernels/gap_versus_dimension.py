@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from experiments.runner import Cell, Experiment, Finding, Profile, Record
+from experiments.runner import Cell, Experiment, Profile, Record
 from notsodeep.data import paper_mixture
 from notsodeep.equivalents import equivalent
 from notsodeep.equivalents.distances import difference_norms
@@ -58,21 +58,10 @@ def slopes(records: list[Record], kind: str) -> dict[str, float]:
     return result
 
 
-def _findings(records: list[Record]) -> list[Finding]:
-    return [
-        Finding(
-            f"{name}, {label}: slope of log gap against log p", "−1/2 (theorem)", f"{slope:.2f}"
-        )
-        for label, kernel in (("CK", "conjugate"), ("NTK", "tangent"))
-        for name, slope in slopes(records, kernel).items()
-    ]
-
-
 EXPERIMENT = Experiment(
     "gap-versus-dimension",
     "Distance of kernels from their equivalents against the dimension",
     "mixture paper, arXiv 2402.02697, theorems 1 and 2",
     _cells,
     _compute,
-    _findings,
 )

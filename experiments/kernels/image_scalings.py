@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from experiments.families import TWO_LEAKY_RELU
-from experiments.runner import Cell, Experiment, Finding, Profile, Record
+from experiments.runner import Cell, Experiment, Profile, Record
 from notsodeep.arrays import FloatArray
 from notsodeep.data import MixtureStatistics, load
 from notsodeep.equivalents import equivalent
@@ -125,40 +125,10 @@ def factor_for(records: list[Record], wanted: float) -> list[float]:
     return found
 
 
-def _findings(records: list[Record]) -> list[Finding]:
-    findings = []
-    for record in records:
-        cell, gap = record["cell"], record["equivalent"]
-        name = f"{cell['scaling']}, times {cell['factor']:g}"
-        paper = f"{PAPER['equivalent']:g}"
-        ours = f"{gap['gap']:.3g} of {gap['norm']:.3g}"
-        findings.append(Finding(f"tanh and its equivalent: {name}", paper, ours))
-        findings += [
-            Finding(
-                f"ReLU and leaky ReLU, {which}: {name}",
-                f"{PAPER['matched']:g}",
-                f"{gaps['gap']:.3g} of {gaps['norm']:.3g}",
-                f"{PAPER['matched']:g} at {math.sqrt(PAPER['matched'] / gaps['gap']):.3g} times "
-                "these images",
-            )
-            for which, gaps in record.get("matched", {}).items()
-        ]
-    factors = factor_for(records, PAPER["equivalent"])
-    findings.append(
-        Finding(
-            "tanh and its equivalent: factor on images of scale 1 that gives the paper's gap",
-            "",
-            ", ".join(f"{factor:.3g}" for factor in factors) or "none of those tried",
-        )
-    )
-    return findings
-
-
 EXPERIMENT = Experiment(
     "image-scalings",
     "Gaps on MNIST under the scalings of images that the mixture paper may have used",
     "mixture paper, arXiv 2402.02697, figures 1 and 2",
     _cells,
     _compute,
-    _findings,
 )

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.runner import Cell, Experiment, Finding, Profile, Record
+from experiments.runner import Cell, Experiment, Profile, Record
 from notsodeep.collapse import kernel_collapse
 from notsodeep.kernels import kernel
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork, Model
@@ -64,48 +64,10 @@ def _variability(K: Any, y: Any) -> float:
     return float(ratio)
 
 
-def lowest_ratio(record: Record, activation: str) -> float:
-    """Return the least NC1 of the NTK over that of the CK among the draws."""
-    values = record["nc1"][activation]
-    return float(np.min(np.divide(values["tangent"], values["conjugate"])))
-
-
-def activation_ratio(record: Record, kind: str) -> float:
-    """Return the largest NC1 with erf over that with ReLU among the draws."""
-    return float(np.max(np.divide(record["nc1"]["erf"][kind], record["nc1"]["relu"][kind])))
-
-
-def _findings(records: list[Record]) -> list[Finding]:
-    findings = []
-    for model in dict.fromkeys(record["cell"]["model"] for record in records):
-        mine = [record for record in records if record["cell"]["model"] == model]
-        name = f"DEQ, σa² = {model:g}" if model else "one hidden layer"
-        for activation in _ACTIVATIONS:
-            ratios = [lowest_ratio(record, activation) for record in mine]
-            findings.append(
-                Finding(
-                    f"{name}, {activation}: least NC1 of the NTK over NC1 of the CK",
-                    "" if model else "at least 1",
-                    f"{min(ratios):.4f}",
-                    f"{len(mine)} pairs of dimension and size, {mine[0]['cell']['draws']} draws",
-                )
-            )
-        findings += [
-            Finding(
-                f"{name}, {'CK' if kind == 'conjugate' else 'NTK'}: largest NC1 of erf over ReLU",
-                "" if model else "below 1",
-                f"{max(activation_ratio(record, kind) for record in mine):.4f}",
-            )
-            for kind in KERNELS
-        ]
-    return findings
-
-
 EXPERIMENT = Experiment(
     "kernel-variability",
     "Class variability of CK and NTK on Gaussian classes, explicit and implicit",
     "Kothapalli, Tirer, arXiv 2406.02105",
     _cells,
     _compute,
-    _findings,
 )

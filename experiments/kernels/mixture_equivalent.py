@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
 from experiments.datasets import mixture_rows
-from experiments.runner import Cell, Experiment, Finding, Profile, Record
+from experiments.runner import Cell, Experiment, Profile, Record
 from notsodeep.data import MixtureStatistics, load
 from notsodeep.equivalents import compare, equivalent
 from notsodeep.equivalents.distances import operator_norm
@@ -62,46 +61,10 @@ def _compute(cell: Cell, seed: int) -> Record:
     return record
 
 
-def _findings(records: list[Record]) -> list[Finding]:
-    findings = []
-    for record in records:
-        cell, exact = record["cell"], record["exact"]
-        where = f"{cell['activation']} on {cell['data']}, n = {cell['samples']}"
-        known = cell["data"] == "gaussian_mixture"
-        findings.append(
-            Finding(
-                f"{where}: gap by exact kernels",
-                f"{PAPER[cell['data']]:g} (by Monte Carlo)",
-                f"{exact['gap']:.3g} of {record['norm']:.3g} ({exact['relative_gap']:.2%})",
-                "no sampling error here"
-                if known
-                else "the paper does not state the scale of the images",
-            )
-        )
-        sampled, draws = record["monte_carlo"], cell["draws"]
-        why = f"the average itself is {sampled['own_error']:.3g} from the exact kernel"
-        if draws < _PAPER_DRAWS:
-            left = sampled["own_error"] * math.sqrt(draws / _PAPER_DRAWS)
-            why += (
-                f"; errors of sampling fall as 1/√(draws·width), so that {_PAPER_DRAWS} draws "
-                f"would leave {left:.2g} at best"
-            )
-        findings.append(
-            Finding(
-                f"{where}: gap by {draws} networks of width {cell['width']}",
-                f"{PAPER[cell['data']]:g} ({_PAPER_DRAWS} networks)",
-                f"{sampled['gap']:.3g}",
-                why,
-            )
-        )
-    return findings
-
-
 EXPERIMENT = Experiment(
     "mixture-equivalent",
     "A DEQ's conjugate kernel and its random-matrix equivalent",
     "mixture paper, arXiv 2402.02697, figure 1",
     _cells,
     _compute,
-    _findings,
 )

@@ -6,12 +6,10 @@ import numpy as np
 
 from experiments.datasets import mixture_rows
 from experiments.families import TWO_LEAKY_RELU
-from experiments.runner import Cell, Experiment, Finding, Profile, Record
+from experiments.runner import Cell, Experiment, Profile, Record
 from notsodeep.data import load
 from notsodeep.matching import match
 from notsodeep.models import DeepEquilibrium
-
-_PAPER = {"gaussian_mixture": 0.23, "mnist": 1.83}
 
 
 def _cells(profile: Profile) -> list[Cell]:
@@ -60,29 +58,10 @@ def _compute(cell: Cell, seed: int) -> Record:
     }
 
 
-def _findings(records: list[Record]) -> list[Finding]:
-    findings = []
-    for record in records:
-        cell, matched = record["cell"], record["matched"]
-        family = cell["family"].replace("_", " ") + (", two layers" if cell["layers"] == 2 else "")
-        told = cell["activation"] == "relu" and cell["layers"] == 2
-        findings.append(
-            Finding(
-                f"{cell['activation']} → {family}, {cell['data']}, {cell['convention']}",
-                f"{_PAPER[cell['data']]:g} (by Monte Carlo)" if told else "",
-                f"{matched['gap']:.3g} of {matched['norm']:.3g}; unmatched "
-                f"{record['baseline']['gap']:.3g}",
-                "exact kernels, corrected equations" if told else "",
-            )
-        )
-    return findings
-
-
 EXPERIMENT = Experiment(
     "mixture-matched",
     "DEQs against the shallow networks matched to them",
     "mixture paper, arXiv 2402.02697, figure 2",
     _cells,
     _compute,
-    _findings,
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.runner import Cell, Experiment, Finding, Profile, Record
+from experiments.runner import Cell, Experiment, Profile, Record
 from notsodeep.data import sphere
 from notsodeep.equivalents import compare, sphere_equivalent
 from notsodeep.equivalents.distances import operator_norm
@@ -54,33 +54,10 @@ def _compute(cell: Cell, seed: int) -> Record:
     }
 
 
-def _findings(records: list[Record]) -> list[Finding]:
-    findings = []
-    for record in records:
-        name = {"conjugate": "CK", "tangent": "NTK"}[record["cell"]["kernel"]]
-        norm, gaps = record["norm"], record["gaps"]
-        findings += [
-            Finding(
-                f"{name}: gap of the equivalent",
-                "spectra coincide to the eye",
-                f"{record['equivalent']['gap']:.2g} of {norm:.3g}",
-            ),
-            Finding(
-                f"{name}: gap of the quadratic network",
-                "spectra coincide to the eye",
-                f"{gaps['quadratic']:.2g}",
-            ),
-            Finding(f"{name}: gap of the dual network", "", f"{gaps['dual']:.1g}", "exact here"),
-            Finding(f"{name}: gap of a plain ReLU network", "", f"{gaps['plain']:.3g}"),
-        ]
-    return findings
-
-
 EXPERIMENT = Experiment(
     "sphere-spectra",
     "Spectra of a ReLU DEQ and of explicit networks on the sphere",
     "sphere paper, arXiv 2308.16425, figure 1",
     _cells,
     _compute,
-    _findings,
 )

@@ -11,7 +11,6 @@ import pytest
 
 from experiments import runner
 from experiments.figures import draw
-from experiments.kernels.gap_versus_dimension import slopes
 from experiments.runner import MODULES, PROFILES, Record, cell_name, cell_seed, experiment, run
 from experiments.tables import table
 
@@ -88,14 +87,6 @@ def test_records_are_kept_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     runner.keep("sphere-spectra", [record])
     runner.keep("sphere-spectra", [{**record, "value": 2.0}])
     assert runner.stored("sphere-spectra") == [{**record, "value": 0.1234568}]
-
-
-def test_slopes_are_those_of_the_gaps() -> None:
-    records = [
-        {"cell": {"activation": "relu", "dimension": p}, "conjugate": {"gap": 3.0 * p**-0.5}}
-        for p in (100, 200, 400)
-    ]
-    assert slopes(records, "conjugate")["relu"] == pytest.approx(-0.5)
 
 
 def test_the_command_lists_experiments() -> None:
