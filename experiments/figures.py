@@ -211,13 +211,7 @@ def _protocols(records: list[Record]) -> Figure:
 
 @house_style()
 def protocol_widths_figure(records: list[Record]) -> Figure:
-    """Draw accuracies against the width under the authors' protocol, as their figure 3 has them.
-
-    Parameters
-    ----------
-    records : list of dict
-        Of the experiment ``authors-protocol``; a row of panels for every activation.
-    """
+    """Draw accuracies against the width under the authors' protocol, as their figure 3 has them."""
     rows = table(records)
     activations = list(dict.fromkeys(row["activation"] for row in rows))
     sets = list(dict.fromkeys(row["data"] for row in rows))

@@ -14,6 +14,7 @@ import importlib
 import json
 import math
 import platform
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 Profile = Literal["smoke", "quick", "paper"]
 PROFILES: tuple[Profile, ...] = get_args(Profile)
@@ -30,8 +31,7 @@ Record = dict[str, Any]
 RESULTS = Path(__file__).parent / "results"
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """One of our numbers beside the paper's."""
 
     quantity: str
@@ -55,40 +55,33 @@ class Experiment:
     results: str = ""  # file of stored records, if it is shared
 
 
-MODULES = {
-    "sphere-spectra": "kernels.sphere_spectra",
-    "mixture-equivalent": "kernels.mixture_equivalent",
-    "mixture-matched": "kernels.mixture_matched",
-    "gap-versus-dimension": "kernels.gap_versus_dimension",
-    "accuracy-versus-width": "accuracy.accuracy_versus_width",
-    "image-scalings": "kernels.image_scalings",
-    "authors-protocol": "accuracy.authors_protocol",
-    "gaussian-process-limit": "kernels.gaussian_process_limit",
-    "kernel-variability": "kernels.kernel_variability",
-    "risk-predictions": "prediction.risk_predictions",
-    "risk-on-images": "prediction.risk_on_images",
-    "hyper-parameters": "prediction.hyper_parameters",
-    "convolution-accuracy": "convolutions.accuracy",
-    "convolution-siblings": "convolutions.siblings",
-    "convolution-twins": "convolutions.twins",
-    "collapse-phase": "collapse.phase",
-    "collapse-kernels": "collapse.kernels",
-    "collapse-balanced": "collapse.settings",
-    "collapse-imbalanced": "collapse.settings",
-    "collapse-causes": "collapse.settings",
-    "collapse-features": "collapse.settings",
-}
+_FOLDERS = {
+    "kernels": (
+        "sphere-spectra", "mixture-equivalent", "mixture-matched", "gap-versus-dimension",
+        "image-scalings", "gaussian-process-limit", "kernel-variability",
+    ),
+    "accuracy": ("accuracy-versus-width", "authors-protocol"),
+    "prediction": ("risk-predictions", "risk-on-images", "hyper-parameters"),
+    "convolutions": ("convolution-accuracy", "convolution-siblings", "convolution-twins"),
+    "collapse": (
+        "collapse-phase", "collapse-kernels", "collapse-balanced", "collapse-imbalanced",
+        "collapse-causes", "collapse-features",
+    ),
+}  # fmt: skip
+MODULES = {name: folder for folder, names in _FOLDERS.items() for name in names}
+"""Experiments, and the folders of their modules."""
 
 
 def experiment(name: str) -> Experiment:
     """Return an experiment by name."""
     if name not in MODULES:
         raise SystemExit(f"{name} is not an experiment. They are: {', '.join(MODULES)}.")
-    module = importlib.import_module(f"experiments.{MODULES[name]}")
-    found: Experiment = (
-        module.EXPERIMENTS[name] if hasattr(module, "EXPERIMENTS") else module.EXPERIMENT
-    )
-    return found
+    folder = MODULES[name]
+    own = re.sub("^(convolution|collapse)-", "", name).replace("-", "_")
+    path = Path(__file__).parent / folder / f"{own}.py"
+    module = importlib.import_module(f"experiments.{folder}.{own if path.exists() else 'settings'}")
+    several: dict[str, Experiment] = getattr(module, "EXPERIMENTS", {})
+    return several[name] if several else module.EXPERIMENT
 
 
 def cell_seed(cell: Mapping[str, Any]) -> int:
@@ -181,22 +174,9 @@ def run(
 ) -> list[Record]:
     """Compute what is missing of an experiment; return the records of its cells in order.
 
-    Parameters
-    ----------
-    name : str
-        One of `MODULES`.
-    profile : {"smoke", "quick", "paper"}
-        Seconds, minutes, or the sizes of the paper.
-    path : path, optional
-        File of new records, ``runs/experiments/NAME-PROFILE.jsonl`` by default.
-    processes : int
-        Compute in so many processes, each with one thread of linear algebra; 0 is this process.
-    seconds : float
-        No cell is begun after so many.
-    wanted : mapping of lists
-        Only cells with one of these values each.
-    say : callable
-        Takes a line about the progress.
+    New records go to `path`, ``runs/experiments/NAME-PROFILE.jsonl`` by default.  With `processes`
+    each has one thread of linear algebra.  No cell is begun after so many `seconds`; `wanted` names
+    keys of cells and the values that are computed; `say` takes a line about the progress.
     """
     work = experiment(name)
     cells = work.cells(profile)

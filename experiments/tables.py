@@ -91,10 +91,7 @@ def dimension_tables(records: list[Record]) -> None:
 
 def width_tables(records: list[Record]) -> None:
     """One table for each curve of accuracies against the width."""
-    curves = groupby(
-        by_width(records),
-        lambda s: (s.data, s.activation, s.train, s.kernel_gap),
-    )
+    curves = groupby(by_width(records), lambda s: (s.data, s.activation, s.train, s.kernel_gap))
     for (data, activation, train, gaps), curve in curves:
         what = "read-out" if train == "readout" else "all weights"
         print(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -25,48 +24,25 @@ from notsodeep.networks.affine import AffineDEQ
 from notsodeep.networks.cell import EquilibriumCell
 from notsodeep.networks.implicit import Anderson, Solver, SolveRecord, implicit_layer
 from notsodeep.networks.training import TrainingSettings, train
+from notsodeep.networks.weights import save_cell
 
 _TOLERANCE = 1e-4  # of the solves in training; gradients of batches are noisier than that
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that the weights of a network follow from.
-
-    Attributes
-    ----------
-    name : str
-    form : {"contracting", "monotone"}
-        tanh with ‖W‖₂ ≤ `bound`, or relu with sym(I − W) ⪰ `bound`·I.
-    data : str
-        Name of the image set.
-    shift, scale : float
-        Inputs are (pixel − shift)/scale, pixels in [0, 1].
-    width : int
-    bound : float
-        ρ or m.
-    epochs, learning_rate
-        Of Adam with a cosine schedule, in batches of 128.
-    seed : int
-        Of the first weights and the order of the rows.
-    """
+    """Everything that the weights of a network follow from."""
 
     name: str
-    form: Literal["contracting", "monotone"]
+    form: Literal["contracting", "monotone"]  # tanh, ‖W‖₂ ≤ bound; or relu, sym(I − W) ⪰ bound·I
     data: str
-    shift: float
+    shift: float  # inputs are (pixel − shift)/scale, pixels in [0, 1]
     scale: float
     width: int
     bound: float
-    epochs: int
+    epochs: int  # of Adam with a cosine schedule, in batches of 128
     learning_rate: float
-    weight_decay: float = 0.0
-    seed: int = 0
-
-    @property
-    def activation(self) -> str:
-        """Name of φ."""
-        return "tanh" if self.form == "contracting" else "relu"
+    weight_decay: float
 
 
 _DIGITS = ("digits", 0.305, 0.376)
@@ -83,25 +59,13 @@ RECIPES = {
 
 
 class TrainedNetwork(nn.Module):
-    """z* = φ(W z* + U x + b), f = C z* + c, with a W that keeps the fixed point unique.
-
-    Attributes
-    ----------
-    injection, readout : Linear
-        (U, b) and (C, c).
-    record : SolveRecord or None
-        Of the last pass; the training loop counts steps and failures from it.
-    """
+    """z* = φ(W z* + U x + b), f = C z* + c, with a W that keeps the fixed point unique."""
 
     def __init__(self, inputs: int, width: int, classes: int) -> None:
         super().__init__()
         self.injection = nn.Linear(inputs, width)
         self.readout = nn.Linear(width, classes)
-        self.record: SolveRecord | None = None
-
-    def recurrent(self) -> Tensor:
-        """Return W."""
-        raise NotImplementedError
+        self.record: SolveRecord | None = None  # of the last pass, for the training loop
 
 
 class Contracting(TrainedNetwork):
@@ -176,37 +140,24 @@ class Monotone(TrainedNetwork):
         return logits
 
 
-def trained(recipe: Recipe, *, progress: bool = True) -> tuple[AffineDEQ, float]:
-    """Train a network; return it, with its weights rounded to float32, and its test accuracy.
+def trained(recipe: Recipe) -> tuple[AffineDEQ, float]:
+    """Train a network; return it and its test accuracy.
 
     The same machine, with the same number of threads, gives the same weights.
     """
-    data = load(recipe.data, preprocessing="unit_range", rng=recipe.seed, balanced=False)
+    data = load(recipe.data, preprocessing="unit_range", rng=0, balanced=False)
     X, X_test = (
         ((rows - recipe.shift) / recipe.scale).astype(np.float32) for rows in (data.X, data.X_test)
     )
-    kind = Contracting if recipe.form == "contracting" else Monotone
+    bounded = recipe.form == "contracting"
+    kind = Contracting if bounded else Monotone
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(recipe.seed)
+        torch.manual_seed(0)
         network = kind(X.shape[1], recipe.width, len(data.classes), recipe.bound)
-    settings = TrainingSettings(
-        epochs=recipe.epochs,
-        learning_rate=recipe.learning_rate,
-        weight_decay=recipe.weight_decay,
-        optimiser="adam",
-        schedule="cosine",
-        seed=recipe.seed,
-    )
-    bounded = isinstance(network, Contracting)
-    train(
-        network,
-        X,
-        data.y,
-        settings,
-        decays={"matrix": 0.0} if bounded else None,
-        after_step=network.constrain if bounded else None,
-        progress=progress,
-    )
+    chosen = {name: getattr(recipe, name) for name in ("epochs", "learning_rate", "weight_decay")}
+    settings = TrainingSettings(optimiser="adam", schedule="cosine", seed=0, **chosen)
+    options = {"decays": {"matrix": 0.0}, "after_step": network.constrain} if bounded else {}
+    train(network, X, data.y, settings, **options)
     network.eval()
     with torch.no_grad():
         found = network(torch.from_numpy(X_test)).argmax(dim=1).numpy()
@@ -214,7 +165,7 @@ def trained(recipe: Recipe, *, progress: bool = True) -> tuple[AffineDEQ, float]
         network.recurrent(),
         network.injection.weight,
         network.injection.bias,
-        recipe.activation,
+        "tanh" if bounded else "relu",
         (network.readout.weight, network.readout.bias),
         shift=recipe.shift,
         scale=recipe.scale,
@@ -222,21 +173,18 @@ def trained(recipe: Recipe, *, progress: bool = True) -> tuple[AffineDEQ, float]
     return cell, float((found == data.y_test).mean())
 
 
-def main(arguments: Iterable[str] | None = None) -> None:
+def main() -> None:
     """Train networks by their names and write them, as the package has them."""
-    from notsodeep.networks.weights import save_cell
-
     parser = argparse.ArgumentParser(description="Train networks of the zoo.")
     parser.add_argument("names", nargs="*", choices=[[], *RECIPES], help="all by default")
     parser.add_argument("--out", type=Path, default=Path("zoo"))
-    options = parser.parse_args(None if arguments is None else list(arguments))
+    options = parser.parse_args()
     for name in options.names or RECIPES:
         cell, accuracy = trained(RECIPES[name])
-        place = options.out / f"{name}.safetensors"
-        recipe = RECIPES[name]
-        words = {"test_accuracy": f"{accuracy:.4f}", "seed": recipe.seed, "data": recipe.data}
-        save_cell(cell, place, words, dtype="float32")
-        print(f"{place}: {accuracy:.2%}")
+        path = options.out / f"{name}.safetensors"
+        words = {"test_accuracy": f"{accuracy:.4f}", "seed": 0, "data": RECIPES[name].data}
+        save_cell(cell, path, words, dtype="float32")
+        print(f"{path}: {accuracy:.2%}")
 
 
 if __name__ == "__main__":

@@ -8,26 +8,34 @@ from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from experiments.accuracy.finite_networks import (
-    DESCENT,
-    ROLES,
-    drawn_network,
-    fit_network,
-    right_rows,
-)
 from experiments.accuracy.vgg19 import weights_file, with_features
 from experiments.runner import Cell, Experiment, Profile, Record
 from notsodeep.data import Dataset, draw_rows, load
 from notsodeep.matching import Match, match
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork, KernelName
+from notsodeep.networks.implicit import Solver
+from notsodeep.networks.random import build
+from notsodeep.networks.readout import fit_readout
+from notsodeep.networks.training import TrainingSettings, train
 
 FAMILIES = {"relu": "leaky_relu", "tanh": "hard_tanh"}
 """What each DEQ is matched with."""
 FEATURES = {"cifar10": False, "cifar10_pooled": True}
 """CIFAR-10 through VGG-19: the 16th convolution, as in the paper, or the last pooling."""
 
+ROLES = ("deq", "matched", "unmatched")
+DESCENT: dict[str, Any] = {
+    "optimiser": "momentum",
+    "learning_rate": 10.0,
+    "momentum": 0.9,
+    "schedule": "cosine",
+}
+"""In the theory's scaling a rate serves all widths: kernels do not depend on the width."""
+
+_SCALE_ROWS = 256  # that give the size of features, to which the ridge is relative
 Training = Literal["readout", "all"]
 Widths = dict[Training, tuple[int, ...]]
 
@@ -109,8 +117,6 @@ def _cost(cell: Cell) -> int:
 
 def _compute(cell: Cell, seed: int) -> Record:
     """Train and measure the DEQ, its matched network and an unmatched one, beside each other."""
-    import torch
-
     data = width_data(cell["data"], cell["samples"])
     found, gaps = _matched(
         cell["data"], cell["samples"], cell["activation"], cell["sigma_a2"], cell["kernel"]
@@ -149,10 +155,59 @@ def _compute(cell: Cell, seed: int) -> Record:
     }
 
 
+def drawn_network(
+    model: DeepEquilibrium | ExplicitNetwork, data: Dataset, cell: dict[str, Any], seed: int
+) -> Any:
+    """Build a network with the weights of a draw, and a read-out of zeros.
+
+    All models of one draw use the same seed, so that explicit networks of the same shape hold the
+    same weights: differences between them are not those of two independent draws.
+    """
+    module = build(
+        model,
+        data.X.shape[1],
+        cell["width"],
+        len(data.classes),
+        np.random.default_rng([seed, cell["draw"]]),
+        trainable=cell["train"],
+        solver=Solver(cell["tolerance"]),
+    )
+    torch.nn.init.zeros_(module.readout)
+    return module
+
+
+def fit_network(module: Any, data: Dataset, cell: dict[str, Any], seed: int) -> dict[str, Any]:
+    """Train what is trainable in a new network, in place; return its record."""
+    if cell["train"] == "readout":
+        with torch.no_grad():
+            rows = data.X[draw_rows(data.X, _SCALE_ROWS, seed)]
+            features = module.features(torch.as_tensor(rows, dtype=torch.float32))
+        ridge = cell["ridge"] * float(features.square().sum(dim=1).mean())
+        fit = fit_readout(module, data.X, data.y, ridge)
+        return {"ridge": ridge, "train_accuracy": fit.accuracy}
+    chosen = {name: cell[name] for name in ("epochs", "batch_size", *DESCENT)}
+    training = train(module, data.X, data.y, TrainingSettings(**chosen, seed=seed + cell["draw"]))
+    record = {"train_accuracy": training.history[-1]["accuracy"], "epochs": len(training.history)}
+    if module.closed:
+        solves = [epoch["solver"] for epoch in training.history]
+        record["unsolved_batches"] = sum(summary["failures"] for summary in solves)
+        record["most_steps"] = max(summary["most_steps"] for summary in solves)
+    return record
+
+
+def right_rows(module: torch.nn.Module, X: Any, y: Any) -> NDArray[np.bool_]:
+    """Return for each row whether the largest output is that of its class."""
+    module.eval()
+    with torch.no_grad():
+        guesses = [
+            module(torch.as_tensor(X[start : start + 1024], dtype=torch.float32)).argmax(dim=1)
+            for start in range(0, len(X), 1024)
+        ]
+    return np.asarray(torch.cat(guesses).numpy() == np.asarray(y))
+
+
 def _inference_seconds(modules: dict[str, Any], X: NDArray[Any]) -> dict[str, float]:
     """Median processor time of a pass over some rows, the networks taking turns."""
-    import torch
-
     rows = torch.as_tensor(X, dtype=torch.float32)
     passes: dict[str, list[float]] = {role: [] for role in modules}
     with torch.no_grad():

@@ -19,13 +19,7 @@ from numpy.typing import NDArray
 
 from experiments.accuracy.accuracy_versus_width import FEATURES, image_sets, width_data
 from experiments.families import TWO_LEAKY_RELU
-from experiments.runner import (
-    Cell,
-    Experiment,
-    Profile,
-    Record,
-    cell_name,
-)
+from experiments.runner import Cell, Experiment, Profile, Record, cell_name
 from notsodeep.activations import named, piecewise_linear, scaled
 from notsodeep.arrays import IntArray
 from notsodeep.data.preprocessing import Preprocessing

@@ -19,13 +19,7 @@ _TRAINED = {"readout": "read-out trained", "all": "all weights trained"}
 
 @house_style()
 def accuracy_figure(records: list[dict[str, Any]]) -> Figure:
-    """Draw a row of panels for each way of training: data sets, differences, cost.
-
-    Parameters
-    ----------
-    records : list of dict
-        Of `accuracy-versus-width`; a part of the cells will do.
-    """
+    """Draw a row of panels for each way of training: data sets, differences, cost."""
     summaries = by_width(records)
     trainings = [name for name in _TRAINED if any(s.train == name for s in summaries)]
     names = list(dict.fromkeys(s.data for s in summaries))

@@ -15,27 +15,15 @@ Work = Literal["training", "inference"]
 
 @dataclass(frozen=True)
 class WidthSummary:
-    """What the cells of `accuracy-versus-width` with the same networks say, over their draws.
-
-    Attributes
-    ----------
-    data, activation, train : str
-    width : int
-    accuracies : dict of str to list of float
-        Test accuracies of "deq", "matched" and "unmatched" in percent, one for each draw.
-    seconds : dict of str to dict
-        Median processor time by kind of work ("training", "inference") and network.
-    kernel_gap : dict of str to float
-        Relative distance of the exact kernels of "matched" and "unmatched" from the DEQ's.
-    """
+    """What the cells of `accuracy-versus-width` with the same networks say, over their draws."""
 
     data: str
     activation: str
     train: str
     width: int
-    accuracies: dict[str, list[float]]
-    seconds: dict[str, dict[str, float]]
-    kernel_gap: dict[str, float]
+    accuracies: dict[str, list[float]]  # on test images, in percent, one for each draw
+    seconds: dict[str, dict[str, float]]  # median processor time by work and network
+    kernel_gap: dict[str, float]  # relative, from the exact kernel of the DEQ
 
     @property
     def draws(self) -> int:

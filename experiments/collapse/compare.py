@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -14,17 +13,8 @@ from experiments.collapse.heads import LABELS
 Record = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Measure:
-    """A number of the last epoch.
-
-    Attributes
-    ----------
-    key, words : str
-    higher_is_better : bool
-    logarithmic : bool
-        Compared by ratios rather than differences.
-    """
+class Measure(NamedTuple):
+    """A number of the last epoch; compared by ratios if logarithmic, else by differences."""
 
     key: str
     words: str
@@ -33,41 +23,22 @@ class Measure:
 
 
 _ALWAYS = (
-    Measure("nc1", "NC1", higher_is_better=False, logarithmic=True),
-    Measure("loss", "training loss", higher_is_better=False, logarithmic=True),
-    Measure("test_accuracy", "test accuracy", higher_is_better=True, logarithmic=False),
+    Measure("nc1", "NC1", False, True),
+    Measure("loss", "training loss", False, True),
+    Measure("test_accuracy", "test accuracy", True, False),
 )
 _IMBALANCED = (
-    Measure("minority_cosine", "minority cosine", higher_is_better=False, logarithmic=False),
-    Measure(
-        "test_minority_accuracy",
-        "test accuracy on the minority",
-        higher_is_better=True,
-        logarithmic=False,
-    ),
+    Measure("minority_cosine", "minority cosine", False, False),
+    Measure("test_minority_accuracy", "test accuracy on the minority", True, False),
 )
 
 
-@dataclass(frozen=True)
-class PairedDifference:
-    """One head minus another (or over it, for a ratio), the seeds of one setting paired.
-
-    Attributes
-    ----------
-    measure : Measure
-    against : str
-        The other head.
-    value : float
-        Mean difference, or geometric mean of the ratios.
-    low, high : float or None
-        95 % interval by Student's t; None with fewer than two seeds.
-    seeds : int
-    """
+class PairedDifference(NamedTuple):
+    """One head minus another (or over it, for a ratio), the seeds of one setting paired."""
 
     measure: Measure
-    against: str
-    value: float
-    low: float | None
+    value: float  # mean difference, or geometric mean of the ratios
+    low: float | None  # 95 % interval by Student's t; None with fewer than two seeds
     high: float | None
     seeds: int
 
@@ -97,18 +68,12 @@ def last_value(record: Record, key: str) -> float:
     return math.nan if value is None else float(value)
 
 
-def settings_of(record: Record) -> tuple[tuple[str, Any], ...]:
-    """Return what two records must share to be compared: everything but head and seed."""
-    return tuple(
-        (key, value) for key, value in record["settings"].items() if key not in ("head", "seed")
-    )
-
-
 def by_settings(records: list[Record]) -> list[list[Record]]:
     """Split records into groups that differ in head and seed alone, in order of appearance."""
     groups: dict[tuple[tuple[str, Any], ...], list[Record]] = {}
     for record in records:
-        groups.setdefault(settings_of(record), []).append(record)
+        shared = ((k, v) for k, v in record["settings"].items() if k not in ("head", "seed"))
+        groups.setdefault(tuple(shared), []).append(record)
     return list(groups.values())
 
 
@@ -147,7 +112,7 @@ def paired_difference(
         low, high = mean - half, mean + half
     if measure.logarithmic:
         mean, low, high = (None if x is None else math.exp(x) for x in (mean, low, high))  # type: ignore[assignment]
-    return PairedDifference(measure, against, mean, low, high, n)
+    return PairedDifference(measure, mean, low, high, n)
 
 
 def share_of_gain(records: list[Record], measure: Measure) -> float | None:

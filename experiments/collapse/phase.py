@@ -26,11 +26,7 @@ HEADS: dict[str, dict[str, Any]] = {
 }
 """The heads that are compared, as arguments of `layer_peeled`."""
 
-_SPLITS = {
-    "smoke": [(2, 2)],
-    "quick": [(2, 2), (5, 5)],
-    "paper": [(2, 2), (3, 7), (5, 5), (7, 3)],
-}
+_SPLITS = {"smoke": [(2, 2)], "quick": [(2, 2), (5, 5)], "paper": [(2, 2), (3, 7), (5, 5), (7, 3)]}
 _SIZES = {"smoke": (5, 7), "quick": (25, 37), "paper": (41, 61)}  # gains, ratios
 
 

@@ -28,7 +28,7 @@ TITLES = {
     "cifar10_vgg19.npz": "CIFAR-10, features of VGG-19",
     "cifar100_vgg19.npz": "CIFAR-100, features of VGG-19",
 }
-SHARE = Measure("nc1_trace_ratio", "tr S_W/tr S_B", higher_is_better=False, logarithmic=True)
+SHARE = Measure("nc1_trace_ratio", "tr S_W/tr S_B", False, True)
 """Collapse by the whole scatters, which the weakest direction of the means does not decide."""
 SUMMARY = {
     "loss": "training loss", "nc1": "NC1", SHARE.key: SHARE.words,

@@ -13,10 +13,7 @@ import notsodeep as nsd
 from experiments.convolutions.blocks import block_means
 from experiments.runner import Cell, Experiment, Finding, Profile, Record
 
-_SIZES: dict[str, dict[str, Any]] = {
-    "digits": {},
-    "mnist": {"samples": 1000, "test_samples": 2000},
-}
+_SIZES: dict[str, dict[str, Any]] = {"digits": {}, "mnist": {"samples": 1000, "test_samples": 2000}}
 
 
 def _twin(data: str, activation: str = "relu", sigma_a2: float = 0.2, **other: Any) -> Cell:

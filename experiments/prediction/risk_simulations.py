@@ -87,28 +87,14 @@ def flow_response(times: FloatArray) -> Response:
 
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """Training sets of a mixture, each with new samples; the same for all that is fitted to them.
-
-    Attributes
-    ----------
-    data : GaussianMixture
-    samples : int
-        n of each training set.
-    count : int
-        Number of draws.
-    seed : int
-    tests : int
-        New samples of each draw, balanced.
-    noise : float
-        Standard deviation of noise on training targets.
-    """
+    """Training sets of a mixture, each with new samples; the same for all fitted to them."""
 
     data: GaussianMixture
-    samples: int
-    count: int
+    samples: int  # n of each training set
+    count: int  # of draws
     seed: int
-    tests: int = 1000
-    noise: float = 0.0
+    tests: int = 1000  # new samples of each draw, balanced
+    noise: float = 0.0  # standard deviation on training targets
 
     @property
     def targets(self) -> FloatArray:
