@@ -25,7 +25,7 @@ def main() -> None:
     if options.name is None:
         for name in MODULES:
             work = experiment(name)
-            sys.stdout.write(f"{name:23} {work.title} ({work.source})\n")
+            print(f"{name:23} {work.title} ({work.source})")
         return
     work = experiment(options.name)
     out = options.out or Path("runs/experiments") / f"{options.name}-{options.profile}.jsonl"
@@ -50,10 +50,10 @@ def main() -> None:
     from experiments.figures import draw
     from experiments.tables import table
 
-    sys.stdout.write(f"{work.title} ({work.source})\n{table(options.name, records)}\n")
+    print(f"{work.title} ({work.source})\n{table(options.name, records)}")
     out.parent.mkdir(parents=True, exist_ok=True)
     if picture := draw(options.name, records, out.with_suffix(".png")):
-        sys.stdout.write(f"figure: {picture}\n")
+        print(f"figure: {picture}")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ import importlib
 import json
 import math
 import platform
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -55,31 +54,34 @@ class Experiment:
     results: str = ""  # file of stored records, if it is shared
 
 
-_FOLDERS = {
-    "kernels": (
-        "sphere-spectra", "mixture-equivalent", "mixture-matched", "gap-versus-dimension",
-        "image-scalings", "gaussian-process-limit", "kernel-variability",
-    ),
-    "accuracy": ("accuracy-versus-width", "authors-protocol"),
-    "prediction": ("risk-predictions", "risk-on-images", "hyper-parameters"),
-    "convolutions": ("convolution-accuracy", "convolution-siblings", "convolution-twins"),
-    "collapse": (
-        "collapse-phase", "collapse-kernels", "collapse-balanced", "collapse-imbalanced",
-        "collapse-causes", "collapse-features",
-    ),
+MODULES = {
+    "sphere-spectra": "kernels.sphere_spectra",
+    "mixture-equivalent": "kernels.mixture_equivalent",
+    "mixture-matched": "kernels.mixture_matched",
+    "gap-versus-dimension": "kernels.gap_versus_dimension",
+    "accuracy-versus-width": "accuracy.accuracy_versus_width",
+    "image-scalings": "kernels.image_scalings",
+    "authors-protocol": "accuracy.authors_protocol",
+    "gaussian-process-limit": "kernels.gaussian_process_limit",
+    "kernel-variability": "kernels.kernel_variability",
+    "risk-predictions": "prediction.risk_predictions",
+    "risk-on-images": "prediction.risk_on_images",
+    "hyper-parameters": "prediction.hyper_parameters",
+    "convolution-accuracy": "convolutions.accuracy",
+    "convolution-siblings": "convolutions.siblings",
+    "convolution-twins": "convolutions.twins",
+    "collapse-phase": "collapse.phase",
+    "collapse-kernels": "collapse.kernels",
+    **{f"collapse-{name}": "collapse.settings"
+       for name in ("balanced", "imbalanced", "causes", "features")},
 }  # fmt: skip
-MODULES = {name: folder for folder, names in _FOLDERS.items() for name in names}
-"""Experiments, and the folders of their modules."""
 
 
 def experiment(name: str) -> Experiment:
     """Return an experiment by name."""
     if name not in MODULES:
         raise SystemExit(f"{name} is not an experiment. They are: {', '.join(MODULES)}.")
-    folder = MODULES[name]
-    own = re.sub("^(convolution|collapse)-", "", name).replace("-", "_")
-    path = Path(__file__).parent / folder / f"{own}.py"
-    module = importlib.import_module(f"experiments.{folder}.{own if path.exists() else 'settings'}")
+    module = importlib.import_module(f"experiments.{MODULES[name]}")
     several: dict[str, Experiment] = getattr(module, "EXPERIMENTS", {})
     return several[name] if several else module.EXPERIMENT
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -50,12 +50,11 @@ def _cells(profile: Profile) -> list[Cell]:
 
 def _compute(cell: Cell, seed: int) -> Record:
     """Match on training rows, measure exact kernels on test rows."""
-    data = _data(cell)
-    tau0 = float(np.sqrt(np.square(data.X).sum(axis=1).mean()))
+    rows, (X, y) = _data(cell)
+    tau0 = float(np.sqrt(np.square(rows).sum(axis=1).mean()))
     deq = DeepEquilibrium(cell["activation"], cell["sigma_a2"]).centred(tau0)
     kernel: Any = cell["kernel"]
-    found = match(deq, data.X, kind=kernel, refine=False)
-    X, y = data.X_test, data.y_test
+    found = match(deq, rows, kind=kernel, refine=False)
     models: dict[str, Model] = {
         "deq": found.model,
         "matched": found.network,
@@ -79,33 +78,19 @@ def _compute(cell: Cell, seed: int) -> Record:
     }
 
 
-class Rows(NamedTuple):
-    """Rows to work on and to test on."""
-
-    X: FloatArray
-    y: IntArray
-    X_test: FloatArray
-    y_test: IntArray
-
-
-def _data(cell: Cell) -> Rows:
-    # One choice of rows for all designs of a draw.
+def _data(cell: Cell) -> tuple[FloatArray, tuple[FloatArray, IntArray]]:
+    """Return rows to match on, and rows to test on: one choice for all designs of a draw."""
     sizes = cell["samples"], cell["test_samples"]
     if cell["data"] == "gaussian_mixture":
         _, train, test = mixture_rows(cell["dimension"], *sizes, cell["draw"])
-        return Rows(*train, *test)
+        return train[0], test
     data = load(cell["data"], samples=sizes[0], test_samples=sizes[1], rng=cell["draw"])
-    return Rows(data.X, data.y, data.X_test, data.y_test)
+    return data.X, (data.X_test, data.y_test)
 
 
 def _measured(K: FloatArray, y: IntArray) -> dict[str, float]:
     overall = kernel_collapse(K, y).overall
     return {name: overall[name] for name in MEASURES}
-
-
-def error(record: Record, network: str, measure: str) -> float:
-    """Return how far a network's measure is from the DEQ's, relative to the DEQ's."""
-    return float(record[network][measure] / record["deq"][measure] - 1.0)
 
 
 def _findings(records: list[Record]) -> list[Finding]:
@@ -139,7 +124,8 @@ def _findings(records: list[Record]) -> list[Finding]:
 
 
 def _worst(records: list[Record], network: str, measure: str) -> float:
-    return max(abs(error(record, network, measure)) for record in records)
+    """Return the largest distance of a network's measure from the DEQ's, relative to that."""
+    return max(abs(record[network][measure] / record["deq"][measure] - 1.0) for record in records)
 
 
 EXPERIMENT = Experiment(

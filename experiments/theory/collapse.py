@@ -1,11 +1,9 @@
 """The numbers of the page "Neural collapse and the layer-peeled model", K_A = K_B = 2.
 
-Run ``python collapse.py`` in this directory; takes a minute, NumPy and SciPy only.
+Run ``python -m experiments.theory.collapse``; takes a minute, NumPy and SciPy only.
 """
 
 from __future__ import annotations
-
-import sys
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,11 +15,6 @@ K = 4
 SIDE = np.array([1.0, 1.0, -1.0, -1.0]) / 2
 MAJORITY, MINORITY = np.array([[1, 1, 0, 0], [0, 0, 1, 1]]) / np.sqrt(2)
 DIFFERENCES = [np.outer(v, v) / 2 for v in ([1, -1, 0, 0], [0, 0, 1, -1])]
-
-
-def say(line: str) -> None:
-    """Print a line."""
-    sys.stdout.write(line + "\n")
 
 
 def weights(R: float) -> Array:
@@ -106,12 +99,12 @@ def direct_cosine(R: float, C: float) -> float:
 if __name__ == "__main__":
     closed = np.log(1 + (K - 1) * np.exp(-K * 1.3 / (K - 1)))
     found = optimum(1.0, 1.3, "class", collapsed=False)[1]
-    say(f"balanced loss, C = 1.3: found {found:.12f}, closed form {closed:.12f}")
+    print(f"balanced loss, C = 1.3: found {found:.12f}, closed form {closed:.12f}")
     for C in (1.0, 1.5, 2.0, 3.0):
-        say(f"class budget, C = {C}: R* {threshold(C, 'class'):.5g}")
+        print(f"class budget, C = {C}: R* {threshold(C, 'class'):.5g}")
     for C in (1.0, 1.5, 2.0):
-        say(f"sample budget, C = {C}: R* {threshold(C, 'sample'):.5g}")
+        print(f"sample budget, C = {C}: R* {threshold(C, 'sample'):.5g}")
     balanced, sample = feature_simplex_errors(10.0, 4.0)
-    say(f"NC2 with the class-balanced mean {balanced:.3f}, with the sample mean {sample:.3f}")
+    print(f"NC2 with the class-balanced mean {balanced:.3f}, with the sample mean {sample:.3f}")
     for R in (3.2, 3.37, 3.39, 3.6):
-        say(f"C = 1, R = {R}: cosine {direct_cosine(R, 1.0):.3f}")
+        print(f"C = 1, R = {R}: cosine {direct_cosine(R, 1.0):.3f}")

@@ -1,11 +1,10 @@
 """The tables of the pages "Gaussian mixtures" and "Matching".
 
-Run ``python mixture.py`` in this directory; takes a minute or two, NumPy and SciPy only.
+Run ``python -m experiments.theory.mixture``; takes a minute or two, NumPy and SciPy only.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -27,11 +26,6 @@ from experiments.theory.exact import (
 
 Four = tuple[float, float, float, float]  # linear, norm fluctuation, covariance overlap, scale
 KERNELS = ("G", "features", "K", "feature K")
-
-
-def say(*parts: object) -> None:
-    """Print."""
-    sys.stdout.write(" ".join(map(str, parts)) + "\n")
 
 
 @dataclass(frozen=True)
@@ -143,18 +137,18 @@ def equivalents_table() -> None:
                 exact = equilibrium(centred(phi, 0.2, sample.tau0)[0], 0.2, sample.gram)["G"]
                 four = coefficients(phi, 0.2, sample.tau0)["G"]
                 gaps.append(norm(exact - sample.equivalent(four)))
-            say(name, "p", p, f"gap {np.mean(gaps):.3f}")
+            print(name, "p", p, f"gap {np.mean(gaps):.3f}")
     sample = draw(1000, 0)
     for name, phi in (("arctan", ARCTAN), ("tanh", TANH), ("relu", RELU)):
         inner = centred(phi, 0.1, sample.tau0)[0]
         four = coefficients(phi, 0.1, sample.tau0)
         exact = equilibrium(inner, 0.1, sample.gram)
-        say("σa² = 0.1", name, *(
+        print("σa² = 0.1", name, *(
             f"{k} {norm(exact[k] - sample.equivalent(four[k])):.3f}" for k in KERNELS
         ))  # fmt: skip
     raw = equilibrium(RELU, 0.2, sample.gram)["G"]
     four = coefficients(RELU, 0.2, sample.tau0)["G"]
-    say(f"relu, not centred: gap {norm(raw - sample.equivalent(four)):.1f}")
+    print(f"relu, not centred: gap {norm(raw - sample.equivalent(four)):.1f}")
 
 
 def two_layers_table() -> None:
@@ -183,7 +177,7 @@ def two_layers_table() -> None:
             norm(sigma - sample.equivalent((*alpha[:3], tau2))),
             norm(theta - sample.equivalent((*beta, kappa2))),
         )
-        say(f"two layers, p {p}: CK {gaps[0]:.3f} NTK {gaps[1]:.3f}")
+        print(f"two layers, p {p}: CK {gaps[0]:.3f} NTK {gaps[1]:.3f}")
 
 
 def matching_tables() -> None:
@@ -195,7 +189,7 @@ def matching_tables() -> None:
     for name, phi, family in (("relu", RELU, "leaky_relu"), ("tanh", TANH, "hard_tanh")):
         for kernel, four in coefficients(phi, 0.2, 1.0).items():
             first, second = families[family](four, 1.0, "K" in kernel)
-            say(name, kernel, family, f"{first:.4f} {second:.4f}")
+            print(name, kernel, family, f"{first:.4f} {second:.4f}")
     sample = draw(800, 0)
     tau0 = sample.tau0
     for name, phi in (("relu", RELU), ("tanh", TANH)):
@@ -211,7 +205,7 @@ def matching_tables() -> None:
                 f"{f} {norm(exact[kernel] - layer(net, sample.gram, sample.gram)[tangent]):.4f}"
                 for f, net in nets.items()
             )
-            say(name, kernel, *gaps, f"norm {norm(exact[kernel]):.1f}")
+            print(name, kernel, *gaps, f"norm {norm(exact[kernel]):.1f}")
 
 
 def spectrum() -> None:
@@ -228,7 +222,7 @@ def spectrum() -> None:
     density = np.sqrt((high - x) * (x - low)) / (2 * np.pi * ratio * x)
     mass = np.concatenate([[0], np.cumsum((density[1:] + density[:-1]) / 2 * np.diff(x))])
     distance = np.abs(np.interp(values, x, mass) - (np.arange(n) + 0.5) / n).max()
-    say(f"Kolmogorov distance {distance:.4f}, mass of the law {mass[-1]:.5f}")
+    print(f"Kolmogorov distance {distance:.4f}, mass of the law {mass[-1]:.5f}")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,9 @@
 """The numbers of the page "Gaussian calculus": truncated series and quadrature at a kink.
 
-Run ``python series.py`` in this directory; a second, NumPy only.
+Run ``python -m experiments.theory.series``; a second, NumPy only.
 """
 
 from __future__ import annotations
-
-import sys
 
 import numpy as np
 
@@ -28,7 +26,7 @@ def truncation(name: str, phi: Activation, q: tuple[float, float], rho: float, k
         for v, c in zip(q, (a, b), strict=True)
     ]
     bound = rho ** (kept + 1) * np.sqrt(rests[0] * rests[1])
-    sys.stdout.write(f"{name} ρ {rho:.2f} K {kept}: error {error:.1e} bound {bound:.1e}\n")
+    print(f"{name} ρ {rho:.2f} K {kept}: error {error:.1e} bound {bound:.1e}")
 
 
 if __name__ == "__main__":
@@ -38,4 +36,4 @@ if __name__ == "__main__":
     x, w = np.polynomial.hermite_e.hermegauss(200)
     whole = abs((w / w.sum()) @ RELU.value(x) - 1 / np.sqrt(2 * np.pi))
     split = abs(moments(RELU, 1.0).mean - 1 / np.sqrt(2 * np.pi))
-    sys.stdout.write(f"mean of ReLU: Gauss–Hermite off by {whole:.1e}, split rule by {split:.1e}\n")
+    print(f"mean of ReLU: Gauss–Hermite off by {whole:.1e}, split rule by {split:.1e}")

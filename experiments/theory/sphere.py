@@ -1,11 +1,9 @@
 """The table of the page "Data on the unit sphere": √2 ReLU, σa² = 0.2.  NumPy only.
 
-Run ``python sphere.py`` in this directory.
+Run ``python -m experiments.theory.sphere``.
 """
 
 from __future__ import annotations
-
-import sys
 
 import numpy as np
 
@@ -66,7 +64,7 @@ def main() -> None:
         mu = 1 - g[0] - g[1]
         quadratic = g[0] + g[2] / d - mu / d + g[1] * t + mu * t**2
         line += [f"quadratic {norm(G - quadratic):.1e}", f"norm {norm(G):.1f}"]
-        sys.stdout.write("  ".join(line) + "\n")
+        print("  ".join(line))
 
 
 if __name__ == "__main__":
