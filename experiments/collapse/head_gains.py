@@ -1,7 +1,7 @@
 """What heads of one gain amplify: class means, and the scatter within classes beside them.
 
-``python -m experiments.collapse.head_gains`` trains four heads on 2000 images of CIFAR-100, features
-of VGG-19, and prints the table of docs/collapse-experiments.md; two and a half minutes of one core.
+``python -m experiments.collapse.head_gains`` trains four heads on 2000 images of CIFAR-100,
+features of VGG-19, and prints the table of docs/collapse-experiments.md; some minutes of one core.
 """
 
 from __future__ import annotations

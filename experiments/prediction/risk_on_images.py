@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from experiments.prediction.risk_simulations import default_targets
 from experiments.runner import Cell, Experiment, Finding, Profile, Record
 from notsodeep.arrays import FloatArray, IntArray
 from notsodeep.data import load
 from notsodeep.kernels import kernel
 from notsodeep.models import DeepEquilibrium
 from notsodeep.prediction import pilot_curve
-from notsodeep.prediction.scores import default_targets
 
 
 def _cells(profile: Profile) -> list[Cell]:

@@ -24,7 +24,6 @@ from notsodeep.equivalents import expansion
 from notsodeep.matching import match
 from notsodeep.models import DeepEquilibrium
 from notsodeep.prediction import RiskCurve, predict_risk
-from notsodeep.prediction.classes import Classes
 
 _RIDGES = (1e-3, 1e-2, 0.1, 1.0, 10.0)
 _FLOW = (0.1, 0.3, 1.0, 3.0, 10.0, 100.0)
@@ -152,7 +151,7 @@ def _compute(cell: Cell, seed: int) -> Record:
     data, part = mixture(cell["data"], cell["dimension"]), cell["part"]
     draws = Draws(data, cell["samples"], cell["draws"], seed, noise=cell["noise"])
     counts = data.class_counts(cell["samples"])
-    tau0 = Classes.of(data).scale(counts / counts.sum())
+    tau0 = data.tau0(counts)
     deq = DeepEquilibrium(cell["activation"], cell["sigma_a2"]).centred(tau0)
     networks: Record = {}
     for name, model in _models(deq, tau0, cell).items():
@@ -196,7 +195,7 @@ def _predicted(model: Network, draws: Draws, cell: Cell) -> dict[str, RiskCurve]
     }  # fmt: skip
     stop = {"ridge": cell["ridges"]} if "ridges" in cell else {"time": cell["times"]}
     counts = draws.data.class_counts(draws.samples)
-    tau0 = Classes.of(draws.data).scale(counts / counts.sum())
+    tau0 = draws.data.tau0(counts)
     width = cell.get("width") if cell["part"] == "width" else None  # trained: no law of widths
     curve = predict_risk(model, draws.data, counts, width=width, **stop, **choice)
     limit = expansion(model, tau0, kind=cell["kernel"], convention=cell["convention"])

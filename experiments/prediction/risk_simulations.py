@@ -14,7 +14,6 @@ from notsodeep.data import GaussianMixture, paper_mixture
 from notsodeep.kernels import kernel
 from notsodeep.models import DeepEquilibrium, ExplicitNetwork
 from notsodeep.networks.sampling import random_network
-from notsodeep.prediction.scores import default_targets
 
 Network = DeepEquilibrium | ExplicitNetwork
 Gram = Callable[[FloatArray, int, np.random.Generator], FloatArray]
@@ -53,6 +52,11 @@ def mixture(name: str, p: int) -> GaussianMixture:
     shares = np.array([600, 300, 124]) / 1024 if name == "imbalanced" else None
     traces = [1.0 - 2.0 / root, 1.0, 1.0 + 2.0 / root]
     return GaussianMixture(3.0 * np.eye(3, p), traces, shares)
+
+
+def default_targets(K: int) -> FloatArray:
+    """Return (−1, 1) for two classes, one-hot − 1/K for more."""
+    return np.array([[-1.0], [1.0]]) if K == 2 else np.eye(K) - 1.0 / K
 
 
 def exact_gram(model: Network, kind: Any, convention: Any) -> Gram:
@@ -98,7 +102,7 @@ class Draws:
 
     @property
     def targets(self) -> FloatArray:
-        """(−1, 1) for two classes, one-hot − 1/K for more."""
+        """Of each class, (K, k)."""
         return default_targets(self.data.num_classes)
 
     def __iter__(self) -> Iterator[tuple[FloatArray, IntArray, FloatArray, np.random.Generator]]:
