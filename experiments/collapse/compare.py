@@ -52,6 +52,28 @@ class PairedDifference(NamedTuple):
             return "open"
         return "ahead" if (self.value > nothing) == self.measure.higher_is_better else "behind"
 
+    @property
+    def p_value(self) -> float:
+        """Two-sided, of no difference; 1 without an interval."""
+        if self.low is None or self.high is None:
+            return 1.0
+        low, high = (math.log(x) if self.measure.logarithmic else x for x in (self.low, self.high))
+        half, middle = (high - low) / 2, (high + low) / 2
+        if half == 0.0:
+            return float(middle == 0.0)
+        statistic = abs(middle) / half * stats.t.ppf(0.975, self.seeds - 1)
+        return float(2.0 * stats.t.sf(statistic, self.seeds - 1))
+
+
+def holm(p_values: list[float], level: float = 0.05) -> list[bool]:
+    """Return which of many hypotheses are rejected, by Holm's step-down procedure."""
+    rejected = [False] * len(p_values)
+    for done, index in enumerate(np.argsort(p_values)):
+        if p_values[index] > level / (len(p_values) - done):
+            break
+        rejected[index] = True
+    return rejected
+
 
 def measures_of(records: list[Record]) -> tuple[Measure, ...]:
     """Return what is compared; the first is what the verdict is about.

@@ -15,12 +15,14 @@ from experiments.collapse.compare import (
     PairedDifference,
     by_settings,
     heads_of,
+    holm,
     measures_of,
     paired_difference,
 )
 from experiments.collapse.heads import ACTIVATIONS, LABELS
-from experiments.runner import Record
+from experiments.runner import Record, stored
 
+ON_HEADS = ("collapse-balanced", "collapse-imbalanced", "collapse-causes", "collapse-features")
 TITLES = {
     "cifar10": "CIFAR-10, ResNet-18",
     "digits": "Digits, perceptron",
@@ -139,8 +141,8 @@ def seeds_of(group: list[Record]) -> int:
     return len({record["settings"]["seed"] for record in group})
 
 
-def summary(records: list[Record]) -> None:
-    """Print how often the DEQ is ahead of its controls, and a row for each setting."""
+def counts(records: list[Record]) -> None:
+    """Print in how many settings a linear DEQ is ahead, behind and open, against each control."""
     print("\n| linear DEQ against | " + " | ".join(SUMMARY.values()) + " |")
     print("|---" * (len(SUMMARY) + 1) + "|")
     linear = [
@@ -150,16 +152,31 @@ def summary(records: list[Record]) -> None:
         if group[0]["settings"]["activation"] == "identity"
     ]
     for rival in RIVALS:
-        verdicts = [
-            (key, found.verdict)
-            for group in linear
-            for key, found in comparisons(group, rival).items()
-        ]
-        counts = (
-            ", ".join(str(verdicts.count((key, v))) for v in ("ahead", "behind", "open"))
-            for key in SUMMARY
-        )
-        print(f"| {LABELS[rival]} | " + " | ".join(counts) + " |")
+        compared = [comparisons(group, rival) for group in linear]
+        cells = []
+        for key in SUMMARY:
+            found = [each[key] for each in compared if key in each and each[key].low is not None]
+            sure = holm([each.p_value for each in found])
+            texts = []
+            for verdict in ("ahead", "behind"):
+                mine = [kept for each, kept in zip(found, sure, strict=True)
+                        if each.verdict == verdict]  # fmt: skip
+                texts.append(f"{len(mine)} ({sum(mine)})")
+            texts.append(str(sum(each.verdict == "open" for each in found)))
+            cells.append(", ".join(texts))
+        print(f"| {LABELS[rival]} | " + " | ".join(cells) + " |")
+
+
+def summary(records: list[Record]) -> None:
+    """Print how often the DEQ is ahead of its controls, and a row for each setting.
+
+    Counts are of settings ahead, behind and open by 95 % intervals; in brackets what is left by
+    Holm's correction for their number.
+    """
+    print("\nAll stored settings, here and in the other experiments on heads:")
+    counts([record for name in ON_HEADS for record in stored(name)])
+    print("\nThese settings:")
+    counts(records)
     rival = "explicit_matched"
     heading = ["setting", "seeds", *SUMMARY.values(), "gain on class means: DEQ", "explicit"]
     print("\n| " + " | ".join(heading) + " |\n" + "|---" * len(heading) + "|")

@@ -14,6 +14,7 @@ from experiments.collapse.backbones import Perceptron, ResNet18
 from experiments.collapse.compare import (
     by_settings,
     heads_of,
+    holm,
     last_value,
     measures_of,
     paired_difference,
@@ -203,6 +204,16 @@ def test_differences_are_paired_over_seeds() -> None:
     even = [record(h, s, test_accuracy=a) for h, a in (("explicit", 0.5), ("deq", 0.6))
             for s in (0, 1)]  # fmt: skip
     assert paired_difference(even, accuracy, "explicit").verdict == "open"
+
+
+def test_many_comparisons_are_corrected() -> None:
+    assert holm([0.03, 0.001, 0.02, 0.5]) == [False, True, False, False]
+    assert holm([0.01, 0.02, 0.04]) == [True, True, True]
+    gaps = [0.01, 0.05, 0.03]
+    records = [record("explicit", s, nc1=1.0) for s in range(3)]
+    records += [record("deq", s, nc1=math.exp(-gaps[s])) for s in range(3)]
+    found = paired_difference(records, measures_of(records)[0], "explicit")
+    assert found.p_value == pytest.approx(stats.ttest_1samp(gaps, 0.0).pvalue)
 
 
 def test_ratios_and_the_share_of_gain() -> None:
