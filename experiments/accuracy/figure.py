@@ -50,76 +50,57 @@ def _curves(summaries: list[WidthSummary]) -> list[list[WidthSummary]]:
 
 def _accuracies(panel: Axes, curves: list[list[WidthSummary]]) -> None:
     for curve in curves:
-        widths = [s.width for s in curve]
+        widths, activation = [s.width for s in curve], curve[0].activation
+        style: dict[str, Any] = {"ls": _LINES[activation], "marker": "o", "ms": 3, "lw": 1.2}
         for role, (label, colour) in _ROLES.items():
-            panel.errorbar(
-                widths,
-                [s.mean(role) for s in curve],
-                yerr=[s.deviation(role) for s in curve],
-                color=colour,
-                ls=_LINES[curve[0].activation],
-                marker="o",
-                ms=3,
-                lw=1.2,
-                label=f"{curve[0].activation} {label}",
-            )
+            means, spreads = [s.mean(role) for s in curve], [s.deviation(role) for s in curve]
+            name = f"{activation} {label}"
+            panel.errorbar(widths, means, yerr=spreads, color=colour, label=name, **style)
     panel.set_ylabel("test accuracy in %")
 
 
 def _differences(panel: Axes, curves: list[list[WidthSummary]], names: list[str]) -> None:
     """Draw the distance of mean accuracies from the DEQ's, the paper's panel d."""
     for curve in curves:
-        widths = [s.width for s in curve]
         for role in ("matched", "unmatched"):
-            panel.plot(
-                widths,
-                [abs(s.difference(role)) for s in curve],
-                color=_ROLES[role][1],
-                ls=_LINES[curve[0].activation],
-                marker=_MARKERS[names.index(curve[0].data)],
-                ms=4,
-                lw=1.2,
-            )
+            gaps = [abs(s.difference(role)) for s in curve]
+            _line(panel, curve, gaps, _ROLES[role][1], names)
     panel.set_ylabel("points from the DEQ's accuracy")
     panel.set_title("gap to the DEQ")
     panel.set_ylim(bottom=0.0)
-    _data_legend(panel, names)
+    for marker, name in zip(_MARKERS, names, strict=False):
+        panel.plot([], [], marker=marker, ls="", color=MUTED, ms=4, label=name.replace("_", " "))
+    panel.legend(fontsize=7)
 
 
 def _times(panel: Axes, curves: list[list[WidthSummary]], names: list[str]) -> None:
+    ratios = []
     for curve in curves:
-        widths = [s.width for s in curve]
         for work, colour in (("training", DEEP), ("inference", SHALLOW)):
-            panel.plot(
-                widths,
-                [s.ratio(work) for s in curve],  # type: ignore[arg-type]
-                color=colour,
-                ls=_LINES[curve[0].activation],
-                marker=_MARKERS[names.index(curve[0].data)],
-                ms=4,
-                lw=1.2,
-                label=work if curve is curves[0] else None,
-            )
+            times = [s.ratio(work) for s in curve]  # type: ignore[arg-type]
+            _line(panel, curve, times, colour, names, work if curve is curves[0] else None)
+            ratios += times
+    low, high = np.floor(np.log2(min(ratios))), np.ceil(np.log2(max(ratios)))
+    ticks = [float(2.0**k) for k in np.arange(low, high + 1.0)]
     panel.set_yscale("log")
-    panel.set_yticks(*_ratio_ticks(curves))
+    panel.set_yticks(ticks, labels=[f"{tick:g}" for tick in ticks])
     panel.minorticks_off()
     panel.set_ylabel("time of the DEQ / matched")
     panel.set_title("cost")
     panel.legend(fontsize=7)
 
 
-def _ratio_ticks(curves: list[list[WidthSummary]]) -> tuple[list[float], list[str]]:
-    works = ("training", "inference")
-    ratios = [s.ratio(work) for curve in curves for s in curve for work in works]  # type: ignore[arg-type]
-    low, high = np.floor(np.log2(min(ratios))), np.ceil(np.log2(max(ratios)))
-    ticks = [float(2.0**k) for k in np.arange(low, high + 1.0)]
-    return ticks, [f"{tick:g}" for tick in ticks]
-
-
-def _data_legend(panel: Axes, names: list[str]) -> None:
-    for marker, name in zip(_MARKERS, names, strict=False):
-        panel.plot([], [], marker=marker, ls="", color=MUTED, ms=4, label=name.replace("_", " "))
-    panel.legend(fontsize=7)
+def _line(
+    panel: Axes,
+    curve: list[WidthSummary],
+    values: list[float],
+    colour: str,
+    names: list[str],
+    label: str | None = None,
+) -> None:
+    marker, dashes = _MARKERS[names.index(curve[0].data)], _LINES[curve[0].activation]
+    widths = [s.width for s in curve]
+    panel.plot(widths, values, color=colour, ls=dashes, marker=marker, ms=4, lw=1.2, label=label)
 
 
 def _width_axis(panel: Axes, widths: list[int]) -> None:

@@ -20,8 +20,7 @@ QUICK = {"sphere-spectra", "gap-versus-dimension", "collapse-phase", "collapse-b
 def numbers(record: Record) -> Record:
     """Leave out what a clock gave."""
     kept = {key: v for key, v in record.items() if "seconds" not in key and "inference" not in key}
-    found: Record = json.loads(json.dumps(kept))
-    return found
+    return json.loads(json.dumps(kept))
 
 
 @pytest.mark.parametrize(
@@ -48,12 +47,7 @@ def test_stored_records_are_those_of_cells_and_are_shown(name: str, tmp_path: Pa
     known = {cell_name(c) for profile in PROFILES for c in experiment(name).cells(profile)}
     mine = sum(cell_name(record["cell"]) in known for record in records)
     # Sets whose files are not on this machine are not among its cells; some cells were extra.
-    others = (
-        "accuracy-versus-width",
-        "authors-protocol",
-        "risk-predictions",
-        "risk-on-images",
-    )
+    others = ("accuracy-versus-width", "authors-protocol", "risk-predictions", "risk-on-images")
     assert mine == len(records) or name in others
     assert "|" in table(name, records)
     draw(name, records, tmp_path / "figure.png")
@@ -90,8 +84,6 @@ def test_records_are_kept_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_command_lists_experiments() -> None:
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-m", "experiments"], cwd=root, capture_output=True, text=True, check=True
-    )
+    root, command = Path(__file__).parents[2], [sys.executable, "-m", "experiments"]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
     assert [line.split()[0] for line in done.stdout.splitlines()] == list(MODULES)
