@@ -95,7 +95,10 @@ def test_a_cell_is_compiled(tmp_path: Path, cell_file: str) -> None:
     assert result.exit_code == 0, result.output
     compiled = nsd.load(out)
     assert compiled.match.model == RING
-    assert json.loads(result.stdout)["relative_gap"] == compiled.certificate.matched.relative_gap
+    assert (
+        json.loads(result.stdout)["certificate"]["matched"]["relative_gap"]
+        == compiled.certificate.matched.relative_gap
+    )
     assert (out / "report.html").exists()
 
 

@@ -158,8 +158,8 @@ def test_going_back_restores_the_state(address: str, context: Any) -> None:
     page.go_forward()
     shows(page, "relative gap", second)
     assert setting(page, "sigma_a2") == "0.19"
-    page.get_by_role("link", name="Collapse").click()
-    shows(page, "gain of the head", "2.000")
+    page.get_by_role("link", name="Before training").click()
+    expect(page.get_by_role("heading", name="Before training")).to_be_visible(timeout=60_000)
     page.get_by_role("link", name="Equivalence").click()
     shows(page, "relative gap", second)
     page.close()
