@@ -182,4 +182,4 @@ def test_trained_networks_show_verdict_front_and_certified_share() -> None:
     tables = [element.value for element in test.markdown if "proved" in element.value]
     assert len(tables) == 1
     assert tables[0].count("\n") == 4  # a line for each of three layers
-    assert list(test.selectbox("network").options) == zoo.names()
+    assert tuple(test.selectbox("network").options) == zoo.names()
