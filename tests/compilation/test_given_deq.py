@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import os
@@ -59,6 +60,23 @@ def test_layers_follow_the_network(cell: AffineDEQ, compiled: TrainedCompilation
     classes = exact_logits(cell, X).argmax(axis=1)
     scores = compiled.network(torch.as_tensor(X, dtype=torch.float32))
     assert np.mean(scores.argmax(dim=1).numpy() == classes) == compiled.fidelity.agreement
+
+
+def test_the_state_of_a_hybrid_is_all_that_it_computes_with(compiled: TrainedCompilation) -> None:
+    X = torch.as_tensor(rows(200, 5))
+    hybrid, other = compiled.hybrid(), copy.deepcopy(compiled.hybrid())
+    expected = hybrid(X)
+    numbers = [value for value in other.state_dict().values() if value.is_floating_point()]
+    assert len(numbers) >= 5
+    with torch.no_grad():
+        for value in numbers:
+            value.mul_(1.01)
+    other.load_state_dict(hybrid.state_dict())
+    torch.testing.assert_close(hybrid(X), expected, rtol=0.0, atol=0.0)
+    torch.testing.assert_close(other(X), expected, rtol=0.0, atol=0.0)
+    assert hybrid.last_record is not None
+    assert other.last_record is not None
+    np.testing.assert_array_equal(other.last_record.steps, hybrid.last_record.steps)
 
 
 def test_the_hybrid_gives_the_networks_own_classes(
